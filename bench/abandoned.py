@@ -1,6 +1,6 @@
 """What costly guides of clients that leave do to quick ones: see docs/reliability.md.
 
-    python bench/abandoned.py --address 127.0.0.1:3000 [--seconds 20] [--rate 20]
+    python bench/run.py abandoned --address 127.0.0.1:3000 [--seconds 20] [--rate 20]
 
 Clients send regular expressions that take long to compile, and leave after `--stay` seconds. Beside
 them another one asks, each second, for an answer with a guide that nobody has sent before and that

@@ -1,6 +1,6 @@
 """Times the sum over GPUs with residual and rms_norm, in CUDA graphs, by several ways.
 
-    PYTHONPATH=python:kernels python bench/collectives.py [--ranks 2] [--columns 4096] [--variants]
+    python bench/run.py collectives [--ranks 2] [--columns 4096] [--variants]
 
 One process per GPU. Tensors are [rows, columns] bfloat16, as a step of so many tokens sums them;
 microseconds of one sum among 64 in a row, with the norm that follows each in a model:

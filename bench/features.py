@@ -3,7 +3,7 @@ ask for nothing, just before and just after, on the same server.
 
     bench/h200.sh features 8b                       # starts a server of random weights
     bench/h200.sh features brook --output 128       # of the model that ships
-    python bench/features.py 8b --address 127.0.0.1:3000   # one that runs, with that shape
+    python bench/run.py features 8b --address 127.0.0.1:3000   # one that runs, with that shape
 
 No two runs share a prompt. `nobody asks` is the plain case measured as if it were a feature: how
 far it is from 0 is the noise. `native` is a sampled request on /generate_stream, which the
@@ -14,20 +14,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from choices import computed
 from h200 import Bench, checked, server_options
-from measure import Client, Figures, figures
+from harness.measure import Client, Figures, figures
+from harness.shapes import SHAPES
+from harness.workload import Shape, Source, random_jobs, with_fields
 from serve import served_model
-from shapes import SHAPES
-from workload import Shape, Source, random_jobs, with_fields
 
 Fields = dict[str, Any]
+COUNTER = r"^penstock_computed_tokens (\d+)"
 SAMPLED: Fields = {"temperature": 1.0, "seed": 1}
 PENALTIES: Fields = {
     "repetition_penalty": 1.1,
@@ -98,6 +100,15 @@ class Run:
     tpot: float
     tokens: float  # of an answer, on average
     work: float
+
+
+def computed(url: str) -> int:
+    """Tokens that the server's model has run so far."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as reply:
+        found = re.search(COUNTER, reply.read().decode(), re.MULTILINE)
+    if found is None:
+        raise SystemExit("the server has no penstock_computed_tokens: is it Penstock?")
+    return int(found[1])
 
 
 class Measure:

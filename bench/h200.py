@@ -3,9 +3,15 @@
     bench/h200.sh 8b                 # everything for one shape, in one call
     bench/h200.sh 1b --rows c1 c32 sweep   # `sweep` draws latency against load
     bench/h200.sh 8b --tp 2
+    bench/h200.sh 8b --rows c256 prefill --turns peer penstock peer penstock \\
+        --peer 'vllm serve {model} --port {port} --served-model-name {name}'
 
 Writes a checkpoint, measures the device's ceilings, starts a server twice (with nothing compiled,
 then again), warms it up by 32 short requests and measures each row over HTTP. Prompts are text.
+
+With --peer, rows of Penstock and of another server are measured in turns on one GPU, because GPUs
+of one kind differ by some percent. The other server must answer `/health` with 200 once it can
+serve, and `/v1/completions`. Each turn starts a server; the first of each finds nothing compiled.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import Client, Figures, failure, figures, gaps, quantile
-from processes import (
+from harness.measure import Client, Figures, failure, figures, gaps, quantile
+from harness.processes import (
     cpu_seconds,
     cpu_seconds_of,
     descendants,
@@ -32,9 +39,10 @@ from processes import (
     running,
     wait_ready,
 )
+from harness.shapes import SHAPES
+from harness.targets import TARGETS, Target
+from harness.workload import Job, Shape, Source, arriving, random_jobs
 from serve import Load, plot
-from targets import TARGETS, Target
-from workload import Job, Shape, Source, arriving, random_jobs
 
 HERE = Path(__file__).resolve().parent
 BROOK = HERE.parent / "python/penstock/brook"
@@ -96,8 +104,8 @@ class Bench:
         """Writes the checkpoint, unless it is the model that ships."""
         if self.folder == BROOK:
             return
-        command = [sys.executable, str(HERE / "checkpoint.py"), self.args.shape, str(self.folder)]
-        subprocess.run(command, check=True)
+        command = [sys.executable, "-m", "harness.checkpoint", self.args.shape]
+        subprocess.run([*command, str(self.folder.resolve())], cwd=HERE, check=True)
 
     def source(self) -> Source:
         """A new one for each row: no two rows share a prompt."""
@@ -202,6 +210,33 @@ class Bench:
         return found
 
 
+class Peer(Bench):
+    """The other server."""
+
+    ready = "/health"
+    ready_timeout = 600.0  # some compile for minutes
+
+    def command(self) -> list[str]:
+        command: str = self.args.peer
+        places = {"model": str(self.folder), "port": str(self.port), "name": self.args.shape}
+        for place, value in places.items():
+            command = command.replace("{" + place + "}", shlex.quote(value))
+        return shlex.split(command)
+
+
+def turn(bench: Bench, name: str) -> dict[str, Figures]:
+    """The rows by one start of a server."""
+    with bench.server() as (process, start):
+        found = {"start": start}
+        show(f"{name}: start", start)
+        bench.row(WARM_UP, process)
+        time.sleep(bench.args.settle)
+        for row in bench.args.rows:
+            found[row] = bench.row(ROWS[row], process)
+            show(f"{name}: {row}", found[row])
+    return found
+
+
 def checked(records: list[dict[str, Any]], tokens: int | None = None) -> list[dict[str, Any]]:
     """The records, if no request failed and all answers have so many tokens."""
     if error := failure(records):
@@ -262,16 +297,38 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     option = parser.add_argument
     names = [*ROWS, "start", "long", "sweep"]
-    option("shape", choices=sorted({shape for shape, _ in TARGETS}))
-    option("--rows", nargs="+", choices=names, default=names[:-1], metavar="ROW")
+    option("shape", choices=["brook", *SHAPES])
+    option("--rows", nargs="+", choices=names, metavar="ROW", help=f"of {', '.join(names)}")
+    option("--peer", metavar="COMMAND", help="another server, in turns with Penstock")
+    option("--turns", nargs="+", choices=["penstock", "peer"], default=["peer", "penstock"])
     server_options(parser)
     settle_option(parser)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.peer is None and (args.shape, args.tp) not in TARGETS:
+        parser.error(f"no targets for {args.shape} on {args.tp} GPUs")
+    args.rows = args.rows or (list(ROWS) if args.peer else names[:-1])
+    if args.peer and (unknown := set(args.rows) - set(ROWS)):
+        parser.error(f"not a row of --peer: {', '.join(sorted(unknown))}")
+    return args
+
+
+def against_peer(args: argparse.Namespace) -> None:
+    """Both servers in turns on one GPU."""
+    benches = {"penstock": Bench(args), "peer": Peer(args)}
+    benches["penstock"].prepare()
+    shutil.rmtree(benches["penstock"].cache, ignore_errors=True)
+    if args.shape != "brook":
+        show("ceilings", ceilings())
+    found = [(name, turn(benches[name], name)) for name in args.turns]
+    (args.out / f"peer-{args.shape}.json").write_text(json.dumps(found, indent=1))
 
 
 def main() -> None:
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.peer:
+        against_peer(args)
+        return
     bench = Bench(args)
     bench.prepare()
     limits = ceilings()

@@ -1,7 +1,7 @@
 """What a step of decodes costs a worker's host, stage by stage.
 
-    PYTHONPATH=python:kernels python bench/host.py [--sequences 1 32 256]   # no device
-    PYTHONPATH=python:kernels python bench/host.py --shape 1b               # on a GPU
+    python bench/run.py host [--sequences 1 32 256]   # no device
+    python bench/run.py host --shape 1b               # on a GPU
 
 Without a shape, the worker packs steps of brook on the CPU as a GPU's does, but graphs do nothing.
 While these stages take less than the device's step, the device need not wait for them: parsing,

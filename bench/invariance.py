@@ -2,7 +2,7 @@
 
     bench/h200.sh invariance 8b                     # starts a server of random weights, bfloat16
     bench/h200.sh invariance brook --serve --dtype float32 --device cpu
-    python bench/invariance.py brook --address 127.0.0.1:3000   # one that runs, with that model
+    python bench/run.py invariance brook --address 127.0.0.1:3000   # one that runs, with that model
 
 All prompts are answered at each number of streams of --streams; answers at the first one, by
 default 1, are what the others are held against. A server must run with --no-prefix-cache (one
@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from h200 import BROOK, Bench, server_options
-from measure import quantile
-from shapes import SHAPES
-from workload import Ids, Shape, Source, random_jobs
+from harness.measure import quantile
+from harness.shapes import SHAPES
+from harness.workload import Ids, Shape, Source, random_jobs
 
 PARTS = 8  # of an answer, in which first differences are counted
 

@@ -1,23 +1,31 @@
 """Times every kernel on its bench cases, next to what the device can do at most.
 
-    PYTHONPATH=kernels python bench/kernels.py [OP ...]
+    python bench/run.py kernels [OP ...]
+    python bench/run.py kernels --energy [OP ...]   # watts, and millijoules of a launch
 
 Ceilings are measured first, in the same run: a large copy within the device (bytes read plus bytes
 written) for ops that move bytes, a large bf16 matrix product for ops that compute. Each op is
 captured in a CUDA graph, so that launches cost what they cost in a server; the L2 cache is flushed
-between repeats, and times are medians. `torch` is the nearest thing torch itself offers.
+between repeats, and times are medians. `torch` is the nearest operation of torch.
+
+Power limits a GPU that works for seconds, so the energy of a kernel matters even where memory
+limits its time. With --energy each case runs for seconds in CUDA graphs over several sets of
+arguments. The driver counts the energy, idle power included. The first line is a plain read of
+1 GiB: no kernel that reads as many bytes takes less.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import penstock_kernels  # noqa: F401  (registers the ops)
 import torch
 import torch.nn.functional as F
+from harness.energy import Counter, drawn, launches_of, read_bytes
+from harness.graphs import captured
 from penstock_kernels.case import Case, Size, cases
 from penstock_kernels.op import OPS, Op
 from torch import Tensor
@@ -25,21 +33,6 @@ from triton.testing import do_bench
 
 CUDA = torch.device("cuda")
 Arguments = dict[str, Any]
-
-
-def captured(launches: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
-    """A graph of all launches, one after another."""
-    stream = torch.cuda.Stream()
-    torch.cuda.synchronize()  # arguments are made on another stream
-    with torch.cuda.stream(stream):
-        for launch in (*launches, *launches):
-            launch()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for launch in launches:
-                launch()
-    torch.cuda.synchronize()
-    return graph
 
 
 def milliseconds(function: Callable[[], object]) -> float:
@@ -141,9 +134,12 @@ def row(op: Op[..., Any], case: Case, copy: float, product: float) -> str:
     return f"{op.name:24} {case.name:52} {1e3 * time:10.1f} {beside} {rate:8.2f} {unit:8} {share}"
 
 
-def read_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Options with `cases`: pairs of an op and a bench case of it, of the ops named or of all."""
+def arguments() -> argparse.Namespace:
+    """Options; `cases`: pairs of an op and a bench case of it, of the ops named or of all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)}; all if none")
+    parser.add_argument("--energy", action="store_true", help="watts and joules instead of times")
+    parser.add_argument("--seconds", type=float, default=1.2, help="of each case, with --energy")
     options = parser.parse_args()
     if unknown := set(options.ops) - set(OPS):
         parser.error(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
@@ -152,18 +148,35 @@ def read_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
-def main() -> int:
-    options = read_options(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
-    if not torch.cuda.is_available():
-        print("bench/kernels.py times CUDA kernels, and torch sees no CUDA device here.")
-        return 1
-    torch.manual_seed(0)
+def times(options: argparse.Namespace) -> None:
+    """Prints the table of times."""
     copy, product = ceilings()
     print(f"{torch.cuda.get_device_name()}: copy {copy:.2f} TB/s, bf16 {product:.0f} TFLOP/s")
     print(f"{'op':24} {'case':52} {'us':>10} {'torch us':>10} {'rate':>8} {'':8} of ceiling")
     for op, case in options.cases:
         print(row(op, case, copy, product), flush=True)
         torch.cuda.empty_cache()
+
+
+def energy(options: argparse.Namespace) -> None:
+    """Prints the table of power and energy."""
+    counter = Counter()
+    print(torch.cuda.get_device_name())
+    with torch.inference_mode():
+        print(f"{drawn(counter, read_bytes(), options.seconds)}  a read of 1 GiB", flush=True)
+        for op, case in options.cases:
+            found = drawn(counter, launches_of(op, case), options.seconds)
+            print(f"{found}  {op.name} {case.name}", flush=True)
+            torch.cuda.empty_cache()
+
+
+def main() -> int:
+    options = arguments()
+    if not torch.cuda.is_available():
+        print("bench/kernels.py times CUDA kernels, and torch sees no CUDA device here.")
+        return 1
+    torch.manual_seed(0)
+    (energy if options.energy else times)(options)
     return 0
 
 

@@ -4,10 +4,11 @@ The workers are a mock shard that answers at once or after a fixed step time, so
 is measured is the router's own. The peer is Hugging Face TGI's router (3.3.6-dev0, fat LTO) on
 2 shared cores with the same kinds of load; its figures are in PEER.
 
-    python bench/router.py --penstock target/release/penstock \
+    python bench/run.py router --penstock target/release/penstock \
         --shard target/release/penstock-mock-shard --load target/release/penstock-load
 
 `--only 20:generate:256` measures that case alone, `--repeat 3` each case three times.
+`--instructions` counts instructions and cold cache lines instead of time (needs valgrind).
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import context_switches, cpu_seconds, free_port, resident_mib, running, wait_ready
-from vocabulary import write_model
+from harness import instructions
+from harness.processes import (
+    context_switches,
+    cpu_seconds,
+    free_port,
+    resident_mib,
+    running,
+    wait_ready,
+)
+from harness.vocabulary import write_model
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write all figures")
     parser.add_argument("--only", help="one case: STEP_MS:API:STREAMS[:TOKENS]")
     parser.add_argument("--repeat", type=int, default=1, help="times that a case is measured")
+    parser.add_argument("--instructions", action="store_true", help="count them, with valgrind")
+    parser.add_argument("--api", default="generate", help="of the load, with --instructions")
     args = parser.parse_args()
+    if args.instructions:
+        instructions.report(args)
+        return
     binaries = Binaries(args.penstock, args.shard, args.load)
     rows: list[tuple[Case, dict[str, float]]] = []
     chosen_cases = chosen(args.only, args.repeat)

@@ -1,18 +1,28 @@
-"""The small set that `make bench` runs: the scheduler, the router, brook here, latency and load."""
+"""Runs a benchmark, or a small set of them.
+
+    python bench/run.py                      # what `make bench` runs, on this machine
+    python bench/run.py --help               # the benchmarks
+    python bench/run.py serve --input 512    # one of them, with its options
+
+Benchmarks print Markdown or lines of figures. `harness/` has what they share.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from processes import free_port, running, wait_ready
+from harness.processes import free_port, running, wait_ready
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+SCRIPTS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem != "run"}
 BINARIES = ("penstock", "penstock-mock-shard", "penstock-load")
 
 
@@ -21,8 +31,16 @@ def title(name: str, about: str) -> None:
 
 
 def run(script: str, *options: object) -> None:
-    command = [sys.executable, str(HERE / script), *map(str, options)]
-    subprocess.run(command, cwd=ROOT, check=True)
+    """Runs a benchmark from the root, with the packages of this tree."""
+    command = [sys.executable, str(SCRIPTS[script]), *map(str, options)]
+    paths = [str(ROOT / "python"), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+
+
+def about(script: Path) -> str:
+    """The first line of a benchmark's docstring."""
+    return (ast.get_docstring(ast.parse(script.read_text())) or "").splitlines()[0]
 
 
 def target() -> Path:
@@ -60,11 +78,11 @@ def serving_brook(load: Path) -> None:
     with tempfile.TemporaryDirectory() as temp, running(serve, Path(temp) / "log") as server:
         wait_ready(f"http://127.0.0.1:{port}/ready", server)
         sizes = ["--input", 64, "--output", 64, "--streams", 1, 4, 16]
-        run("serve.py", *client, *sizes)
+        run("serve", *client, *sizes)
 
 
-def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+def small_set() -> None:
+    """The scheduler, the router, brook on this CPU, latency and load."""
     print("Building the native binaries ...", flush=True)
     folder = target()
     load = folder / "penstock-load"
@@ -75,11 +93,31 @@ def main() -> None:
         "on 2 cores of another machine.",
     )
     router = ["--penstock", folder / "penstock", "--shard", folder / "penstock-mock-shard"]
-    run("router.py", *router, "--load", load)
+    run("router", *router, "--load", load)
     title("brook on this CPU", "Tokens per second, beside `transformers.generate` in the same run.")
-    run("cpu.py", "--load", load)
+    run("cpu", "--load", load)
     serving_brook(load)
 
 
+def main() -> int:
+    listed = "\n".join(f"  {name:18} {about(path)}" for name, path in SCRIPTS.items())
+    parser = argparse.ArgumentParser(
+        description="Runs a benchmark; without a name, a small set of them.",
+        epilog=f"benchmarks:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", choices=SCRIPTS, metavar="NAME")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="of the benchmark")
+    args = parser.parse_args()
+    if args.name is None:
+        small_set()
+        return 0
+    try:
+        run(args.name, *args.options)
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

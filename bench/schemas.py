@@ -1,6 +1,6 @@
 """How many JSON schemas guided answers accept, and whether the documents are valid.
 
-    python bench/schemas.py NAME=FOLDER ...
+    python bench/run.py schemas NAME=FOLDER ...
 
 Each file of a folder (`.json`, or `.jsonl` with one a line) holds a schema, or an object whose
 `schema` or `json_schema` is one. Each schema is compiled as for a request. Of each that is

@@ -6,9 +6,9 @@ is given, else token ids. The server may be any; answers have exactly the wanted
 knows `ignore_eos`.
 
     cargo build --release -p penstock-load
-    python bench/serve.py --input 512 --output 128 --streams 1 8 32
-    python bench/serve.py --tokenizer tokenizer.json --rate 2 4 8 --requests 200 --plot load.png
-    python bench/serve.py --tokenizer tokenizer.json --turns 4
+    python bench/run.py serve --input 512 --output 128 --streams 1 8 32
+    python bench/run.py serve --tokenizer tokenizer.json --rate 2 4 8 --requests 200 --plot load.png
+    python bench/run.py serve --tokenizer tokenizer.json --turns 4
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import Client, Figures, failure, figures
-from workload import Job, Shape, Source, arriving, conversations, prefix_jobs, random_jobs
+from harness.measure import Client, Figures, failure, figures
+from harness.workload import Job, Shape, Source, arriving, conversations, prefix_jobs, random_jobs
 
 COLUMNS = (
     ("requests", "requests", "{:.0f}"),

@@ -1,6 +1,6 @@
 """Times a worker's steps on a GPU without router or transport, beside what the memory allows.
 
-    PYTHONPATH=python:kernels python bench/step.py 1b 8b [--eager] [--kernels] [--steps N] [--cases
+    python bench/run.py step 1b 8b [--eager] [--kernels] [--steps N] [--cases
         CASE ...]
 
 Random weights of the shape, bfloat16. Per case: device time of a step (events), wall time of a step
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from harness.shapes import SHAPES
 from penstock.cache import KvGeometry
 from penstock.layers import Build
 from penstock.models.llama import Llama
@@ -32,7 +33,6 @@ from penstock.worker.run.graphs import DeviceCapture
 from penstock.worker.run.runner import Pending, RankModel, Runner
 from penstock.worker.startup.loader import full_sums
 from penstock.worker.state import State
-from shapes import SHAPES
 from triton.testing import do_bench
 
 CUDA = torch.device("cuda")

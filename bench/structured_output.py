@@ -25,9 +25,9 @@ from typing import Any
 
 from features import server
 from h200 import Bench, checked, server_options
-from measure import Client, Figures, Record, figures, gaps, quantile
-from shapes import SHAPES
-from workload import Job, Shape, Source, random_jobs, with_fields
+from harness.measure import Client, Figures, Record, figures, gaps, quantile
+from harness.shapes import SHAPES
+from harness.workload import Job, Shape, Source, random_jobs, with_fields
 
 Schema = dict[str, Any]
 BESIDE = Shape(32, 64)  # a request that arrives

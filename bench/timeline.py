@@ -2,7 +2,7 @@
 
     bench/h200.sh timeline 1b --streams 32
     bench/h200.sh timeline brook --streams 4 --input 64 --output 64 --serve --device cpu
-    python bench/timeline.py brook --trace FILE      # of one that is there, see worker/trace.py
+    python bench/run.py timeline brook --trace FILE      # of one that is there, see worker/trace.py
 
 Starts a worker that keeps its timeline, a server that attaches it, and clients, `--rounds` jobs
 after each other for every stream; writes trace.json (for chrome://tracing or Perfetto) and
@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from h200 import Bench, checked, server_options, settle_option, show
-from measure import figures
-from shapes import SHAPES
-from workload import Shape, random_jobs
+from harness.measure import figures
+from harness.shapes import SHAPES
+from harness.workload import Shape, random_jobs
 
 Event = dict[str, Any]
 LANES = ("inbox", "launch", "device", "reply")

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_router::chat::RequestTemplates;
-use penstock_router::engine::{
-    AttachedWorkers, Engine, EngineConfig, EngineMetrics, EngineState, Limits, Workers,
-};
-use penstock_router::logits_processors::Watermark;
-use penstock_router::shard::{Endpoint, LoadConfig};
-use penstock_router::{Generator, Metrics, ModelText, RouterConfig};
+use penstock_engine::shard::{Endpoint, LoadConfig};
+use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics, Workers};
+use penstock_http::Metrics;
+use penstock_request::logits_processors::Watermark;
+use penstock_request::{EngineState, Limits};
+use penstock_text::chat::RequestTemplates;
+use penstock_text::{Generator, ModelText, TextConfig};
 use prometheus_client::registry::Registry;
 
 use crate::cli::EngineArgs;
@@ -56,6 +56,8 @@ pub struct RunningEngine {
     pub engine: Engine,
     /// The generator: text in and out.
     pub generator: Generator,
+    /// All metrics, the generator's included.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Launch {
@@ -110,7 +112,7 @@ impl Launch {
     /// # Errors
     /// If the tokenizer's or template's files are unusable, or if there is no directory for
     /// sockets.
-    pub fn start(self, config: &RouterConfig) -> Outcome<RunningEngine> {
+    pub fn start(self, config: &TextConfig) -> Outcome<RunningEngine> {
         let load = self.load_config();
         let workers: Box<dyn Workers> = match self.workers {
             WorkerSource::Local(interpreter) => Box::new(LocalWorkers::new(interpreter, load)?),
@@ -125,8 +127,12 @@ impl Launch {
         register_process_metrics(&mut registry);
         let engine = Engine::start(workers, engine_config(&self.plan), metrics);
         let metrics = Arc::new(Metrics::new(registry));
-        let generator = Generator::new(engine.clone(), text, config, metrics);
-        Ok(RunningEngine { engine, generator })
+        let generator = Generator::new(engine.clone(), text, config, metrics.text());
+        Ok(RunningEngine {
+            engine,
+            generator,
+            metrics,
+        })
     }
 
     /// Returns how to render requests' chat templates: in a Python process, if Python is available.

@@ -2,7 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use penstock_router::{Cors, RouterConfig};
+use penstock_http::{Cors, RouterConfig};
+use penstock_request::RequestLimits;
+use penstock_text::TextConfig;
 
 /// Limits without a flag of `penstock serve`. The table of `penstock tgi` sets them; the router's
 /// configuration uses them.
@@ -36,13 +38,23 @@ impl Limits {
             origins if origins.iter().any(|origin| origin == "*") => Cors::Any,
             origins => Cors::Origins(origins.to_vec()),
         };
+        let text = config.text;
+        let limits = RequestLimits {
+            max_best_of: self.max_best_of.unwrap_or(text.limits.max_best_of),
+            max_top_tokens: self.max_top_tokens.unwrap_or(text.limits.max_top_tokens),
+            structured_output: text.limits.structured_output && !self.no_grammars,
+            max_stop_sequences: self
+                .max_stop_sequences
+                .unwrap_or(text.limits.max_stop_sequences),
+            max_input_tokens: self.max_input_tokens.or(text.limits.max_input_tokens),
+            ..text.limits
+        };
         RouterConfig {
-            tokenizer_threads: self.tokenizer_threads.unwrap_or(config.tokenizer_threads),
-            max_best_of: self.max_best_of.unwrap_or(config.max_best_of),
-            max_top_tokens: self.max_top_tokens.unwrap_or(config.max_top_tokens),
-            structured_output: config.structured_output && !self.no_grammars,
-            max_stop_sequences: self.max_stop_sequences.unwrap_or(config.max_stop_sequences),
-            max_input_tokens: self.max_input_tokens.or(config.max_input_tokens),
+            text: TextConfig {
+                limits,
+                tokenizer_threads: self.tokenizer_threads.unwrap_or(text.tokenizer_threads),
+                ..text
+            },
             max_client_batch_size: self
                 .max_client_batch_size
                 .unwrap_or(config.max_client_batch_size),

@@ -6,7 +6,7 @@ use std::panic::{self, PanicHookInfo};
 use std::sync::LazyLock;
 use std::thread;
 
-use penstock_router::panic_message;
+use penstock_request::panic_message;
 use prometheus_client::metrics::counter::Counter;
 use tracing_subscriber::EnvFilter;
 
@@ -21,7 +21,8 @@ pub fn start(format: LogFormat, level: LogLevel) {
         "warn"
     };
     let level = level.name();
-    let ours = ["penstock", "penstock_router", "worker"].map(|target| format!("{target}={level}"));
+    // A target covers all targets that begin with it: `penstock` stands for all our crates.
+    let ours = ["penstock", "worker"].map(|target| format!("{target}={level}"));
     let filter = EnvFilter::new(format!("{quiet},{}", ours.join(",")));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -1,8 +1,8 @@
 //! The output formats of models, by their names on the command line.
 
 use clap::ValueEnum;
-use penstock_router::config::Format;
-use penstock_router::tool_parsers::{ReasoningFormat, ToolFormat};
+use penstock_text::config::Format;
+use penstock_text::tool_parsers::{ReasoningFormat, ToolFormat};
 
 /// The format of a model's tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -12,13 +12,13 @@ pub enum ToolParser {
     Auto,
     /// Not parsed: calls stay text.
     Off,
-    /// JSON between <tool_call> tags: Hermes, Qwen.
+    /// JSON between `<tool_call>` tags: Hermes, Qwen.
     Hermes,
     /// The same without whitespace.
     Brook,
     /// One JSON object with name and parameters: Llama 3.
     Llama3Json,
-    /// JSON after [TOOL_CALLS].
+    /// JSON after `[TOOL_CALLS]`.
     Mistral,
     /// A list of Python calls: Llama 4.
     Pythonic,
@@ -32,9 +32,9 @@ pub enum ReasoningParser {
     Auto,
     /// Not parsed: reasoning stays text.
     Off,
-    /// Between <think> tags.
+    /// Between `<think>` tags.
     Think,
-    /// Between [THINK] and [/THINK].
+    /// Between `[THINK]` and `[/THINK]`.
     Mistral,
 }
 

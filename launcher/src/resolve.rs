@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_router::RouterConfig;
+use penstock_http::RouterConfig;
 
 use crate::cli::{EngineArgs, HttpArgs};
 use crate::descriptors::Descriptors;

@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_router::chat::{Chat, ChatMessage, RequestTemplates};
-use penstock_router::engine::Limits;
-use penstock_router::{Generator, Listeners, RouterConfig, serve};
+use penstock_http::{Listeners, RouterConfig, serve};
+use penstock_request::{Limits, RequestLimits};
+use penstock_text::chat::{Chat, ChatMessage, RequestTemplates};
+use penstock_text::{Generator, TextConfig};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -186,8 +187,14 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
     let config = RouterConfig {
         more_model_ids,
         model_revision: launch.revision.clone(),
-        watermark: launch.watermark,
         max_held_body_bytes: bodies.unwrap_or(defaults.max_held_body_bytes),
+        text: TextConfig {
+            limits: RequestLimits {
+                watermark: launch.watermark,
+                ..defaults.text.limits
+            },
+            ..defaults.text
+        },
         ..defaults
     };
     let Some(http) = http else {
@@ -196,14 +203,17 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
     let store = usize::try_from(http.response_store.0);
     http.limits.apply(RouterConfig {
         response_store: store.unwrap_or(config.response_store),
-        templates: if http.no_request_chat_template {
-            RequestTemplates::Refused
-        } else {
-            launch.templates()
+        text: TextConfig {
+            templates: if http.no_request_chat_template {
+                RequestTemplates::Refused
+            } else {
+                launch.templates()
+            },
+            system_prompt: http.system_prompt.as_deref().map(Arc::from),
+            tool_format: http.tool_parser.format(),
+            reasoning_format: http.reasoning_parser.format(),
+            ..config.text
         },
-        system_prompt: http.system_prompt.as_deref().map(Arc::from),
-        tool_format: http.tool_parser.format(),
-        reasoning_format: http.reasoning_parser.format(),
         max_connections: connections(launch, config.max_connections),
         ..config
     })
@@ -220,7 +230,7 @@ fn connections(launch: &Launch, wanted: usize) -> usize {
 }
 
 /// Fails at start-up if the chat template rejects a system message.
-fn check_system_prompt(config: &RouterConfig, generator: &Generator) -> Outcome<()> {
+fn check_system_prompt(config: &TextConfig, generator: &Generator) -> Outcome<()> {
     let (Some(system), Some(template)) =
         (&config.system_prompt, &generator.model_text().chat_template)
     else {
@@ -247,8 +257,8 @@ impl Server {
         let address = address.map_err(|error| Failure::runtime(error.to_string()))?;
         let kserve = listeners.kserve.as_ref();
         let kserve = kserve.and_then(|listener| listener.local_addr().ok());
-        let running = launch.start(&config)?;
-        check_system_prompt(&config, &running.generator)?;
+        let running = launch.start(&config.text)?;
+        check_system_prompt(&config.text, &running.generator)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
             // A dropped sender means the same.
@@ -257,6 +267,7 @@ impl Server {
         let task = tokio::spawn(serve(
             listeners,
             running.generator.clone(),
+            Arc::clone(&running.metrics),
             config,
             shutdown,
         ));

@@ -3,10 +3,10 @@
 use std::fs;
 use std::io::Read as _;
 
-use penstock_router::ModelText;
-use penstock_router::logits_processors::Watermark;
-use penstock_router::tokenize::{SpecialTokens, encode};
-use penstock_router::watermark::{Score, score};
+use penstock_request::logits_processors::Watermark;
+use penstock_text::ModelText;
+use penstock_text::tokenize::{SpecialTokens, encode};
+use penstock_text::watermark::{Score, score};
 
 use crate::cli::WatermarkArgs;
 use crate::error::{Failure, Outcome};

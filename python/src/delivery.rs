@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use penstock_router::engine::Candidate;
-use penstock_router::generation::{FinishReason, Generation, TextEvent};
-use penstock_router::logprobs::rank_candidates;
-use penstock_router::tool_parsers::{OutputDelta, OutputDeltas, OutputParser};
-use penstock_router::{ApiError, ErrorKind};
+use penstock_request::logprobs::rank_candidates;
+use penstock_request::types::Candidate;
+use penstock_request::{ApiError, ErrorKind};
+use penstock_text::generation::{FinishReason, Generation, TextEvent};
+use penstock_text::tool_parsers::{OutputDelta, OutputDeltas, OutputParser};
 use pyo3::prelude::*;
 
 /// Events delivered before other Python threads get a turn.

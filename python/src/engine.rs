@@ -14,11 +14,10 @@ use penstock::launch::{Launch, RunningEngine};
 use penstock::logs;
 use penstock::settings::{Sources, read_engine};
 use penstock::values::{LogFormat, LogLevel};
-use penstock_router::RouterConfig;
-use penstock_router::chat::RequestTemplates;
-use penstock_router::engine::Limits;
-use penstock_router::generation::{Generation, Generator, TextEvent};
-use penstock_router::validate::GenerateInput;
+use penstock_request::{Limits, RequestLimits};
+use penstock_text::chat::RequestTemplates;
+use penstock_text::generation::{Generation, Generator, TextEvent};
+use penstock_text::{GenerateInput, TextConfig};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
@@ -220,10 +219,13 @@ fn start(
     let prepare = move || Launch::prepare(&typed, &sources, Some(&host));
     let launch =
         wait(py, runtime, runtime.spawn_blocking(prepare))?.map_err(|f| to_py_error(&f))?;
-    let config = RouterConfig {
-        watermark: launch.watermark,
+    let config = TextConfig {
+        limits: RequestLimits {
+            watermark: launch.watermark,
+            ..RequestLimits::default()
+        },
         templates: RequestTemplates::Trusted,
-        ..RouterConfig::new(launch.name.clone())
+        ..TextConfig::default()
     };
     let running = {
         let _inside = runtime.enter();

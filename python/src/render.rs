@@ -1,6 +1,6 @@
 //! Renders chat templates sent by clients, for the sandbox process.
 
-use penstock_router::chat::render_job;
+use penstock_text::chat::render_job;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use penstock_router::engine::{BeamParameters, EarlyStopping};
-use penstock_router::http::{parse_chat_request, parse_structured_outputs};
-use penstock_router::logits_processors::{LogitsProcessors, Penalties};
-use penstock_router::logprobs::LogprobRequest;
-use penstock_router::tokenize::SpecialTokens;
-use penstock_router::validate::{
-    AtEos, Choices, FieldNames, GenerateInput, OutputTextOptions, Parameters, Prompt,
-};
-use penstock_router::{ApiError, Charge, Generator};
+use penstock_http::{parse_chat_request, parse_structured_outputs};
+use penstock_request::ApiError;
+use penstock_request::logits_processors::{LogitsProcessors, Penalties};
+use penstock_request::logprobs::LogprobRequest;
+use penstock_request::types::{BeamParameters, EarlyStopping};
+use penstock_request::validate::{AtEos, Choices, FieldNames, OutputTextOptions, Parameters};
+use penstock_text::tokenize::SpecialTokens;
+use penstock_text::{Charge, GenerateInput, Generator, Prompt};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

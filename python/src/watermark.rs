@@ -1,7 +1,7 @@
 //! The watermark detector, for Python.
 
-use penstock_router::logits_processors::Watermark;
-use penstock_router::watermark;
+use penstock_request::logits_processors::Watermark;
+use penstock_text::watermark;
 use pyo3::prelude::*;
 
 /// Returns (pairs, green, z, p) for token ids.

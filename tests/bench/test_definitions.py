@@ -6,13 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint import write_checkpoint
 from features import CASES, Measure, Run, measured, table
-from measure import figures, gaps, quantile
+from harness.checkpoint import write_checkpoint
+from harness.measure import figures, gaps, quantile
+from harness.vocabulary import write_tokenizer
+from harness.workload import (
+    Shape,
+    Source,
+    arriving,
+    conversations,
+    prefix_jobs,
+    random_jobs,
+    with_fields,
+)
 from penstock.weights import Checkpoint
 from tokenizers import Tokenizer
-from vocabulary import write_tokenizer
-from workload import Shape, Source, arriving, conversations, prefix_jobs, random_jobs, with_fields
 
 
 def record(sent: float, arrivals: list[float], tokens: int, prompt: int = 10) -> dict[str, Any]:

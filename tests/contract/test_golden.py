@@ -1,4 +1,4 @@
-"""The golden messages: the other half of this test is router/tests/golden.rs."""
+"""The golden messages: the other half of this test is router/engine/tests/all/golden.rs."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import rules
+import rust
 import tree
 
 if sys.version_info >= (3, 11):
@@ -14,96 +16,92 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# Package of penstock -> packages of penstock that it may import.
-PYTHON_MAY = {
-    "worker": {
-        "models", "layers", "attention", "sampling", "grammar", "weights", "rpc", "parallel",
-        "config", "cache", "quant", "cpu",
-    },
-    "models": {"layers", "attention", "parallel", "config", "weights", "cache"},
-    "layers": {"quant", "attention", "parallel", "config", "cache", "weights"},
-    "attention": {"parallel", "config", "cache"},
-    "weights": {"parallel", "config"},
-    "sampling": {"parallel"},
-    "grammar": set(),
-    "quant": {"parallel", "config", "cpu"},
-    "cpu": set(),
-    "parallel": set(),
-    "config": set(),
-    "cache": {"config"},
-}  # fmt: skip
-# Room of penstock.worker -> rooms that it may import, by its first name after `worker`.
-WORKER_MAY = {
-    "protocol": set(),
-    "sampling": {"protocol"},
-    "logprobs": {"protocol"},
-    "state": {"protocol", "sampling", "logprobs"},
-    "batch": {"protocol", "sampling", "state"},
-    "grammar_masks": {"protocol", "state"},
-    "run": {"protocol", "sampling", "logprobs", "state", "batch", "grammar_masks"},
-    "startup": {"protocol", "sampling", "logprobs", "state", "batch", "run"},
-    "service": {"protocol", "sampling", "run", "startup"},
-    "logs": set(),
-    "__main__": {"service", "logs"},
+RULES = rules.rules()
+# Folder of each crate that has a rule.
+CRATES = {
+    "scheduler": "router/scheduler",
+    "request": "router/request",
+    "text": "router/text",
+    "engine": "router/engine",
+    "http": "router/http",
+    "launcher": "launcher",
+    "python": "python",
+    "mock_shard": "tests/mock_shard",
+    "codegen": "proto/codegen",
 }
-RUST_MAY = {
-    "router/scheduler": set(),
-    "router": {"penstock-scheduler"},
-    "launcher": {"penstock-router", "penstock-scheduler"},
-    "python": {"penstock", "penstock-router"},
-    "tests/mock_shard": {"penstock-router"},
-    "proto/codegen": set(),
-}
+ROUTER = [name for name, folder in CRATES.items() if folder.startswith("router/")]
+PACKAGE = ("python", "penstock")
+PYTHON_FILES = [path for path in tree.tracked(".py") if path.parts[:2] == PACKAGE]
+ROOMS = [path for path in PYTHON_FILES if path.parts[2] == "worker" and path.name != "__init__.py"]
 
 
-def package(name: str) -> str:
+def own(path: Path, depth: int) -> str:
+    """The module or package that a file belongs to, `depth` folders below the root."""
+    return path.with_suffix("").parts[depth]
+
+
+def targets(name: str) -> str:
+    """The part of penstock that a Python name belongs to; empty outside and for the root."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[0] == "penstock" else ""
 
 
-@pytest.mark.parametrize("path", tree.tracked(".py"), ids=str)
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=str)
 def test_python_imports_are_layered(path: Path) -> None:
+    may = RULES[rules.PYTHON]
+    importer = own(path, 2)
+    assert importer in may, f"penstock.{importer} has no rule in {rules.PAGE}"
+    for name in tree.imports(path):
+        target = targets(name)
+        allowed = target in ("", importer, "__version__") or target in may[importer]
+        assert allowed, f"{path} imports {name}: penstock.{importer} may not import it"
+
+
+@pytest.mark.parametrize("path", tree.tracked(".py"), ids=str)
+def test_kernels_know_nothing_of_penstock(path: Path) -> None:
     if path.parts[0] == "kernels" and "penstock_kernels" in path.parts:
         foreign = {n for n in tree.imports(path) if n.split(".")[0] == "penstock"}
-        assert not foreign, f"{path} imports {foreign}: kernels know nothing of penstock"
-    if path.parts[:2] != ("python", "penstock") or len(path.parts) < 3:
-        return
-    own = path.with_suffix("").parts[2]
-    if own not in PYTHON_MAY:
-        return
-    for name in tree.imports(path):
-        target = package(name)
-        allowed = target in ("", own) or target in PYTHON_MAY[own] or target not in PYTHON_MAY
-        assert allowed, f"{path} imports {name}: penstock.{own} may not import penstock.{target}"
+        assert not foreign, f"{path} imports {foreign}"
 
 
-@pytest.mark.parametrize("path", tree.tracked(".py"), ids=str)
+@pytest.mark.parametrize("path", ROOMS, ids=str)
 def test_rooms_of_the_worker_are_layered(path: Path) -> None:
-    if path.parts[:3] != ("python", "penstock", "worker") or path.name == "__init__.py":
-        return
-    own = path.with_suffix("").parts[3]
+    may = RULES[rules.WORKER]
+    importer = own(path, 3)
+    assert importer in may, f"worker.{importer} has no rule in {rules.PAGE}"
     for name in tree.imports(path):
+        if not name.startswith("penstock.worker."):
+            continue
         room = name.removeprefix("penstock.worker.").split(".")[0]
-        allowed = room == own or room not in WORKER_MAY or room in WORKER_MAY[own]
-        assert allowed, f"{path} imports {name}: worker.{own} may not import worker.{room}"
+        allowed = room == importer or room in may[importer]
+        assert allowed, f"{path} imports {name}: worker.{importer} may not import worker.{room}"
 
 
 def test_only_the_service_and_its_messages_name_proto_types() -> None:
     users = {
         path.as_posix()
-        for path in tree.tracked(".py")
-        if path.parts[:2] == ("python", "penstock") and path.parts[2] != "rpc"
-        if any(package(name) == "rpc" for name in tree.imports(path))
+        for path in PYTHON_FILES
+        if any(targets(name) == "rpc" for name in tree.imports(path))
     }
     worker = "python/penstock/worker"
     assert users <= {f"{worker}/service.py", f"{worker}/protocol/messages.py"}, users
 
 
-@pytest.mark.parametrize("crate", RUST_MAY, ids=str)
+def test_every_crate_of_the_workspace_has_a_rule_or_stands_outside() -> None:
+    members = set(tomllib.loads(tree.read(Path("Cargo.toml")))["workspace"]["members"])
+    assert members - {"bench/load"} == set(CRATES.values())
+    assert set(RULES[rules.CRATES]) == set(CRATES)
+
+
+@pytest.mark.parametrize("crate", CRATES)
 def test_crate_dependencies_are_layered(crate: str) -> None:
-    manifest = tomllib.loads(tree.read(Path(crate) / "Cargo.toml"))
+    manifest = tomllib.loads(tree.read(Path(CRATES[crate]) / "Cargo.toml"))
     ours = {name for name in manifest.get("dependencies", {}) if name.startswith("penstock")}
-    assert ours <= RUST_MAY[crate], f"{crate} depends on {ours - RUST_MAY[crate]}"
+    names = {
+        "penstock" if name == "launcher" else f"penstock-{name}"
+        for name in RULES[rules.CRATES][crate]
+    }
+    assert ours <= names, f"{crate} depends on {ours - names}"
 
 
 def test_the_scheduler_depends_on_std_alone() -> None:
@@ -111,13 +109,44 @@ def test_the_scheduler_depends_on_std_alone() -> None:
     assert not manifest.get("dependencies"), "penstock-scheduler is std only"
 
 
+@pytest.mark.parametrize("crate", [name for name in ROUTER if name != "scheduler"])
+def test_modules_of_a_crate_form_no_circle(crate: str) -> None:
+    imports = rust.modules(Path(CRATES[crate]) / "src")
+    assert sum(map(len, imports.values())) > 3, "no imports were found"
+    assert not (found := rust.circle(imports)), " -> ".join([*found, found[0]])
+
+
+def test_families_of_the_http_api_are_layered() -> None:
+    may = RULES[rules.HTTP]
+    imports = rust.modules(Path("router/http/src"))
+    for name, allowed in may.items():
+        found = imports[name] & set(may) - allowed
+        assert not found, f"http::{name} may not import {found}"
+
+
+def test_a_circle_is_found() -> None:
+    assert rust.circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert rust.circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
 def test_only_the_shard_module_names_proto_types_in_rust() -> None:
     pattern = re.compile(r"\b(generated|proto)::")
     users = {
         path.as_posix()
         for path in tree.tracked(".rs")
-        if path.as_posix().startswith("router/src/") and pattern.search(tree.read(path))
+        if re.match(r"router/\w+/src/", path.as_posix()) and pattern.search(tree.read(path))
     }
-    may = ("router/src/shard/", "router/src/http/kserve/grpc.rs")
+    may = ("router/engine/src/shard/", "router/http/src/kserve/grpc.rs")
     outside = {u for u in users if not u.startswith(may)}
     assert not outside, outside
+
+
+@pytest.mark.parametrize("main", tree.tracked("/tests/all/main.rs"), ids=str)
+def test_a_test_program_has_every_file_of_its_folder(main: Path) -> None:
+    files = {
+        own(path, len(main.parts) - 1)
+        for path in tree.tracked(".rs")
+        if path.is_relative_to(main.parent)
+    }
+    named = set(re.findall(r"^mod (\w+);", tree.read(main), re.M))
+    assert not (lost := files - named - {"main"}), f"{main} lacks {lost}"

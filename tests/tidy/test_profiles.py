@@ -7,8 +7,10 @@ import re
 import pytest
 import tree
 
+CRATES = ["scheduler", "request", "text", "engine", "http"]
 
-@pytest.mark.parametrize("package", ["penstock-scheduler", "penstock-router"])
+
+@pytest.mark.parametrize("package", [f"penstock-{name}" for name in CRATES])
 def test_release_builds_check_integer_overflow(package: str) -> None:
     manifest = tree.read(tree.Path("Cargo.toml"))
     section = re.search(

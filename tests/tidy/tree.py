@@ -9,7 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = ("router/src/generated/", "python/penstock/rpc/")
+GENERATED = (
+    "router/engine/src/generated/",
+    "router/http/src/kserve/generated/",
+    "python/penstock/rpc/",
+)
 
 
 @dataclass(frozen=True)

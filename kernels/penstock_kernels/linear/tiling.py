@@ -51,8 +51,9 @@ LEAST_FILLED = 0.8  # of all waves
 def tiling(rows: int, outputs: int, programs: int) -> Tiling | None:
     """The tiles of a product that `programs` programs at a time compute; None if cuBLAS is to.
 
-    Measured on an H200, with 14,336 outputs of 4,096 inputs (`bench/gated.py`): of 129 to 384 rows
-    they take less time in bursts and no more for seconds, of more as much or less for seconds.
+    Measured on an H200 with 14,336 outputs of 4,096 inputs (bench/results/kernels.md). For 129 to
+    384 rows these tiles take less time in bursts and no more over seconds; for more rows, as much
+    or less over seconds.
     """
     if rows >= MANY_ROWS:
         return LARGE if outputs % LARGE.outputs == 0 else None

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 
-use penstock_router::logprobs::MAX_TOP_LOGPROBS;
+use penstock_request::logprobs::MAX_TOP_LOGPROBS;
 
 use crate::limits::Limits;
 

@@ -165,7 +165,7 @@ impl Translation {
 mod tests {
     use std::fmt::Write as _;
 
-    use penstock_router::{Cors, RouterConfig};
+    use penstock_http::{Cors, RouterConfig};
 
     use super::*;
     use crate::settings;
@@ -236,21 +236,26 @@ mod tests {
             .unwrap()
             .limits
             .apply(RouterConfig::new("m"));
-        assert_eq!(config.tokenizer_threads.get(), 3);
+        assert_eq!(config.text.tokenizer_threads.get(), 3);
+        let limits = &config.text.limits;
         assert_eq!(
-            (config.max_top_tokens, config.structured_output),
+            (limits.max_top_tokens, limits.structured_output),
             (7, false)
         );
-        assert_eq!(config.max_best_of, 5);
-        assert_eq!(config.max_stop_sequences, 9);
-        assert_eq!(config.max_input_tokens, Some(7));
+        assert_eq!(limits.max_best_of, 5);
+        assert_eq!(limits.max_stop_sequences, 9);
+        assert_eq!(limits.max_input_tokens, Some(7));
         assert_eq!(config.max_client_batch_size, 2);
         assert_eq!(config.max_body_bytes, 1000);
         let origins = vec!["http://a".to_owned(), "http://b".to_owned()];
         assert_eq!(config.cors, Cors::Origins(origins));
         let usual = Limits::default().apply(RouterConfig::new("m"));
-        assert_eq!((usual.max_top_tokens, usual.structured_output), (20, true));
-        assert_eq!(usual.max_stop_sequences, 16);
+        let limits = &usual.text.limits;
+        assert_eq!(
+            (limits.max_top_tokens, limits.structured_output),
+            (20, true)
+        );
+        assert_eq!(limits.max_stop_sequences, 16);
         assert_eq!(usual.cors, Cors::Any);
     }
 

@@ -5,8 +5,8 @@ mod scratch;
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
-use penstock_router::engine::{ProgressSink, Workers, WorkersError};
-use penstock_router::shard::{Endpoint, LoadConfig, Loaded, ShardError, ShardGroup};
+use penstock_engine::shard::{Endpoint, LoadConfig, Loaded, ShardError, ShardGroup};
+use penstock_engine::{ProgressSink, Workers, WorkersError};
 
 pub use process::WorkerProcess;
 pub use scratch::Scratch;

@@ -1,7 +1,7 @@
-//! Writes the protocol code in `router/src/generated/`.
+//! Writes the protocol code of both crates that use it.
 
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    penstock_proto_codegen::generate(&penstock_proto_codegen::root().join("router/src/generated"))
+    penstock_proto_codegen::generate(&penstock_proto_codegen::root())
 }

@@ -4,7 +4,7 @@
 //! tokens and answers of 130 on average (log-normal); half of the requests start with one of 20
 //! system prompts of 256 tokens. Worker: a pool of 98,304 tokens of KV, steps of 10 ms plus 25 us
 //! per decode plus 65 us per prompt token, one step at a time, plans two deep. The CSV has a row
-//! per five minutes; `bench/plot_day.py` draws it.
+//! per five minutes.
 #![expect(
     clippy::print_stdout,
     clippy::disallowed_macros,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_router::generated::v1;
+use penstock_engine::generated::v1;
 
 use crate::Fault;
 

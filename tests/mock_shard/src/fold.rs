@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::HashMap;
 
-use penstock_router::generated::v1::{self, request_error::Kind};
+use penstock_engine::generated::v1::{self, request_error::Kind};
 
 use crate::{
     Fault,

@@ -1,4 +1,4 @@
-use penstock_router::generated::v1::{
+use penstock_engine::generated::v1::{
     BlockCopies, BlockGrowth, BlockTable, LoadRequest, NewSequence, SlotFork, StepRequest,
 };
 

@@ -1,6 +1,6 @@
 //! KV memory that remembers whose history was written where.
 
-use penstock_router::generated::v1;
+use penstock_engine::generated::v1;
 
 /// The memory of one KV group: per position the hash of the history that ended there, 0 = never
 /// written. What a real worker would read wrongly is found by comparing hashes.

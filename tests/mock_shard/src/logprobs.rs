@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use penstock_router::generated::v1;
+use penstock_engine::generated::v1;
 
 use crate::{config::Eos, sequence::Sequence};
 

@@ -3,8 +3,8 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
+use penstock_engine::shard::Endpoint;
 use penstock_mock_shard::{Check, Cost, Eos, Exit, Fault, Geometry, MockConfig, serve};
-use penstock_router::shard::Endpoint;
 
 /// A shard worker without a GPU: deterministic tokens, a cost model and scripted faults.
 #[derive(Debug, Parser)]

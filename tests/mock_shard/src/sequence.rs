@@ -1,6 +1,6 @@
 //! One sequence of the mock worker: its history as hashes, and the tokens that follow from it.
 
-use penstock_router::generated::v1::{self, request_error::Kind};
+use penstock_engine::generated::v1::{self, request_error::Kind};
 
 use crate::config::Eos;
 

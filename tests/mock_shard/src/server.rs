@@ -7,7 +7,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use penstock_router::{generated::v1::shard_server::ShardServer, shard::Endpoint};
+use penstock_engine::{generated::v1::shard_server::ShardServer, shard::Endpoint};
 use tokio::{net::UnixListener, runtime::Builder, sync::watch};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::transport::Server;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt, stream};
-use penstock_router::generated::v1::{self, shard_server::Shard};
+use penstock_engine::generated::v1::{self, shard_server::Shard};
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Response, Status, Streaming};
 

@@ -1,0 +1,408 @@
+//! The engine without its task: scheduler and records, driven by calls. It does no I/O.
+
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use penstock_request::client::Client;
+use penstock_scheduler::{
+    Policy, Scheduler, Snapshot,
+    config::{ConfigError, SchedulerConfig},
+    ids::{Epoch, Micros, RequestId, SequenceId, TokenId},
+    plan::{Emission, Finish, StepPlan},
+    request::AddError,
+};
+
+use super::{
+    EngineMetrics,
+    event_router::EventBatch,
+    metrics::StepFacts,
+    records::{
+        CloseOutcome, EmitOutcome, Record, Records, Stage, Submission, SubmitReply, see_log,
+        slot_error_message,
+    },
+    types::{Candidate, Logprobs, Sampling, Stopping, SubmitError, Token, TokenEvent},
+};
+use crate::shard::{PrepareError, StepAnswer, StepLogprobs};
+
+/// Bounds of the retry-after hint.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Creates the policy of a new scheduler. Each scheduler gets its own, since a policy may keep
+/// state.
+pub(super) type MakePolicy = Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>;
+
+/// Scheduler and records of one group of workers. `losses` handles what a loss does to them.
+pub(super) struct Core {
+    pub(super) scheduler: Scheduler,
+    pub(super) policy: MakePolicy,
+    pub(super) config: SchedulerConfig,
+    pub(super) epoch: Epoch,
+    pub(super) records: Records,
+    /// Facts about the steps in flight, oldest first.
+    pub(super) facts: VecDeque<StepFacts>,
+    /// The last step's answer and emissions, between `absorb` and `deliver`.
+    pub(super) arrived: Option<(StepAnswer, Vec<Emission>)>,
+    pub(super) event_batch: EventBatch,
+    began: Instant,
+    /// When the scheduler's metrics were last published.
+    pub(super) published_at: Instant,
+    pub(super) published: Snapshot,
+    /// Counter totals of schedulers that a panic ended.
+    pub(super) earlier: Snapshot,
+    /// Secret seed of the prefix cache's hashes; prevents crafted collisions.
+    pub(super) salt: u64,
+    pub(super) metrics: EngineMetrics,
+}
+
+impl Core {
+    pub(super) fn new(
+        config: SchedulerConfig,
+        policy: MakePolicy,
+        metrics: EngineMetrics,
+    ) -> Result<Self, ConfigError> {
+        let scheduler = Scheduler::new(config.clone(), policy())?;
+        Ok(Self {
+            scheduler,
+            policy,
+            config,
+            epoch: Epoch(0),
+            records: Records::default(),
+            facts: VecDeque::new(),
+            arrived: None,
+            event_batch: EventBatch::default(),
+            began: Instant::now(),
+            published_at: Instant::now(),
+            published: Snapshot::default(),
+            earlier: Snapshot::default(),
+            salt: RandomState::new().hash_one(0_u64),
+            metrics,
+        })
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Adopts the limits of restarted workers. Requests that no longer fit them fail.
+    pub(super) fn adopt(&mut self, config: SchedulerConfig) -> Result<(), ConfigError> {
+        if config == self.config {
+            return Ok(());
+        }
+        let misfits = self.scheduler.replace(config.clone(), self.now())?;
+        self.config = config;
+        for id in misfits {
+            let reason = "the restarted workers hold fewer tokens than this request needs";
+            if let Some(record) = self.records.remove(id) {
+                record.fail(SubmitError::Invalid(reason.into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts a request, or replies with the reason for refusing it.
+    pub(super) fn admit(&mut self, submission: Submission) {
+        let id = submission.id;
+        if self.add(submission, Stage::Submitted)
+            && let Some(record) = self.records.get_mut(id)
+        {
+            record.accept();
+        }
+    }
+
+    /// Queues a request that must be prepared before it is accepted. Returns false if it was
+    /// refused.
+    pub(super) fn admit_preparing(&mut self, submission: Submission) -> bool {
+        self.add(submission, Stage::Preparing)
+    }
+
+    /// Takes requests that restarted workers must prepare again out of the queue and returns them:
+    /// those that `needed` selects and whose tokens no worker has seen.
+    pub(super) fn prepare_again(&mut self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
+        let ids = self.records.waiting(needed);
+        for &id in &ids {
+            self.scheduler.prepare_again(id);
+        }
+        ids
+    }
+
+    /// Returns requests whose sequences could not run in the last step because the workers had
+    /// dropped their prepared state. Requests whose call is `under_way` are skipped: all sequences
+    /// of a request share one call. A request that exceeded its attempts fails.
+    pub(super) fn take_unprepared(
+        &mut self,
+        under_way: impl Fn(RequestId) -> bool,
+    ) -> Vec<RequestId> {
+        let mut ids = self.scheduler.take_unprepared();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.retain(|&id| !under_way(id));
+        ids.retain(|&id| {
+            let may = self
+                .records
+                .get_mut(id)
+                .is_some_and(Record::may_prepare_again);
+            if !may {
+                let why = "the workers lack the memory for the grammar of this request";
+                self.fail(id, unavailable(why.to_owned()));
+            }
+            may
+        });
+        ids
+    }
+
+    /// Handles the result of preparing a request.
+    pub(super) fn prepared(&mut self, id: RequestId, result: Result<(), PrepareError>) {
+        let now = self.now();
+        match result {
+            Ok(()) => {
+                if let Some(record) = self.records.get_mut(id) {
+                    record.accept();
+                    self.scheduler.prepared(id, now);
+                }
+            }
+            Err(PrepareError::Invalid(why)) => self.fail(id, SubmitError::Invalid(why)),
+            Err(PrepareError::Internal(why)) => {
+                tracing::warn!(request = id.0, "the workers could not prepare it: {why}");
+                let message = "the workers could not prepare this request";
+                self.fail(id, SubmitError::Internal(see_log(message, id)));
+            }
+        }
+    }
+
+    /// Closes a choice that is complete or whose client disconnected; with the last open choice,
+    /// ends the request. A choice without tokens is ended at its first one, because the scheduler
+    /// may not have forked the other choices yet. Returns whether the request ended.
+    pub(super) fn close(&mut self, id: SequenceId) -> bool {
+        let Some(record) = self.records.get_mut(id.request) else {
+            return true;
+        };
+        let outcome = record.close(id.index);
+        match outcome {
+            CloseOutcome::LastChoice => self.end(id.request),
+            CloseOutcome::OthersOpen { started: true } => self.scheduler.finish(id),
+            CloseOutcome::OthersOpen { started: false } => {}
+        }
+        matches!(outcome, CloseOutcome::LastChoice)
+    }
+
+    /// Returns the next step, if one may be sent now.
+    pub(super) fn plan(&mut self) -> Option<StepPlan> {
+        let plan = self.scheduler.plan(self.now())?;
+        self.records.note_entries(&plan);
+        let facts = StepFacts::new(&plan);
+        self.metrics.sent(facts);
+        self.facts.push_back(facts);
+        Some(plan)
+    }
+
+    /// Returns the parameters that the workers need when a request enters a slot.
+    pub(super) fn parameters(&self, id: RequestId) -> Option<(&Sampling, &Stopping)> {
+        self.records.parameters(id)
+    }
+
+    /// Returns the request's client, if known.
+    pub(super) fn client(&self, id: RequestId) -> Option<Client> {
+        self.records.client(id)
+    }
+
+    /// Passes a step's outcome to the scheduler, so that the next step can be planned. `deliver`
+    /// sends the tokens to the clients.
+    pub(super) fn absorb(&mut self, mut answer: StepAnswer) {
+        if let Some(facts) = self.facts.pop_front() {
+            self.metrics.answered(facts, &answer);
+        }
+        if let Some(cost) = answer.timing.cost() {
+            answer.outcome.duration = cost;
+        }
+        let mut emissions = self.scheduler.complete(&answer.outcome, self.now());
+        if emissions.iter().any(|emission| emission.steered) {
+            self.steer_searches(&mut answer, &mut emissions);
+        }
+        self.arrived = Some((answer, emissions));
+    }
+
+    /// Steers the beam searches that a step advanced, so that the next step can be planned, and
+    /// removes their emissions. A failed sequence fails its request, since its other sequences wait
+    /// for it.
+    fn steer_searches(&mut self, answer: &mut StepAnswer, emissions: &mut Vec<Emission>) {
+        // A search may end below; its prompt logprobs must be sent first.
+        self.send_prompt_logprobs(answer);
+        let now = self.now();
+        emissions.retain(|emission| {
+            let sequence = emission.sequence;
+            if !emission.steered {
+                return true;
+            }
+            let Some(record) = self.records.get_mut(sequence.request) else {
+                return false;
+            };
+            if emission.finish == Some(Finish::Failed) {
+                let why = slot_error_message(sequence.request, emission.slot, &answer.errors);
+                self.fail(sequence.request, SubmitError::Internal(why));
+                return false;
+            }
+            let Some(next) = candidates(answer, emission) else {
+                let message = "the worker returned no top logprobs, which beam search needs";
+                self.fail(sequence.request, SubmitError::Internal(message.into()));
+                return false;
+            };
+            let steer = |id, tokens: &[TokenId]| self.scheduler.steer(id, tokens, now);
+            if record.search(sequence, next, steer, &mut self.event_batch) {
+                self.end(sequence.request);
+            }
+            false
+        });
+    }
+
+    pub(super) fn has_arrived(&self) -> bool {
+        self.arrived.is_some()
+    }
+
+    /// Delivers the last step to the clients.
+    pub(super) fn deliver(&mut self) {
+        let Some((mut answer, emissions)) = self.arrived.take() else {
+            return;
+        };
+        self.send_prompt_logprobs(&mut answer);
+        for emission in emissions {
+            let SequenceId {
+                request,
+                index: choice,
+            } = emission.sequence;
+            let Some(record) = self.records.get_mut(request) else {
+                continue;
+            };
+            let event = event(&answer, &emission, record.logprob_token_ids());
+            record.note_closing(&emission, &answer.closing);
+            let end = record.end(&emission, &answer.errors);
+            match record.emit(choice, TokenEvent { end, ..event }, &mut self.event_batch) {
+                EmitOutcome::RequestEnded => self.end(request),
+                EmitOutcome::Delivered => {}
+                EmitOutcome::Closed => self.scheduler.finish(emission.sequence),
+            }
+        }
+        self.event_batch.flush();
+    }
+
+    /// Delivers a step's prompt logprobs to the clients.
+    fn send_prompt_logprobs(&mut self, answer: &mut StepAnswer) {
+        for part in answer
+            .step_logprobs
+            .iter_mut()
+            .flat_map(|step| step.prompts.drain(..))
+        {
+            if let Some(record) = self.records.get_mut(part.request) {
+                record.send_prompt_logprobs(part, &mut self.event_batch);
+            }
+        }
+    }
+
+    /// Removes a request that has no open choices.
+    fn end(&mut self, id: RequestId) {
+        self.records.remove(id);
+        self.scheduler.abort(id);
+    }
+
+    fn add(&mut self, submission: Submission, stage: fn(SubmitReply) -> Stage) -> bool {
+        let (id, arrived) = (submission.id, self.now());
+        let record = Record::new(submission, stage, arrived);
+        if let Err(error) = self
+            .scheduler
+            .add(record.to_scheduler(id, self.salt), arrived)
+        {
+            record.fail(self.refusal(error));
+            return false;
+        }
+        self.records.insert(id, record);
+        true
+    }
+
+    fn fail(&mut self, id: RequestId, error: SubmitError) {
+        self.scheduler.abort(id);
+        if let Some(record) = self.records.remove(id) {
+            record.fail(error);
+        }
+    }
+
+    pub(super) fn refusal(&self, error: AddError) -> SubmitError {
+        match error {
+            AddError::QueueFull | AddError::TokensFull => SubmitError::Overloaded {
+                retry_after: self.retry_after(),
+            },
+            AddError::TooLong { tokens, limit } => SubmitError::Invalid(format!(
+                "the prompt and `max_new_tokens` need {tokens} tokens, but the limit is {limit}"
+            )),
+            AddError::Empty => SubmitError::Invalid(
+                "the prompt must have a token, and `max_new_tokens` must be 1 or more".into(),
+            ),
+            AddError::Duplicate => SubmitError::Internal("a request id was given twice".into()),
+        }
+    }
+
+    /// Estimates how long the backlog takes, in whole seconds.
+    fn retry_after(&self) -> Duration {
+        let backlog = Duration::from_micros(self.scheduler.backlog());
+        Duration::from_secs(backlog.as_secs() + 1).clamp(RETRY.0, RETRY.1)
+    }
+
+    pub(super) fn now(&self) -> Micros {
+        Micros(micros(self.began.elapsed()))
+    }
+}
+
+pub(super) fn unavailable(reason: String) -> SubmitError {
+    SubmitError::Unavailable {
+        reason,
+        retry_after: RETRY.0,
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Returns the candidates for the next token of a beam search's sequence, if the worker sent them.
+fn candidates(answer: &StepAnswer, emission: &Emission) -> Option<Vec<Candidate>> {
+    let top_logprobs =
+        |step: &StepLogprobs| step.top_logprobs.for_tokens(emission.tokens.clone(), &[]);
+    answer
+        .step_logprobs
+        .as_deref()
+        .and_then(top_logprobs)?
+        .pop()
+}
+
+fn event(answer: &StepAnswer, emission: &Emission, named: &[u32]) -> TokenEvent {
+    let ids = &answer.outcome.token_ids[emission.tokens.clone()];
+    let logprobs = &answer.logprobs[emission.tokens.clone()];
+    let tokens = ids
+        .iter()
+        .zip(logprobs)
+        .map(|(id, &logprob)| Token { id: id.0, logprob });
+    let top_logprobs =
+        |step: &StepLogprobs| step.top_logprobs.for_tokens(emission.tokens.clone(), named);
+    let logprobs = answer
+        .step_logprobs
+        .as_deref()
+        .and_then(top_logprobs)
+        .map(|top_logprobs| {
+            let prompt = Vec::new();
+            Box::new(Logprobs {
+                top_logprobs,
+                prompt,
+            })
+        });
+    TokenEvent {
+        tokens: tokens.collect(),
+        end: None,
+        logprobs,
+    }
+}

@@ -1,0 +1,33 @@
+//! The engine: one task that owns the scheduler, and the handle that submits requests to it; `shard`
+//! is its client of the workers.
+//!
+//! The text layer uses it as `penstock_request::backend::Backend`; the launcher and the Python
+//! package start it. Only `shard` and the tests' workers name protocol types.
+
+mod backend;
+mod beam;
+mod config;
+mod core;
+mod event_router;
+pub mod generated;
+mod handle;
+mod losses;
+mod metrics;
+mod preparations;
+mod records;
+pub mod shard;
+mod state;
+mod stream;
+mod task;
+mod token_tree;
+mod workers;
+
+use penstock_request::types::{self, EngineRequest, SubmitError};
+use penstock_request::{EngineState, Limits};
+
+pub use config::{EngineConfig, PreparePolicy, RestartPolicy};
+pub use handle::Engine;
+pub use metrics::EngineMetrics;
+pub use state::ProgressSink;
+pub use stream::TokenStream;
+pub use workers::{AttachedWorkers, Workers, WorkersError};

@@ -1,0 +1,503 @@
+//! The engine's state of the requests that it has accepted and not yet ended.
+
+use std::mem;
+
+use foldhash::HashMap;
+use penstock_request::client::Client;
+use penstock_scheduler::{
+    ids::{Micros, RequestId, SequenceId, Slot, TokenId},
+    plan::{Emission, Finish, StepPlan},
+    request::{Pipelining, Request, SchedulingClass},
+};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::beam::{BeamOutput, BeamSearch};
+use super::event_router::{EventBatch, EventSender};
+use super::types::{
+    Candidate, End, EngineRequest, Logprobs, Sampling, Stopping, SubmitError, TokenEvent,
+    WHOLE_VOCABULARY,
+};
+use crate::shard::{PromptLogprobs, SlotError};
+
+/// Entries into a slot while unprepared, without a token in between, after which a request fails.
+const MAX_UNPREPARED_ENTRIES: u8 = 3;
+/// Losses of the workers during its preparation after which a request fails.
+const MAX_LOSSES_WHILE_PREPARING: u8 = 2;
+
+/// Replies to a submission; used once.
+pub(super) type SubmitReply = oneshot::Sender<Result<(), SubmitError>>;
+
+/// A submitted request.
+#[derive(Debug)]
+pub(super) struct Submission {
+    pub(super) id: RequestId,
+    pub(super) request: EngineRequest,
+    /// The request's client, if known.
+    pub(super) client: Option<Client>,
+    /// One per choice.
+    pub(super) event_senders: Vec<EventSender>,
+    pub(super) answer: SubmitReply,
+}
+
+/// The state of one request. It outlives the workers.
+#[repr(C)]
+pub(super) struct Record {
+    /// First field, since only the choices are touched for every token.
+    choices: SmallVec<[Choice; 1]>,
+    pub(super) request: EngineRequest,
+    /// Prompt positions whose logprobs were already sent. Position 0 has none.
+    prompt_logprobs_sent: u32,
+    pub(super) stage: Stage,
+    search: Option<Box<BeamSearch>>,
+    /// Entries into a slot while unprepared since the last token.
+    unprepared_entries: u8,
+    /// The request's client, if known; used when the workers prepare the request.
+    pub(super) client: Option<Client>,
+    /// Losses of the workers while they prepared it.
+    losses: u8,
+    /// Arrival time on the scheduler's clock.
+    pub(super) arrived: Micros,
+}
+
+/// One of a request's choices.
+struct Choice {
+    event_sender: EventSender,
+    /// Whether it has produced tokens.
+    started: bool,
+    /// Whether its client waits for more.
+    open: bool,
+    /// Whether the grammar forced it to close because its tokens ran short.
+    closing: bool,
+}
+
+/// What remains of a request after one of its choices was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CloseOutcome {
+    LastChoice,
+    OthersOpen {
+        /// Whether the closed choice has produced tokens.
+        started: bool,
+    },
+}
+
+/// The result of delivering an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EmitOutcome {
+    /// The choice's client gets it.
+    Delivered,
+    /// It ended the request's last open choice.
+    RequestEnded,
+    /// The choice was already closed.
+    Closed,
+}
+
+/// The stage of a request.
+pub(super) enum Stage {
+    /// Just submitted.
+    Submitted(SubmitReply),
+    /// The workers prepare it; its submitter waits for the result.
+    Preparing(SubmitReply),
+    /// Accepted; no worker has seen its tokens.
+    Waiting,
+    /// It has entered a slot.
+    Started,
+}
+
+/// All requests by id.
+#[derive(Default)]
+pub(super) struct Records(HashMap<RequestId, Record>);
+
+impl Submission {
+    pub(super) fn refuse(self, error: SubmitError) {
+        // The submitter may be gone.
+        let _ = self.answer.send(Err(error));
+    }
+}
+
+impl Record {
+    /// Creates the record of a request, with an event sender for each choice.
+    pub(super) fn new(
+        submission: Submission,
+        stage: fn(SubmitReply) -> Stage,
+        arrived: Micros,
+    ) -> Self {
+        let Submission {
+            id,
+            request,
+            client,
+            event_senders,
+            answer,
+        } = submission;
+        let first = SequenceId {
+            request: id,
+            index: 0,
+        };
+        let choice = |event_sender| Choice {
+            event_sender,
+            started: false,
+            open: true,
+            closing: false,
+        };
+        Self {
+            search: BeamSearch::new(&request, first).map(Box::new),
+            request,
+            prompt_logprobs_sent: 1,
+            stage: stage(answer),
+            unprepared_entries: 0,
+            client,
+            losses: 0,
+            arrived,
+            choices: event_senders.into_iter().map(choice).collect(),
+        }
+    }
+
+    /// Converts the request for the scheduler, without generated tokens. `salt` is the prefix
+    /// cache's.
+    pub(super) fn to_scheduler(&self, id: RequestId, salt: u64) -> Request {
+        let stopping = &self.request.stopping;
+        let ids = self.request.prompt.iter();
+        let mut stop_token_ids: Vec<TokenId> = match self.request.beam {
+            Some(_) => Vec::new(),
+            None => stopping
+                .stop_token_ids
+                .iter()
+                .copied()
+                .map(TokenId)
+                .collect(),
+        };
+        stop_token_ids.sort_unstable();
+        Request {
+            id,
+            token_ids: ids.copied().map(TokenId).collect(),
+            generated: 0,
+            max_new_tokens: stopping.max_new_tokens,
+            min_new_tokens: stopping.min_new_tokens,
+            stop_token_ids,
+            cache_salt: salted(salt, &self.request.cache_salt),
+            max_cached_tokens: match self.request.sampling.logprob_options.prompt {
+                Some(_) => 0, // every position's logits are needed
+                None => u32::MAX,
+            },
+            preparing: matches!(self.stage, Stage::Preparing(_)),
+            pipelining: match self.request.beam {
+                Some(_) => Pipelining::Steered,
+                None => Pipelining::Ahead,
+            },
+            sequences: match self.request.beam {
+                Some(_) => 1,
+                None => self.request.choices.max(1),
+            },
+            class: SchedulingClass::default(),
+        }
+    }
+
+    /// Counts an unprepared entry and returns whether the request may be prepared again. Workers
+    /// drop prepared state when they need the memory, but seldom before its use.
+    pub(super) fn may_prepare_again(&mut self) -> bool {
+        self.unprepared_entries = self.unprepared_entries.saturating_add(1);
+        self.unprepared_entries <= MAX_UNPREPARED_ENTRIES
+    }
+
+    /// Whether a worker may have seen its tokens.
+    fn has_started(&self) -> bool {
+        matches!(self.stage, Stage::Submitted(_) | Stage::Started)
+    }
+
+    /// Counts a loss of the workers if they were preparing this request; returns whether that
+    /// happened too often.
+    fn was_preparing_too_often(&mut self) -> bool {
+        let preparing = matches!(self.stage, Stage::Preparing(_));
+        self.losses = self.losses.saturating_add(u8::from(preparing));
+        preparing && self.losses >= MAX_LOSSES_WHILE_PREPARING
+    }
+
+    /// Token ids whose logprobs the client requested.
+    pub(super) fn logprob_token_ids(&self) -> &[u32] {
+        &self.request.sampling.logprob_options.token_ids
+    }
+
+    /// Reports to the submitter that the request is accepted.
+    pub(super) fn accept(&mut self) {
+        match mem::replace(&mut self.stage, Stage::Waiting) {
+            // If the submitter is gone, its stream sends an abort.
+            Stage::Submitted(answer) | Stage::Preparing(answer) => drop(answer.send(Ok(()))),
+            later => self.stage = later,
+        }
+    }
+
+    /// Delivers an event to a choice's client. If the client is gone, its stream sends an abort. A
+    /// failed choice fails the whole request, since its choices are returned together.
+    pub(super) fn emit(
+        &mut self,
+        choice: u32,
+        event: TokenEvent,
+        event_batch: &mut EventBatch,
+    ) -> EmitOutcome {
+        let Some(own) = self.choices.get_mut(choice as usize) else {
+            return EmitOutcome::Closed;
+        };
+        if !own.open {
+            return EmitOutcome::Closed;
+        }
+        let end = event.end.clone();
+        let failure = end.filter(|end| matches!(end, End::Failed(_)));
+        own.open = event.end.is_none();
+        own.started = true;
+        self.unprepared_entries = 0;
+        own.event_sender.put(event, event_batch);
+        if let Some(failure) = failure {
+            self.fail_open(&failure);
+        }
+        if self.is_open() {
+            EmitOutcome::Delivered
+        } else {
+            EmitOutcome::RequestEnded
+        }
+    }
+
+    /// Records whether the grammar started forcing this choice to close.
+    pub(super) fn note_closing(&mut self, emission: &Emission, closing: &[Slot]) {
+        let choice = emission.sequence.index as usize;
+        if let Some(choice) = self.choices.get_mut(choice) {
+            choice.closing |= closing.contains(&emission.slot);
+        }
+    }
+
+    /// Delivers prompt logprobs to all open choices, skipping positions already sent: a sequence
+    /// that was preempted before the scheduler saw them computes them again.
+    pub(super) fn send_prompt_logprobs(
+        &mut self,
+        part: PromptLogprobs,
+        event_batch: &mut EventBatch,
+    ) {
+        let skipped = self.prompt_logprobs_sent.saturating_sub(part.start) as usize;
+        let mut prompt: Vec<_> = part.tokens.into_iter().skip(skipped).collect();
+        if prompt.is_empty() || part.start > self.prompt_logprobs_sent {
+            return;
+        }
+        if self.request.sampling.logprob_options.prompt != Some(WHOLE_VOCABULARY) {
+            for token in &mut prompt {
+                // A token of probability 0 is no alternative.
+                token.top.retain(|candidate| candidate.logprob.is_finite());
+            }
+        }
+        self.prompt_logprobs_sent += u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        if self.prompt_logprobs_sent as usize >= self.request.prompt.len() {
+            // All positions are sent; do not request them again when the sequence is recomputed.
+            self.request.sampling.logprob_options.prompt = None;
+        }
+        for choice in self.choices.iter_mut().filter(|choice| choice.open) {
+            let logprobs = Logprobs {
+                top_logprobs: Vec::new(),
+                prompt: prompt.clone(),
+            };
+            let event = TokenEvent {
+                logprobs: Some(Box::new(logprobs)),
+                ..TokenEvent::default()
+            };
+            choice.event_sender.put(event, event_batch);
+        }
+    }
+
+    /// Passes a sequence's candidates to the beam search; see `BeamSearch::take`. Returns whether
+    /// the search is over; its results are delivered then.
+    pub(super) fn search(
+        &mut self,
+        sequence: SequenceId,
+        next: Vec<Candidate>,
+        steer: impl FnMut(SequenceId, &[TokenId]) -> Vec<SequenceId>,
+        event_batch: &mut EventBatch,
+    ) -> bool {
+        let search = self.search.as_mut();
+        let Some(found) = search.and_then(|search| search.take(sequence, next, steer)) else {
+            return false;
+        };
+        let mut found = found.into_iter();
+        for choice in &mut self.choices {
+            let Some(BeamOutput {
+                tokens,
+                top_logprobs,
+                end,
+            }) = found.next()
+            else {
+                break;
+            };
+            if choice.open {
+                let prompt = Vec::new();
+                let logprobs = (!top_logprobs.is_empty()).then(|| {
+                    Box::new(Logprobs {
+                        top_logprobs,
+                        prompt,
+                    })
+                });
+                let event = TokenEvent {
+                    tokens: tokens.into(),
+                    end: Some(end),
+                    logprobs,
+                };
+                choice.event_sender.put(event, event_batch);
+                choice.open = false;
+            }
+        }
+        // With few possible continuations, the search may find fewer results than requested.
+        self.fail_open(&End::Failed(
+            "beam search found fewer results than requested".into(),
+        ));
+        true
+    }
+
+    /// Closes a choice that no client waits for.
+    pub(super) fn close(&mut self, choice: u32) -> CloseOutcome {
+        let mut started = false;
+        if let Some(choice) = self.choices.get_mut(choice as usize) {
+            choice.open = false;
+            started = choice.started;
+        }
+        if self.is_open() {
+            CloseOutcome::OthersOpen { started }
+        } else {
+            CloseOutcome::LastChoice
+        }
+    }
+
+    /// Returns how a choice ends with this emission, in the client's terms; `None` if it goes on.
+    pub(super) fn end(&self, emission: &Emission, errors: &[SlotError]) -> Option<End> {
+        Some(match emission.finish? {
+            Finish::Length => End::Length,
+            Finish::StopToken if self.is_closing(emission.sequence.index) => End::Length,
+            Finish::StopToken => End::StopToken,
+            Finish::Failed => End::Failed(slot_error_message(
+                emission.sequence.request,
+                emission.slot,
+                errors,
+            )),
+        })
+    }
+
+    fn is_closing(&self, choice: u32) -> bool {
+        let found = self.choices.get(choice as usize);
+        found.is_some_and(|choice| choice.closing)
+    }
+
+    fn is_open(&self) -> bool {
+        self.choices.iter().any(|choice| choice.open)
+    }
+
+    fn fail_open(&mut self, failure: &End) {
+        for choice in self.choices.iter_mut().filter(|choice| choice.open) {
+            choice.open = false;
+            choice.event_sender.end(failure.clone());
+        }
+    }
+
+    /// Ends the request with an error for the client: as the reply to its submission if that is
+    /// still pending, otherwise as its last event.
+    pub(super) fn fail(mut self, error: SubmitError) {
+        match self.stage {
+            Stage::Submitted(answer) | Stage::Preparing(answer) => drop(answer.send(Err(error))),
+            Stage::Waiting | Stage::Started => self.fail_open(&End::Failed(error.to_string())),
+        }
+    }
+}
+
+/// Returns the client's message for a sequence that failed in a slot: the worker's message if the
+/// request is invalid. Other messages go only to the log, since they may name files of this host.
+pub(super) fn slot_error_message(id: RequestId, slot: Slot, errors: &[SlotError]) -> String {
+    let own = errors.iter().find(|error| error.slot == slot);
+    if let Some(invalid) = own.filter(|error| error.invalid) {
+        return invalid.message.clone();
+    }
+    let why = own.map_or("the worker gave no reason", |error| error.message.as_str());
+    tracing::warn!(request = id.0, "the worker failed on this request: {why}");
+    see_log("the worker failed on this request", id)
+}
+
+/// Returns a client message that refers to the log for the cause.
+pub(super) fn see_log(what: &str, id: RequestId) -> String {
+    format!("{what}; the server's log says why (request {id})")
+}
+
+/// Returns the cache salt followed by the request's own: its length, then its bytes.
+fn salted(salt: u64, own: &str) -> Vec<u64> {
+    let words = own.as_bytes().chunks(8).map(|bytes| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    });
+    let length = Some(own.len() as u64).filter(|&length| length > 0);
+    [salt].into_iter().chain(length).chain(words).collect()
+}
+
+impl Records {
+    pub(super) fn insert(&mut self, id: RequestId, record: Record) {
+        self.0.insert(id, record);
+    }
+
+    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Record> {
+        self.0.get_mut(&id)
+    }
+
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Record> {
+        self.0.remove(&id)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the parameters that the workers need when a request enters a slot.
+    pub(super) fn parameters(&self, id: RequestId) -> Option<(&Sampling, &Stopping)> {
+        self.0
+            .get(&id)
+            .map(|record| (&record.request.sampling, &record.request.stopping))
+    }
+
+    /// Returns the request's client, if known.
+    pub(super) fn client(&self, id: RequestId) -> Option<Client> {
+        self.0.get(&id)?.client
+    }
+
+    /// Returns all request ids in order of arrival.
+    pub(super) fn ids(&self) -> Vec<RequestId> {
+        let mut ids: Vec<_> = self.0.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns requests selected by `needed` whose tokens no worker has seen, in order of arrival.
+    pub(super) fn waiting(&self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
+        let waits = |id: &RequestId| {
+            let record = self.0.get(id);
+            record.is_some_and(|record| !record.has_started() && needed(&record.request.sampling))
+        };
+        self.ids().into_iter().filter(waits).collect()
+    }
+
+    /// Records the sequences that enter a slot with this plan.
+    pub(super) fn note_entries(&mut self, plan: &StepPlan) {
+        let new = plan.new.iter().map(|new| (new.sequence, new.computed));
+        // A fork shares its parent's blocks; none of them count as cached.
+        let forks = plan.forks.iter().map(|fork| (fork.sequence, 0));
+        for (id, cached) in new.chain(forks) {
+            if let Some(record) = self.0.get_mut(&id.request) {
+                record.stage = Stage::Started;
+                if let Some(choice) = record.choices.get_mut(id.index as usize) {
+                    choice.event_sender.enter(cached);
+                }
+            }
+        }
+    }
+
+    /// Removes the requests that a loss of the workers fails: all that have run, and those that
+    /// were being prepared at `MAX_LOSSES_WHILE_PREPARING` losses, since they may be the cause.
+    pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
+        self.0
+            .extract_if(|_, record| record.has_started() || record.was_preparing_too_often())
+            .collect()
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<(RequestId, Record)> {
+        self.0.drain().collect()
+    }
+}

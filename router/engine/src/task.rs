@@ -1,0 +1,419 @@
+//! The engine's task: receives commands, sends steps, delivers tokens to the clients.
+
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use penstock_request::panic_message;
+use penstock_scheduler::{
+    FirstComeFirstServed,
+    ids::{RequestId, SequenceId},
+};
+use tokio::{
+    sync::mpsc,
+    task::yield_now,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    EngineConfig, EngineMetrics, EngineState, ProgressSink, Workers,
+    config::scheduler_config,
+    core::{Core, MakePolicy},
+    preparations::Preparations,
+    records::Submission,
+    state::Shared,
+    types::SubmitError,
+};
+use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
+
+/// Retry-after hint for clients while the workers are down.
+const DOWN_RETRY: Duration = Duration::from_secs(5);
+
+/// Commands that handles and streams send to the task.
+#[derive(Debug)]
+pub(super) enum Command {
+    Submit(Box<Submission>),
+    /// The client disconnected.
+    Abort(SequenceId),
+    /// The choice is complete: a stop string was found.
+    Finish(SequenceId),
+    Drain {
+        grace: Duration,
+    },
+}
+
+/// The one task that owns the scheduler.
+pub(super) struct Task {
+    commands: mpsc::UnboundedReceiver<Command>,
+    shared: Arc<Shared>,
+    config: EngineConfig,
+    metrics: EngineMetrics,
+    /// Deadline of a drain in progress.
+    drain: Option<Instant>,
+    /// When the workers last became ready; `None` while they cannot step.
+    ready: Option<Instant>,
+    preparing: Preparations,
+    policy: MakePolicy,
+    /// Losses so far. The log and error messages refer to a loss by this number.
+    losses: u64,
+}
+
+/// Publishes the end of the engine even if its task panics.
+struct PublishStopOnDrop(Arc<Shared>);
+
+impl Drop for PublishStopOnDrop {
+    fn drop(&mut self) {
+        if !matches!(self.0.state(), EngineState::Stopped { .. }) {
+            let reason = "the engine failed and cannot restart".into();
+            self.0.publish(EngineState::Stopped { reason });
+        }
+    }
+}
+
+/// Why a session of the workers ended.
+enum SessionEnd {
+    /// The engine stops, for this reason.
+    Stop(String),
+    /// The workers must restart, for this reason.
+    Lost(String),
+}
+
+impl From<ShardError> for SessionEnd {
+    fn from(error: ShardError) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+impl Task {
+    pub(super) fn new(
+        commands: mpsc::UnboundedReceiver<Command>,
+        shared: Arc<Shared>,
+        config: EngineConfig,
+        metrics: EngineMetrics,
+    ) -> Self {
+        Self {
+            commands,
+            shared,
+            config,
+            metrics,
+            drain: None,
+            ready: None,
+            preparing: Preparations::default(),
+            policy: Arc::new(|| Box::new(FirstComeFirstServed)),
+            losses: 0,
+        }
+    }
+
+    /// Replaces the scheduling policy.
+    pub(super) fn with_policy(self, policy: MakePolicy) -> Self {
+        Self { policy, ..self }
+    }
+
+    pub(super) async fn run(mut self, mut workers: Box<dyn Workers>) {
+        let publish_stop = PublishStopOnDrop(Arc::clone(&self.shared));
+        let mut core = None;
+        let serving = AssertUnwindSafe(self.serve(&mut core, workers.as_mut()));
+        let reason = match serving.catch_unwind().await {
+            Ok(reason) => reason,
+            Err(panic) => format!("the engine failed: {}", panic_message(&*panic)),
+        };
+        if let Some(core) = &mut core {
+            let message = match self.drain {
+                Some(_) => "the server has shut down",
+                None => "the engine has stopped; the server's log says why",
+            };
+            // Another panic may follow. Dropping the records ends their streams anyway.
+            let _ = catch_unwind(AssertUnwindSafe(|| core.fail_all(message)));
+        }
+        workers.stop().await;
+        // Publish before the queue closes, so that a sender that finds it closed can read the
+        // reason.
+        self.shared.publish(EngineState::Stopped { reason });
+        drop(publish_stop);
+    }
+
+    /// Runs sessions of the workers until none may follow; returns the reason.
+    async fn serve(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> String {
+        let mut losses = 0;
+        loop {
+            let session = AssertUnwindSafe(self.run_worker_session(core, workers));
+            let session_end = match session.catch_unwind().await {
+                Ok(session_end) => session_end,
+                Err(panic) => self.on_panic(core, panic_message(&*panic)).await,
+            };
+            let lost = match session_end {
+                SessionEnd::Stop(reason) => return reason,
+                SessionEnd::Lost(reason) => reason,
+            };
+            if core.is_none() || self.drain.is_some() {
+                // If the first load failed, a retry will fail too; report it now.
+                return lost;
+            }
+            let lasted = self
+                .ready
+                .take()
+                .map_or(Duration::ZERO, |since| since.elapsed());
+            losses = if lasted < self.config.restart.soon {
+                losses + 1
+            } else {
+                1
+            };
+            let Some(wait) = self.config.restart.wait(losses) else {
+                return format!("gave up after {losses} losses of the workers in a row: {lost}");
+            };
+            let loss = self.losses;
+            tracing::warn!(
+                loss,
+                in_a_row = losses,
+                ?wait,
+                "restarting the workers: {lost}"
+            );
+            self.shared
+                .publish(EngineState::Restarting { reason: lost });
+            if let Err(SessionEnd::Stop(reason)) = self.while_down(core.as_mut(), sleep(wait)).await
+            {
+                return reason;
+            }
+        }
+    }
+
+    /// Handles a panic of the engine or its scheduler as a loss. The workers restart too, since it
+    /// is unknown which plan they received last.
+    async fn on_panic(&mut self, core: &mut Option<Core>, panic: &str) -> SessionEnd {
+        let reason = format!("the engine failed: {panic}");
+        self.preparing.end().await;
+        self.metrics.failed();
+        let message = self.record_loss("the engine failed");
+        match core.as_mut().map(|core| core.rebuild(&message)) {
+            Some(Err(error)) => SessionEnd::Stop(format!("{reason}; and then: {error}")),
+            _ => SessionEnd::Lost(reason),
+        }
+    }
+
+    /// Counts a loss and returns the message for clients. Details go only to the log, since they
+    /// may name files of this host.
+    fn record_loss(&mut self, what: &str) -> String {
+        self.losses += 1;
+        format!("{what} (loss {} in the server's log)", self.losses)
+    }
+
+    /// Runs one session of the workers, from start to end.
+    async fn run_worker_session(
+        &mut self,
+        core: &mut Option<Core>,
+        workers: &mut dyn Workers,
+    ) -> SessionEnd {
+        let progress = ProgressSink::new(Arc::clone(&self.shared));
+        let (mut group, loaded) = match self
+            .while_down(core.as_mut(), workers.start(&progress))
+            .await
+        {
+            Ok(Ok(started)) => started,
+            Ok(Err(error)) => return SessionEnd::Lost(error.to_string()),
+            Err(session_end) => return session_end,
+        };
+        let Err(session_end) = self.run_epoch(core, &mut group, &loaded).await;
+        self.preparing.end().await;
+        match (&session_end, core) {
+            (SessionEnd::Lost(_), Some(core)) => {
+                core.on_workers_lost(&self.record_loss("the workers were lost"));
+            }
+            (SessionEnd::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
+            _ => {}
+        }
+        session_end
+    }
+
+    /// Adopts the workers' limits, begins an epoch and runs steps until something ends it.
+    async fn run_epoch(
+        &mut self,
+        core: &mut Option<Core>,
+        group: &mut ShardGroup,
+        loaded: &Loaded,
+    ) -> Result<Infallible, SessionEnd> {
+        let config = scheduler_config(&self.config, loaded);
+        let unusable = |e| SessionEnd::Lost(format!("the workers' limits are unusable: {e}"));
+        let core = match core {
+            Some(core) => {
+                core.adopt(config).map_err(unusable)?;
+                core
+            }
+            None => {
+                let (policy, metrics) = (Arc::clone(&self.policy), self.metrics.clone());
+                core.insert(Core::new(config, policy, metrics).map_err(unusable)?)
+            }
+        };
+        let epoch = core.epoch();
+        let limits = self.config.step_limits;
+        self.while_down(Some(core), group.begin(epoch, limits))
+            .await??;
+        self.shared.set_loaded(loaded);
+        self.ready = Some(Instant::now());
+        self.shared.publish(EngineState::Ready);
+        let preparer = group.preparer();
+        for id in core.prepare_again(|sampling| self.config.prepare_policy.needs(sampling)) {
+            self.prepare(id, core, &preparer);
+        }
+        self.run_steps(core, group).await
+    }
+
+    async fn run_steps(
+        &mut self,
+        core: &mut Core,
+        group: &mut ShardGroup,
+    ) -> Result<Infallible, SessionEnd> {
+        let preparer = group.preparer();
+        loop {
+            // `select!` is biased towards step answers; drain commands here so they cannot starve.
+            while let Ok(command) = self.commands.try_recv() {
+                self.handle_command(command, core, &preparer);
+            }
+            while let Some((id, result)) = self.preparing.ended() {
+                core.prepared(id, result);
+            }
+            if self.drain.is_some_and(|end| end <= Instant::now()) {
+                return Err(drained());
+            }
+            let sent = send_steps(core, group)?;
+            if core.has_arrived() {
+                if sent {
+                    // Let the connection write the step before the clients' tasks wake.
+                    yield_now().await;
+                }
+                core.deliver();
+            }
+            core.publish_metrics_if_due();
+            if self.drain.is_some() && core.is_idle() {
+                return Err(drained());
+            }
+            tokio::select! {
+                biased;
+                answer = group.answer() => {
+                    core.absorb(answer?);
+                    for id in core.take_unprepared(|id| self.preparing.has(id)) {
+                        self.prepare(id, core, &preparer);
+                    }
+                }
+                (id, result) = self.preparing.next() => core.prepared(id, result),
+                command = self.commands.recv() => {
+                    self.handle_command(command.ok_or_else(no_handles_left)?, core, &preparer);
+                }
+                () = until(self.drain) => return Err(drained()),
+            }
+        }
+    }
+
+    fn handle_command(&mut self, command: Command, core: &mut Core, preparer: &Preparer) {
+        match command {
+            Command::Submit(submission) if self.drain.is_some() => {
+                submission.refuse(SubmitError::Draining);
+            }
+            Command::Submit(submission) => self.admit(*submission, core, preparer),
+            Command::Abort(id) => {
+                if core.close(id) {
+                    self.preparing.cancel(id.request);
+                }
+            }
+            Command::Finish(id) => {
+                core.close(id);
+            }
+            Command::Drain { grace } => {
+                self.drain = Some(Instant::now() + grace);
+                self.shared.publish(EngineState::Draining);
+            }
+        }
+    }
+
+    fn admit(&mut self, submission: Submission, core: &mut Core, preparer: &Preparer) {
+        let id = submission.id;
+        if !self
+            .config
+            .prepare_policy
+            .needs(&submission.request.sampling)
+        {
+            core.admit(submission);
+        } else if core.admit_preparing(submission) {
+            self.prepare(id, core, preparer);
+        }
+    }
+
+    fn prepare(&mut self, id: RequestId, core: &Core, preparer: &Preparer) {
+        if let Some((sampling, stopping)) = core.parameters(id) {
+            let client = core.client(id);
+            let call = preparer.prepare(id, client, sampling, stopping);
+            self.preparing.begin(id, client, call);
+        }
+    }
+
+    /// Runs `work` while the workers are down. Requests are refused; a drain ends the engine.
+    async fn while_down<T>(
+        &mut self,
+        mut core: Option<&mut Core>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, SessionEnd> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Ok(done),
+                command = self.commands.recv() => match command.ok_or_else(no_handles_left)? {
+                    Command::Submit(submission) => submission.refuse(self.down_error()),
+                    Command::Drain { .. } => {
+                        self.shared.publish(EngineState::Draining);
+                        return Err(drained());
+                    }
+                    Command::Abort(id) | Command::Finish(id) => {
+                        if let Some(core) = &mut core {
+                            core.close(id);
+                            core.publish_metrics();
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    fn down_error(&self) -> SubmitError {
+        let reason = match self.shared.state() {
+            EngineState::Loading { .. } => "the model is still loading".into(),
+            EngineState::Restarting { .. } => {
+                "the workers are restarting; the server's log says why".into()
+            }
+            _ => "the workers are starting".into(),
+        };
+        SubmitError::Unavailable {
+            reason,
+            retry_after: DOWN_RETRY,
+        }
+    }
+}
+
+/// Plans and sends steps while the scheduler has work; returns whether it sent any.
+fn send_steps(core: &mut Core, group: &mut ShardGroup) -> Result<bool, ShardError> {
+    let mut sent = false;
+    while let Some(plan) = core.plan() {
+        group.send(&plan, |id| core.parameters(id))?;
+        sent = true;
+    }
+    Ok(sent)
+}
+
+fn drained() -> SessionEnd {
+    SessionEnd::Stop("the server has shut down".into())
+}
+
+fn no_handles_left() -> SessionEnd {
+    SessionEnd::Stop("all handles of the engine were dropped".into())
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}

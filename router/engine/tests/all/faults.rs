@@ -1,0 +1,420 @@
+//! Worker faults: running requests fail with a clear message, and later requests work.
+
+use std::time::Duration;
+
+use penstock_engine::shard::{Endpoint, LoadConfig, StepLimits};
+use penstock_engine::{
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, PreparePolicy, RestartPolicy,
+};
+use penstock_mock_shard::{Fault, MockConfig, MockShard};
+use penstock_request::EngineState;
+use penstock_request::types::{End, EngineRequest, SubmitError};
+use prometheus_client::registry::Registry;
+
+use crate::support::{
+    MockWorkers, answer, checked, collect, engine, faulty, reach, ready, request,
+};
+
+#[tokio::test]
+async fn worker_crash_fails_running_requests_and_later_ones_succeed() {
+    let workers = MockWorkers::new(vec![vec![faulty(Fault::Crash(5))], vec![checked()]]);
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, long()).await;
+    assert_eq!(end, lost(1));
+    let state = reach(&engine, |state| *state != EngineState::Ready).await;
+    let EngineState::Restarting { reason } = state else {
+        panic!("{state:?}")
+    };
+    assert!(reason.contains("worker 0 was lost"), "{reason}");
+    assert!(ids.len() <= 5, "{} tokens came of 5 steps", ids.len());
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+    assert_eq!(workers.starts(), 2);
+}
+
+#[tokio::test]
+async fn idle_worker_that_dies_is_replaced_before_the_next_request() {
+    let workers = MockWorkers::one(checked());
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    workers.kill();
+    crate::support::eventually("the workers restart", || workers.starts() == 2).await;
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn worker_that_outlives_a_router_serves_the_next_one() {
+    let endpoint = Endpoint::Unix(crate::support::socket());
+    let _worker = MockShard::spawn(&endpoint, checked()).unwrap();
+    for _ in 0..3 {
+        let attached = AttachedWorkers::new(vec![endpoint.clone()], &LoadConfig::default());
+        let metrics = EngineMetrics::register(&mut Registry::default());
+        let engine = Engine::start(Box::new(attached), EngineConfig::default(), metrics);
+        ready(&engine).await;
+        assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+        engine.drain(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test]
+async fn hung_step_fails_at_the_deadline() {
+    let workers = MockWorkers::new(vec![vec![faulty(Fault::Hang(3))], vec![checked()]]);
+    // Longer than a busy machine delays a step of a working worker.
+    let limit = Duration::from_millis(1500);
+    let step_limits = StepLimits {
+        least: limit,
+        first: limit,
+    };
+    let engine = engine(
+        workers,
+        EngineConfig {
+            step_limits,
+            ..EngineConfig::default()
+        },
+    );
+    ready(&engine).await;
+    let (_, end) = answer(&engine, long()).await;
+    assert_eq!(end, lost(1));
+    let state = reach(&engine, |state| *state != EngineState::Ready).await;
+    let EngineState::Restarting { reason } = state else {
+        panic!("{state:?}")
+    };
+    assert!(reason.contains("did not answer step 3 within"), "{reason}");
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn sequence_error_ends_only_its_request() {
+    let engine = engine(
+        MockWorkers::one(faulty(Fault::ErrorSlot(4))),
+        EngineConfig::default(),
+    );
+    ready(&engine).await;
+    let both = tokio::join!(
+        answer(&engine, long()),
+        answer(&engine, request(vec![9], 50))
+    );
+    let ends = [both.0.1, both.1.1];
+    // The worker's message goes only to the log.
+    let failed = |end: &&End| match end {
+        End::Failed(message) => message
+            .starts_with("the worker failed on this request; the server's log says why (request "),
+        _ => false,
+    };
+    assert_eq!(ends.iter().filter(failed).count(), 1, "{ends:?}");
+    assert_eq!(
+        ends.iter().filter(|end| **end == End::Length).count(),
+        1,
+        "{ends:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_prepare_rejects_is_rejected_at_submission() {
+    let config = EngineConfig {
+        prepare_policy: PreparePolicy::Always,
+        ..EngineConfig::default()
+    };
+    let refusing = faulty(Fault::RefusePrepare("the grammar does not compile".into()));
+    let engine = crate::support::engine(MockWorkers::one(refusing), config.clone());
+    ready(&engine).await;
+    let refused = engine.submit(request(vec![1], 3)).await.err();
+    assert_eq!(
+        refused,
+        Some(SubmitError::Invalid("the grammar does not compile".into()))
+    );
+
+    let engine = crate::support::engine(MockWorkers::one(checked()), config);
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn load_failure_stops_the_engine_with_the_workers_reason() {
+    let workers = MockWorkers::one(faulty(Fault::LoadError("no such folder: /x".into())));
+    let engine = engine(workers.clone(), EngineConfig::default());
+    let state = reach(&engine, |state| {
+        matches!(state, EngineState::Stopped { .. })
+    })
+    .await;
+    assert_eq!(
+        state,
+        EngineState::Stopped {
+            reason: "no such folder: /x".into()
+        }
+    );
+    let refused = engine.submit(request(vec![1], 3)).await.err();
+    let Some(SubmitError::Unavailable { reason, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    // Only the operator sees the path.
+    assert_eq!(reason, "the engine has stopped; the server's log says why");
+    assert_eq!(workers.starts(), 1, "a failed first load is not retried");
+}
+
+#[tokio::test]
+async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
+    let workers = MockWorkers::one(faulty(Fault::Crash(0)));
+    let restart = RestartPolicy {
+        attempts: 3,
+        backoff: Duration::from_millis(10),
+        ..RestartPolicy::default()
+    };
+    let engine = engine(
+        workers.clone(),
+        EngineConfig {
+            restart,
+            ..EngineConfig::default()
+        },
+    );
+    for _ in 0..3 {
+        ready(&engine).await;
+        assert!(matches!(
+            answer(&engine, request(vec![1], 3)).await.1,
+            End::Failed(_)
+        ));
+    }
+    let state = reach(&engine, |state| {
+        matches!(state, EngineState::Stopped { .. })
+    })
+    .await;
+    let EngineState::Stopped { reason } = state else {
+        panic!("{state:?}")
+    };
+    assert!(reason.contains("gave up after 3 losses"), "{reason}");
+    assert_eq!(workers.starts(), 3);
+}
+
+#[tokio::test]
+async fn waiting_requests_survive_a_worker_loss() {
+    let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let running = engine.submit(long()).await.unwrap();
+    let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
+    workers.kill();
+    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    let (ids, end) = collect(waiting).await;
+    assert_eq!((ids.len(), end), (4, End::Length));
+}
+
+#[tokio::test]
+async fn requests_that_restarted_workers_cannot_hold_fail_alone() {
+    let mut smaller = one_slot(vec![]);
+    smaller[0].geometry.sequence_tokens = 64;
+    let lives = vec![one_slot(vec![Fault::Hang(3)]), smaller];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let running = engine.submit(long()).await.unwrap();
+    let too_long = engine.submit(request(vec![3; 60], 5)).await.unwrap();
+    let fits = engine.submit(request(vec![4; 60], 4)).await.unwrap();
+    workers.kill();
+    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    let reason = "the restarted workers hold fewer tokens than this request needs";
+    assert_eq!(collect(too_long).await.1, End::Failed(reason.into()));
+    assert_eq!(collect(fits).await.1, End::Length);
+    let refused = engine.submit(request(vec![5; 60], 5)).await.err();
+    let Some(SubmitError::Invalid(reason)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(reason.contains("the limit is 64"), "{reason}");
+}
+
+#[tokio::test]
+async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
+    let lives = vec![
+        one_slot(vec![Fault::Hang(3)]),
+        one_slot(vec![Fault::HangPrepare]),
+        one_slot(vec![]),
+    ];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), always_preparing());
+    ready(&engine).await;
+    let running = engine.submit(long()).await.unwrap();
+    let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
+    let leaving = engine.submit(request(vec![4], 4)).await.unwrap();
+    workers.kill();
+    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    let preparing = || workers.starts() == 2 && workers.view().preparing == 2;
+    crate::support::eventually("the new worker prepares both", preparing).await;
+    drop(leaving);
+    crate::support::eventually("one was aborted", || workers.view().preparing == 1).await;
+    workers.kill();
+    let (ids, end) = collect(waiting).await;
+    assert_eq!((ids.len(), end), (4, End::Length));
+    assert_eq!(workers.starts(), 3);
+}
+
+#[tokio::test]
+async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
+    // The second workers prepare both requests; a hanging step then delays the first.
+    let lives = vec![
+        one_slot(vec![Fault::HangPrepare]),
+        one_slot(vec![Fault::Hang(3)]),
+        one_slot(vec![]),
+    ];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), always_preparing());
+    ready(&engine).await;
+    let submit = |prompt, tokens| {
+        let engine = engine.clone();
+        let request = request(prompt, tokens);
+        tokio::spawn(async move { engine.submit(request).await })
+    };
+    let first = submit(vec![1, 2], 200);
+    let preparing = |number| workers.view().preparing == number;
+    crate::support::eventually("one is being prepared", || preparing(1)).await;
+    let second = submit(vec![3], 4);
+    crate::support::eventually("two are being prepared", || preparing(2)).await;
+    workers.kill();
+    let first = first.await.unwrap().expect("prepared by the new workers");
+    let second = second.await.unwrap().expect("prepared by the new workers");
+    crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
+    workers.kill();
+    // The first request was running; the second waited for the slot.
+    assert!(matches!(collect(first).await.1, End::Failed(_)));
+    let (ids, end) = collect(second).await;
+    assert_eq!((ids.len(), end, workers.starts()), (4, End::Length, 3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_being_prepared_at_two_losses_fails_as_retryable() {
+    let workers = MockWorkers::one(faulty(Fault::HangPrepare));
+    let restart = RestartPolicy {
+        attempts: 100,
+        backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(1),
+        ..RestartPolicy::default()
+    };
+    let config = EngineConfig {
+        restart,
+        ..always_preparing()
+    };
+    let engine = engine(workers.clone(), config);
+    for life in (1..=19).step_by(2) {
+        crate::support::eventually("the workers are started", || workers.starts() == life).await;
+        ready(&engine).await;
+        let requests = (0..8).map(|number| engine.submit(request(vec![number], 4)));
+        let kill = async {
+            for life in [life, life + 1] {
+                let preparing = || workers.starts() == life && workers.view().preparing == 8;
+                crate::support::eventually("all are being prepared", preparing).await;
+                workers.kill();
+            }
+        };
+        let (answers, ()) = tokio::join!(futures_util::future::join_all(requests), kill);
+        for answer in answers {
+            let error = answer.err();
+            assert!(
+                matches!(error, Some(SubmitError::Unavailable { .. })),
+                "{error:?} in life {life}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_preparation_is_repeated_and_the_request_goes_on() {
+    let (prompt, tokens) = (vec![1, 2, 3], 30);
+    let whole = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&whole).await;
+    let expected = answer(&whole, request(prompt.clone(), tokens)).await;
+    // Preparation may be repeated any number of times if tokens come in between.
+    let faults = [0, 8, 14, 20, 26].map(Fault::DropPrepared).to_vec();
+    let workers = MockWorkers::one(MockConfig {
+        faults,
+        ..checked()
+    });
+    let engine = engine(workers.clone(), always_preparing());
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(prompt, tokens)).await, expected);
+    assert_eq!((workers.starts(), workers.view().preparations), (1, 6));
+}
+
+#[tokio::test]
+async fn choices_whose_grammar_was_dropped_are_prepared_again_and_go_on() {
+    let several = || EngineRequest {
+        choices: 4,
+        ..request(vec![1, 2, 3], 30)
+    };
+    let whole = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&whole).await;
+    let expected = crate::support::answers(&whole, several()).await;
+    let faults = [0, 9, 20].map(Fault::DropPrepared).to_vec();
+    let workers = MockWorkers::one(MockConfig {
+        faults,
+        ..checked()
+    });
+    let engine = engine(workers, always_preparing());
+    ready(&engine).await;
+    assert_eq!(crate::support::answers(&engine, several()).await, expected);
+}
+
+#[tokio::test]
+async fn a_request_whose_preparation_keeps_being_dropped_fails_alone() {
+    let faults = (0..12).map(Fault::DropPrepared).collect();
+    let workers = MockWorkers::new(vec![one_slot(faults)]);
+    let engine = engine(workers.clone(), always_preparing());
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, long()).await;
+    let End::Failed(message) = end else {
+        panic!("ended with {end:?}")
+    };
+    assert!(
+        ids.is_empty() && message.contains("lack the memory"),
+        "{message}"
+    );
+    while workers.view().steps < 12 {
+        answer(&engine, request(vec![4], 1)).await;
+    }
+    assert_eq!(answer(&engine, request(vec![5], 4)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn token_beyond_the_vocabulary_is_a_protocol_error() {
+    let workers = MockWorkers::new(vec![vec![faulty(Fault::AlienToken(3))], vec![checked()]]);
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, long()).await;
+    assert_eq!(end, lost(1));
+    assert!(ids.iter().all(|&id| id < 32_000), "{ids:?}");
+    let state = reach(&engine, |state| *state != EngineState::Ready).await;
+    let EngineState::Restarting { reason } = state else {
+        panic!("{state:?}")
+    };
+    let rule = "worker 0 broke the protocol: it answered token id 32000, but the vocabulary has";
+    assert!(reason.starts_with(rule), "{reason}");
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+}
+
+/// The error of requests that had started when the workers were lost for the n-th time.
+fn lost(loss: u32) -> End {
+    End::Failed(format!(
+        "the workers were lost (loss {loss} in the server's log); the request may be sent again"
+    ))
+}
+
+/// A worker with room for one sequence.
+fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
+    let mut config = checked();
+    config.geometry.slots = 1;
+    vec![MockConfig { faults, ..config }]
+}
+
+/// Prepares every request, with a grammar or without.
+fn always_preparing() -> EngineConfig {
+    EngineConfig {
+        prepare_policy: PreparePolicy::Always,
+        ..EngineConfig::default()
+    }
+}
+
+fn long() -> EngineRequest {
+    request(vec![1, 2], 200)
+}

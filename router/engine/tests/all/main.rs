@@ -1,0 +1,16 @@
+//! All tests of the engine in one program, which is linked once.
+
+mod beam;
+mod choices;
+mod dropped_choices;
+mod faults;
+mod golden;
+mod grammar_end;
+mod group;
+mod limits;
+mod logprobs;
+mod metrics;
+mod panics;
+mod random_load;
+mod support;
+mod tokens;

@@ -1,0 +1,231 @@
+//! Panics of the engine, its scheduler and its callbacks. Each is reported; none hangs a client.
+
+#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::{FutureExt, StreamExt};
+use penstock_engine::shard::{Loaded, ShardGroup};
+use penstock_engine::{
+    Engine, EngineConfig, EngineMetrics, ProgressSink, RestartPolicy, Workers, WorkersError,
+};
+use penstock_mock_shard::{Fault, MockConfig};
+use penstock_request::EngineState;
+use penstock_request::types::{End, SubmitError};
+use penstock_scheduler::{Policy, SequenceFacts};
+use prometheus_client::registry::Registry;
+
+use crate::support::{MockWorkers, answer, checked, collect, engine, gauge, reach, ready, request};
+
+/// Makes the scheduler panic at the n-th look at a prompt of this many tokens.
+#[derive(Clone)]
+struct Poison {
+    tokens: u32,
+    look: usize,
+    looks: Arc<AtomicUsize>,
+}
+
+impl Poison {
+    fn at(tokens: u32, look: usize) -> Self {
+        let looks = Arc::default();
+        Self {
+            tokens,
+            look,
+            looks,
+        }
+    }
+}
+
+impl Policy for Poison {
+    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64 {
+        if facts.tokens == self.tokens && self.looks.fetch_add(1, Ordering::SeqCst) + 1 >= self.look
+        {
+            panic!("on purpose");
+        }
+        0
+    }
+}
+
+fn poisoned(workers: MockWorkers, poison: &[Poison]) -> (Engine, Registry) {
+    let mut registry = Registry::default();
+    let metrics = EngineMetrics::register(&mut registry);
+    let poison = poison.to_vec();
+    let policy = move || Box::new(Several(poison.clone())) as Box<dyn Policy>;
+    let config = EngineConfig {
+        restart: RestartPolicy {
+            backoff: Duration::from_millis(1),
+            ..RestartPolicy::default()
+        },
+        ..EngineConfig::default()
+    };
+    let engine = Engine::start_with(Box::new(workers), config, metrics, policy);
+    (engine, registry)
+}
+
+struct Several(Vec<Poison>);
+
+impl Policy for Several {
+    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64 {
+        self.0.iter_mut().map(|poison| poison.rank(facts)).sum()
+    }
+}
+
+fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
+    let mut config = checked();
+    config.geometry.slots = 1;
+    vec![MockConfig { faults, ..config }]
+}
+
+#[tokio::test]
+async fn scheduler_panic_is_handled_like_a_worker_loss() {
+    let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
+    let workers = MockWorkers::new(lives);
+    let (engine, registry) = poisoned(workers.clone(), &[Poison::at(7, 1)]);
+    ready(&engine).await;
+    let running = engine.submit(request(vec![1, 2], 200)).await.unwrap();
+    let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
+    crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
+    let refused = engine.submit(request(vec![5; 7], 4)).await.err();
+    let Some(SubmitError::Internal(message)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(
+        message,
+        "the engine failed on this request; the server's log says why"
+    );
+    let state = reach(&engine, |state| *state != EngineState::Ready).await;
+    let reason = "the engine failed: on purpose".into();
+    assert_eq!(state, EngineState::Restarting { reason });
+    let message = "the engine failed (loss 1 in the server's log); the request may be sent again";
+    assert_eq!(collect(running).await.1, End::Failed(message.into()));
+    let (ids, end) = collect(waiting).await;
+    assert_eq!((ids.len(), end), (4, End::Length));
+    assert_eq!(answer(&engine, request(vec![9], 20)).await.1, End::Length);
+    assert_eq!(workers.starts(), 2);
+    assert_eq!(gauge(&registry, "penstock_engine_failures_total"), 1);
+    assert_eq!(gauge(&registry, "penstock_worker_losses_total"), 1);
+    assert_eq!(gauge(&registry, "penstock_kv_blocks_dead"), 0);
+}
+
+#[tokio::test]
+async fn request_that_panics_the_scheduler_again_fails_alone() {
+    let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
+    let poison = [Poison::at(7, 1), Poison::at(5, 2)];
+    let workers = MockWorkers::new(lives);
+    let (engine, _) = poisoned(workers.clone(), &poison);
+    ready(&engine).await;
+    let running = engine.submit(request(vec![1, 2], 200)).await.unwrap();
+    let guilty = engine.submit(request(vec![3; 5], 4)).await.unwrap();
+    let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
+    crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
+    assert!(engine.submit(request(vec![5; 7], 4)).await.is_err());
+    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    let message = "the engine failed on this request";
+    assert_eq!(collect(guilty).await.1, End::Failed(message.into()));
+    assert_eq!(collect(waiting).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn repeated_panics_stop_the_engine_with_a_reason() {
+    let workers = MockWorkers::one(checked());
+    let (engine, _) = poisoned(workers.clone(), &[Poison::at(7, 1)]);
+    for _ in 0..5 {
+        ready(&engine).await;
+        assert!(engine.submit(request(vec![5; 7], 4)).await.is_err());
+        reach(&engine, |state| *state != EngineState::Ready).await;
+    }
+    let over = |state: &EngineState| matches!(state, EngineState::Stopped { .. });
+    let EngineState::Stopped { reason } = reach(&engine, over).await else {
+        unreachable!()
+    };
+    let expected = "gave up after 5 losses of the workers in a row: the engine failed: on purpose";
+    assert_eq!(reason, expected);
+    engine.drain(Duration::ZERO).await;
+}
+
+/// Workers that panic when they are started or stopped.
+struct Careless {
+    inner: MockWorkers,
+    /// Successful starts before one panics.
+    starts: usize,
+    stop: bool,
+}
+
+#[async_trait]
+impl Workers for Careless {
+    async fn start(
+        &mut self,
+        progress: &ProgressSink,
+    ) -> Result<(ShardGroup, Loaded), WorkersError> {
+        assert_ne!(self.starts, 0, "no start on purpose");
+        self.starts -= 1;
+        self.inner.start(progress).await
+    }
+
+    async fn stop(&mut self) {
+        assert!(!self.stop, "no stop on purpose");
+    }
+}
+
+fn careless(inner: &MockWorkers, starts: usize, stop: bool) -> Engine {
+    let workers = Careless {
+        inner: inner.clone(),
+        starts,
+        stop,
+    };
+    let metrics = EngineMetrics::register(&mut Registry::default());
+    Engine::start(Box::new(workers), EngineConfig::default(), metrics)
+}
+
+#[tokio::test]
+async fn panic_during_worker_start_stops_the_engine_with_a_reason() {
+    let engine = careless(&MockWorkers::one(checked()), 0, false);
+    let over = |state: &EngineState| matches!(state, EngineState::Stopped { .. });
+    let EngineState::Stopped { reason } = reach(&engine, over).await else {
+        unreachable!()
+    };
+    assert!(reason.contains("no start on purpose"), "{reason}");
+}
+
+#[tokio::test]
+async fn drain_ends_after_an_engine_panic() {
+    let workers = MockWorkers::one(checked());
+    let engine = careless(&workers, 1, true);
+    ready(&engine).await;
+    let drained = tokio::time::timeout(crate::support::TIMEOUT, engine.drain(Duration::ZERO));
+    drained.await.expect("drain returns after a panic");
+    let refused = engine.submit(request(vec![1], 4)).await.err();
+    assert!(matches!(refused, Some(SubmitError::Unavailable { .. })));
+}
+
+/// A stream's task that panics when it is woken.
+struct Broken;
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("on purpose");
+    }
+}
+
+#[tokio::test]
+async fn panicking_reader_does_not_affect_other_streams() {
+    let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&engine).await;
+    // One message per step carries the events of both streams, the broken one's first.
+    let mut broken = engine.submit(request(vec![1], 200)).await.unwrap();
+    let waker = Waker::from(Arc::new(Broken));
+    let polled = broken.poll_next_unpin(&mut Context::from_waker(&waker));
+    assert!(matches!(polled, Poll::Pending));
+    let whole = engine.submit(request(vec![2], 50)).await.unwrap();
+    let (ids, end) = collect(whole).await;
+    assert_eq!((ids.len(), end), (50, End::Length));
+    assert!(broken.next().now_or_never().is_some());
+}

@@ -1,0 +1,88 @@
+//! A generation request, independent of the dialect.
+
+use penstock_request::RequestLimits;
+use penstock_request::error::ApiError;
+use penstock_request::validate::{FieldNames, Parameters, TokenLimits, ValidParameters};
+
+use crate::charge::Charge;
+use crate::chat::Chat;
+use crate::tokenize::SpecialTokens;
+
+/// A generation request, independent of the dialect.
+#[derive(Clone, Debug)]
+pub struct GenerateInput {
+    /// The prompt.
+    pub prompt: Prompt,
+    /// Parameters of the generation.
+    pub parameters: Parameters,
+    /// The client's names of these fields; used in error messages.
+    pub names: FieldNames,
+    /// The budget that holds the prompt's bytes until they are token ids; set by the HTTP routes.
+    pub charge: Charge,
+}
+
+/// A prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// A text, and whether special tokens are added around it.
+    Text(String, SpecialTokens),
+    /// Texts before and after the output, for models that fill in the middle.
+    Infill {
+        /// Text before the output.
+        prefix: String,
+        /// Text after the output.
+        suffix: String,
+        /// Whether special tokens are added before them.
+        special: SpecialTokens,
+    },
+    /// Messages for the chat template.
+    Chat(Chat),
+    /// Token ids, used unchanged.
+    Ids(Vec<u32>),
+}
+
+impl GenerateInput {
+    /// Checks every rule that needs no token ids.
+    pub fn validate(
+        self,
+        config: &RequestLimits,
+        limits: TokenLimits,
+    ) -> Result<(Prompt, ValidParameters), ApiError> {
+        let Self {
+            prompt,
+            parameters,
+            names,
+            charge: _,
+        } = self;
+        prompt.check(names.prompt)?;
+        let parameters = parameters.validate(names, config, limits)?;
+        Ok((prompt, parameters))
+    }
+}
+
+impl Prompt {
+    /// Returns the approximate size of its text in bytes: the cost of preparing it.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Text(text, _) => text.len(),
+            Self::Infill { prefix, suffix, .. } => prefix.len() + suffix.len(),
+            Self::Chat(chat) => chat.size(),
+            Self::Ids(_) => 0,
+        }
+    }
+
+    fn check(&self, name: &'static str) -> Result<(), ApiError> {
+        let empty = match self {
+            Self::Text(text, _) => text.is_empty(),
+            // The suffix alone is enough.
+            Self::Infill { .. } => false,
+            Self::Chat(chat) => chat.messages.is_empty(),
+            Self::Ids(ids) => ids.is_empty(),
+        };
+        if empty {
+            let rule = format!("`{name}` cannot be empty");
+            return Err(ApiError::validation(name, rule));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! Text files of a model's folder: tokenizer, chat template, special tokens, end tokens.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tokenizers::Tokenizer;
+
+use crate::chat::ChatTemplate;
+use crate::detokenize::Vocabulary;
+use crate::infill::Infill;
+use crate::text_bound::TextBound;
+
+/// The text side of a model. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ModelText {
+    /// Converts text to ids; used by the tokenizer pool.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Converts ids to text; used by every generation.
+    pub vocabulary: Arc<Vocabulary>,
+    /// Lower bound of a text's token count; used before a prompt is tokenized.
+    pub bound: TextBound,
+    /// Fill-in-the-middle tokens; `None` if the model has none.
+    pub(crate) infill: Option<Infill>,
+    /// Chat template; `None` if the model has none.
+    pub chat_template: Option<Arc<ChatTemplate>>,
+    /// Members of `tokenizer_config.json` except names of files; returned by `/tokenizer_info`.
+    pub tokenizer_config: Arc<Map<String, Value>>,
+    /// Default end tokens; sorted.
+    pub eos_ids: Vec<u32>,
+}
+
+/// Why a model's text files cannot be used. The message names the file and a remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelTextError {
+    /// There is no tokenizer.json.
+    #[error(
+        "{0} does not exist. Penstock needs a fast tokenizer: save one into the model's folder \
+             with `AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(FOLDER)`"
+    )]
+    NoTokenizer(PathBuf),
+    /// The file exists but cannot be read.
+    #[error("cannot read {0}: {1}")]
+    Read(PathBuf, std::io::Error),
+    /// The file is malformed.
+    #[error("{0} is damaged or of an unknown format: {1}")]
+    Format(PathBuf, String),
+    /// The chat template does not compile.
+    #[error("the chat template in {0} does not compile: {1}")]
+    Template(PathBuf, String),
+}
+
+impl ModelText {
+    /// Loads a model's folder: tokenizer.json, and if they exist tokenizer_config.json,
+    /// chat_template.jinja or chat_template.json, generation_config.json and config.json.
+    pub fn load(dir: &Path) -> Result<Self, ModelTextError> {
+        Self::load_with(dir, None)
+    }
+
+    /// Like `load`, with the chat template of another file: Jinja, or JSON (`.json`) that holds it.
+    pub fn load_with(dir: &Path, template: Option<&Path>) -> Result<Self, ModelTextError> {
+        let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
+        let config = Json::read(dir.join("tokenizer_config.json"))?;
+        let special_tokens = special_tokens(&config.value);
+        let template = match template {
+            Some(path) => Some(read_template(path)?),
+            None => find_template(dir, &config)?,
+        };
+        let template = template.map(|found| compile(found, &special_tokens));
+        let template = template.transpose()?;
+        let eos_ids = eos_ids(dir, &tokenizer, &special_tokens)?;
+        Ok(Self {
+            tokenizer_config: Arc::new(without_files(config.value)),
+            ..Self::new(tokenizer, template, eos_ids)
+        })
+    }
+
+    /// Returns a lower bound of the tokens of `text`.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        self.bound.least_tokens(text.len())
+    }
+
+    /// Combines parts that were loaded elsewhere.
+    pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, eos_ids: Vec<u32>) -> Self {
+        let bound = TextBound::from_tokenizer(&tokenizer);
+        let infill = Infill::from_tokenizer(&tokenizer);
+        let tokenizer = Arc::new(tokenizer);
+        let vocabulary = Arc::new(Vocabulary::new(Arc::clone(&tokenizer)));
+        Self {
+            tokenizer,
+            vocabulary,
+            bound,
+            infill,
+            chat_template: template.map(Arc::new),
+            tokenizer_config: Arc::default(),
+            eos_ids,
+        }
+    }
+}
+
+/// A JSON file that may be missing; then its value is null.
+struct Json {
+    path: PathBuf,
+    value: Value,
+}
+
+impl Json {
+    fn read(path: PathBuf) -> Result<Self, ModelTextError> {
+        let Some(text) = read_optional(&path)? else {
+            return Ok(Self {
+                path,
+                value: Value::Null,
+            });
+        };
+        let value = serde_json::from_str(&text)
+            .map_err(|e| ModelTextError::Format(path.clone(), e.to_string()))?;
+        Ok(Self { path, value })
+    }
+
+    fn template(&self) -> Option<Found> {
+        let source = pick_template(&self.value["chat_template"])?;
+        Some((self.path.clone(), source.to_owned()))
+    }
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, ModelTextError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ModelTextError::Read(path.to_owned(), error)),
+    }
+}
+
+fn load_tokenizer(path: &Path) -> Result<Tokenizer, ModelTextError> {
+    let text = read_optional(path)?.ok_or_else(|| ModelTextError::NoTokenizer(path.to_owned()))?;
+    let format = |e: tokenizers::Error| ModelTextError::Format(path.to_owned(), e.to_string());
+    let mut tokenizer = Tokenizer::from_bytes(text).map_err(format)?;
+    // Files saved by a training script may set both; a prompt is never truncated or padded
+    // silently.
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(format)?;
+    Ok(tokenizer)
+}
+
+/// Returns the members of a tokenizer's configuration that name no file or folder.
+fn without_files(config: Value) -> Map<String, Value> {
+    let Value::Object(mut members) = config else {
+        return Map::new();
+    };
+    members.retain(|name, _| !name.ends_with("_file") && !name.ends_with("name_or_path"));
+    members
+}
+
+/// Returns the special tokens by name (`bos_token`, ...): a string, or an object with `content`.
+fn special_tokens(config: &Value) -> Vec<(String, String)> {
+    let named = config
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| name.ends_with("_token"));
+    named
+        .filter_map(|(name, value)| {
+            let content = value.as_str().or_else(|| value["content"].as_str())?;
+            Some((name.clone(), content.to_owned()))
+        })
+        .collect()
+}
+
+/// A template and its file.
+type Found = (PathBuf, String);
+
+fn find_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextError> {
+    let jinja = dir.join("chat_template.jinja");
+    if let Some(source) = read_optional(&jinja)? {
+        return Ok(Some((jinja, source)));
+    }
+    let json = Json::read(dir.join("chat_template.json"))?;
+    Ok([&json, config].into_iter().find_map(Json::template))
+}
+
+/// Reads the template of a file that the operator named.
+fn read_template(path: &Path) -> Result<Found, ModelTextError> {
+    let read = |error| ModelTextError::Read(path.to_owned(), error);
+    let text = std::fs::read_to_string(path).map_err(read)?;
+    if path.extension().is_none_or(|extension| extension != "json") {
+        return Ok((path.to_owned(), text));
+    }
+    let file = Json::read(path.to_owned())?;
+    file.template().ok_or_else(|| {
+        ModelTextError::Format(path.to_owned(), "it has no `chat_template`".to_owned())
+    })
+}
+
+fn compile(
+    (path, source): Found,
+    special_tokens: &[(String, String)],
+) -> Result<ChatTemplate, ModelTextError> {
+    ChatTemplate::new(&source, special_tokens.to_vec())
+        .map_err(|error| ModelTextError::Template(path, error.to_string()))
+}
+
+/// Returns the template. A list of named templates yields `default`, or its only entry.
+fn pick_template(value: &Value) -> Option<&str> {
+    if let Some(source) = value.as_str() {
+        return Some(source);
+    }
+    let list = value.as_array()?;
+    let default = list.iter().find(|entry| entry["name"] == "default");
+    let only = list.first().filter(|_| list.len() == 1);
+    default.or(only)?["template"].as_str()
+}
+
+/// Returns `eos_token_id` of generation_config.json, else of config.json, else the tokenizer's
+/// `eos_token`.
+fn eos_ids(
+    dir: &Path,
+    tokenizer: &Tokenizer,
+    special_tokens: &[(String, String)],
+) -> Result<Vec<u32>, ModelTextError> {
+    for name in ["generation_config.json", "config.json"] {
+        let file = Json::read(dir.join(name))?;
+        let value = &file.value["eos_token_id"];
+        let ids = match value {
+            Value::Null => continue,
+            Value::Array(ids) => ids.iter().map(token_id).collect::<Option<BTreeSet<_>>>(),
+            id => token_id(id).map(|id| BTreeSet::from([id])),
+        };
+        let wrong = || format!("`eos_token_id` must be a token id or a list of them, not {value}");
+        let ids = ids.ok_or_else(|| ModelTextError::Format(file.path.clone(), wrong()))?;
+        return Ok(ids.into_iter().collect());
+    }
+    let eos = special_tokens.iter().find(|(name, _)| name == "eos_token");
+    Ok(eos
+        .and_then(|(_, token)| tokenizer.token_to_id(token))
+        .into_iter()
+        .collect())
+}
+
+fn token_id(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_template_file_overrides_the_models_own() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/penstock/brook");
+        let own = ModelText::load(&model).unwrap().chat_template.unwrap();
+        let folder = std::env::temp_dir().join(format!("penstock-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let named = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            ModelText::load_with(&model, Some(&path))
+        };
+        for (name, text) in [
+            ("other.jinja", "{{ messages }}"),
+            (
+                "tokenizer_config.json",
+                r#"{"chat_template": "{{ messages }}"}"#,
+            ),
+        ] {
+            let found = named(name, text).unwrap().chat_template.unwrap();
+            assert_eq!(found.source(), "{{ messages }}");
+            assert_ne!(found.source(), own.source());
+        }
+        let none = named("none.json", "{}").unwrap_err().to_string();
+        assert!(none.contains("no `chat_template`"), "{none}");
+        let broken = named("broken.jinja", "{% if %}").unwrap_err().to_string();
+        assert!(broken.contains("does not compile"), "{broken}");
+        let missing = ModelText::load_with(&model, Some(&folder.join("nowhere")));
+        assert!(missing.unwrap_err().to_string().contains("cannot read"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

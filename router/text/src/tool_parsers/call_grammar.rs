@@ -1,0 +1,195 @@
+//! Grammars for tool calls: the workers' description of how each format writes them.
+
+use penstock_request::types::{GrammarFormat, GrammarSpec};
+use serde_json::{Value, json};
+
+use super::{Tool, ToolChoiceMode, ToolFormat, ToolSet, hermes, llama, mistral, pythonic};
+
+/// The text around and between calls when they are the whole output.
+struct CallSyntax {
+    begin: &'static str,
+    between: &'static str,
+    end: &'static str,
+}
+
+/// The tools whose schemas the grammar enforces; other tools accept any object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EnforcedSchemas {
+    All,
+    Strict,
+}
+
+/// The schema of a tool that has no `parameters`.
+const NO_SCHEMA: &str = r#"{"type":"object"}"#;
+/// The schema of a tool whose own schema is not enforced.
+const ANY_OBJECT: &str = r#"{"type":"object","additionalProperties":true}"#;
+
+impl ToolFormat {
+    /// Returns the grammar text for the calls that `tool_set` requires: one call, or one or more if
+    /// parallel calls are allowed.
+    /// With `auto` and a strict tool, the grammar starts where the model begins a call. With `auto`
+    /// and no strict tool, there is no grammar. The schemas that it enforces are copied verbatim.
+    pub fn call_grammar(self, tool_set: &ToolSet) -> Option<String> {
+        match &tool_set.choice {
+            ToolChoiceMode::None => None,
+            ToolChoiceMode::Auto if !tool_set.is_strict() => None,
+            ToolChoiceMode::Auto => {
+                // In the other formats every call has its own opening, which starts the grammar
+                // again.
+                let many = tool_set.parallel && matches!(self, Self::Mistral | Self::Pythonic);
+                let opening = format!("\"opening\":{}", self.opening_member(&tool_set.tools));
+                Some(self.calls_json(&tool_set.tools, many, EnforcedSchemas::Strict, &opening))
+            }
+            ToolChoiceMode::Required => {
+                let mark = self.mark_member();
+                Some(self.calls_json(
+                    &tool_set.tools,
+                    tool_set.parallel,
+                    EnforcedSchemas::All,
+                    &mark,
+                ))
+            }
+            ToolChoiceMode::Named(name) => {
+                let named = tool_set.tools.iter().find(|tool| tool.name == *name)?;
+                let named = std::slice::from_ref(named);
+                Some(self.calls_json(named, false, EnforcedSchemas::All, &self.mark_member()))
+            }
+        }
+    }
+
+    /// Returns the grammar text for an output that is either calls or `document`. Returns `None` if
+    /// the format cannot distinguish the two.
+    pub fn call_grammar_or(self, tool_set: &ToolSet, document: &GrammarSpec) -> Option<String> {
+        let kind = match document.kind {
+            GrammarFormat::JsonSchema => "json_schema",
+            GrammarFormat::Regex => "regex",
+            GrammarFormat::Ebnf => "grammar",
+            GrammarFormat::ToolCalls => return None,
+        };
+        if self == Self::Llama3Json {
+            return None;
+        }
+        let GrammarSpec { text, complete, .. } = document;
+        let document = json!({"kind": kind, "text": text, "complete": complete});
+        let members = format!("\"document\":{document},{}", self.mark_member());
+        Some(self.calls_json(
+            &tool_set.tools,
+            tool_set.parallel,
+            EnforcedSchemas::Strict,
+            &members,
+        ))
+    }
+
+    /// Returns the calls as proto/README.md describes them, together with `members`.
+    fn calls_json(
+        self,
+        tools: &[Tool],
+        many: bool,
+        enforced: EnforcedSchemas,
+        members: &str,
+    ) -> String {
+        let loose = |tool: &Tool| enforced == EnforcedSchemas::Strict && !tool.strict;
+        let call = |tool: &Tool| self.call_member(tool, loose(tool));
+        let calls: Vec<String> = tools.iter().map(call).collect();
+        let CallSyntax {
+            begin,
+            between,
+            end,
+        } = self.syntax();
+        let [begin, between, end] = [begin, between, end].map(Value::from);
+        format!(
+            "{{{members},\"begin\":{begin},\"between\":{between},\"end\":{end},\"many\":{many},\"calls\":[{}]}}",
+            calls.join(",")
+        )
+    }
+
+    /// Returns the mark before calls that are the whole output. It may be a special token, which no
+    /// text can spell.
+    fn mark_member(self) -> String {
+        format!("\"mark\":{}", Value::from(self.mark()))
+    }
+
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Mistral => mistral::MARK,
+            Self::Hermes | Self::Brook | Self::Llama3Json | Self::Pythonic => "",
+        }
+    }
+
+    /// Returns what opens a call or a list of calls in free text; see proto/README.md. If the mark
+    /// alone does not identify a call, the opening extends to the function's name, because text may
+    /// begin in the same way.
+    fn opening_member(self, tools: &[Tool]) -> Value {
+        let names = tools.iter().map(|tool| tool.name.as_str());
+        match self {
+            Self::Hermes | Self::Brook => json!({"mark": hermes::OPEN, "spelt": hermes::OPEN}),
+            Self::Mistral => json!({"mark": mistral::MARK}),
+            Self::Llama3Json => {
+                let heads: Vec<Value> = names.flat_map(llama::heads).collect();
+                json!({"mark": llama::MARK, "heads": heads, "at_start": true, "again": ";"})
+            }
+            Self::Pythonic => {
+                let head = |name| json!({"parts": ["[", format!("{name}(")], "spelt": format!("[{name}(")});
+                let heads: Vec<Value> = names.map(head).collect();
+                json!({"mark": pythonic::MARKS[0], "heads": heads, "at_start": true})
+            }
+        }
+    }
+
+    fn syntax(self) -> CallSyntax {
+        let (begin, between, end) = match self {
+            Self::Hermes => ("", "\n", ""),
+            Self::Brook => ("", "", ""),
+            Self::Llama3Json => ("", "; ", ""),
+            Self::Mistral | Self::Pythonic => ("[", ", ", "]"),
+        };
+        CallSyntax {
+            begin,
+            between,
+            end,
+        }
+    }
+
+    /// Writes `calls`, pairs of (name, arguments), as the model does.
+    pub(crate) fn write_calls(self, calls: &[(&str, &str)]) -> String {
+        let syntax = self.syntax();
+        let written = calls.iter().map(|(name, arguments)| {
+            let (before, after) = self.call_affixes(name);
+            before + arguments + &after
+        });
+        let written: Vec<String> = written.collect();
+        let (mark, written) = (self.mark(), written.join(syntax.between));
+        format!("{mark}{}{written}{}", syntax.begin, syntax.end)
+    }
+
+    fn call_member(self, tool: &Tool, loose: bool) -> String {
+        let (before, after) = self.call_affixes(&tool.name);
+        let schema = tool.parameters.as_deref().unwrap_or(NO_SCHEMA);
+        let schema = if loose { ANY_OBJECT } else { schema };
+        let [name, before, after] = [tool.name.clone(), before, after].map(Value::from);
+        format!("{{\"name\":{name},\"before\":{before},\"schema\":{schema},\"after\":{after}}}")
+    }
+
+    /// Returns the text before and after the arguments of a call.
+    fn call_affixes(self, name: &str) -> (String, String) {
+        match self {
+            Self::Hermes => (
+                format!("{}\n{{\"name\": \"{name}\", \"arguments\": ", hermes::OPEN),
+                format!("}}\n{}", hermes::CLOSE),
+            ),
+            Self::Brook => (
+                format!("{}{{\"name\":\"{name}\",\"arguments\":", hermes::OPEN),
+                format!("}}{}", hermes::CLOSE),
+            ),
+            Self::Llama3Json => (
+                format!("{{\"name\": \"{name}\", \"parameters\": "),
+                "}".to_owned(),
+            ),
+            Self::Mistral => (
+                format!("{{\"name\": \"{name}\", \"arguments\": "),
+                "}".to_owned(),
+            ),
+            Self::Pythonic => (format!("{name}(**"), ")".to_owned()),
+        }
+    }
+}

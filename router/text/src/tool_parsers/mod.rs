@@ -1,0 +1,211 @@
+//! Parsers of a model's output: reasoning, content and tool calls.
+//!
+//! Each format is a state machine over characters, so the result does not depend on token
+//! boundaries. Text that begins like a call but is none becomes content.
+
+mod call_grammar;
+mod call_spans;
+mod content_buffer;
+mod hermes;
+mod json_call;
+mod llama;
+mod mistral;
+mod output_parser;
+mod pythonic;
+mod reasoning;
+mod tool_set;
+
+use std::sync::Arc;
+
+pub use self::call_spans::CallSpans;
+use self::json_call::KeyOrder;
+pub use self::output_parser::{OutputParser, OutputParserOptions, ReasoningDisplay};
+pub use self::tool_set::{
+    LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS, Tool, ToolChoiceMode, ToolFields, ToolSet,
+};
+
+/// How a model writes tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolFormat {
+    /// `<tool_call>\n{"name": .., "arguments": ..}\n</tool_call>`: Hermes, Qwen 2.5 and 3.
+    Hermes,
+    /// The same without whitespace: brook.
+    Brook,
+    /// The whole output is `{"name": .., "parameters": ..}`, separated by `;`: Llama 3.
+    Llama3Json,
+    /// `[TOOL_CALLS][{"name": .., "arguments": ..}]` or `[TOOL_CALLS]name[ARGS]{..}`: Mistral.
+    Mistral,
+    /// The whole output is `[name(key=value)]`: Llama 4 and 3.2, `ToolACE`.
+    Pythonic,
+}
+
+/// How a model marks its reasoning, which always precedes the rest of its output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReasoningFormat {
+    /// `<think>..</think>`: DeepSeek R1, Qwen 3 and many others.
+    Think,
+    /// `[THINK]..[/THINK]`: Magistral.
+    Mistral,
+}
+
+/// A part of the output. Consecutive parts of one kind belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputDelta {
+    /// Text of the reply.
+    Content(String),
+    /// Reasoning that precedes the reply.
+    Reasoning(String),
+    /// The start of a call of this function.
+    CallStart(String),
+    /// The next piece of JSON of the current call's arguments.
+    Arguments(String),
+    /// The end of the current call.
+    CallEnd,
+}
+
+/// The names of the request's tools.
+pub type ToolNames = Arc<[String]>;
+
+/// Deltas in order. Text is appended to the last one if that is of the same kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutputDeltas(Vec<OutputDelta>);
+
+/// A parser of one call format. `finish` is called once, after the last character.
+trait ToolCallParser: std::fmt::Debug + Send {
+    fn push(&mut self, c: char, out: &mut OutputDeltas);
+    fn finish(&mut self, out: &mut OutputDeltas);
+    /// Whether the next character belongs to a call: its mark was seen, or its name if the format
+    /// has no mark.
+    fn in_call(&self) -> bool;
+}
+
+impl ToolFormat {
+    /// All formats with their names on the command line.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Hermes, "hermes"),
+        (Self::Brook, "brook"),
+        (Self::Llama3Json, "llama3-json"),
+        (Self::Mistral, "mistral"),
+        (Self::Pythonic, "pythonic"),
+    ];
+
+    /// Returns the call format that a chat template contains.
+    pub fn from_template(source: &str) -> Option<Self> {
+        let has = |mark: &str| source.contains(mark);
+        if has("<tool_call>{\"name\":") {
+            Some(Self::Brook)
+        } else if has("<tool_call>") && !has("<function=") && !has("<arg_key>") {
+            Some(Self::Hermes)
+        } else if has("[TOOL_CALLS]") {
+            Some(Self::Mistral)
+        } else if has("<|python_start|>") || has("[func_name1(") {
+            Some(Self::Pythonic)
+        } else if has("\"parameters\": ") && has("<|start_header_id|>") {
+            Some(Self::Llama3Json)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the marks that may be special tokens. The parser must see them as text.
+    pub fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes | Self::Brook => &[hermes::OPEN, hermes::CLOSE],
+            Self::Llama3Json => &[llama::MARK],
+            Self::Mistral => &[mistral::MARK, mistral::ARGUMENTS, mistral::ID],
+            Self::Pythonic => &pythonic::MARKS,
+        }
+    }
+
+    /// Whether call ids must have exactly nine characters, as Mistral's templates require.
+    pub fn short_ids(self) -> bool {
+        self == Self::Mistral
+    }
+
+    fn parser(self, names: ToolNames, order: KeyOrder) -> Box<dyn ToolCallParser> {
+        match self {
+            Self::Hermes | Self::Brook => Box::new(hermes::HermesParser::new()),
+            Self::Llama3Json => Box::new(llama::LlamaParser::new(names, order)),
+            Self::Mistral => Box::new(mistral::MistralParser::new()),
+            Self::Pythonic => Box::new(pythonic::PythonicParser::new(names)),
+        }
+    }
+}
+
+impl ReasoningFormat {
+    /// All formats with their names on the command line.
+    pub const ALL: [(Self, &'static str); 2] = [(Self::Think, "think"), (Self::Mistral, "mistral")];
+
+    /// Returns the reasoning format that a chat template contains.
+    pub fn from_template(source: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter().map(|(format, _)| format);
+        all.find(|format| format.marks().iter().any(|mark| source.contains(mark)))
+    }
+
+    /// Returns the opening and closing mark of reasoning. They may be special tokens.
+    pub fn marks(self) -> &'static [&'static str; 2] {
+        match self {
+            Self::Think => &["<think>", "</think>"],
+            Self::Mistral => &["[THINK]", "[/THINK]"],
+        }
+    }
+
+    /// Whether a prompt ends with the opening mark, so that the output begins with reasoning.
+    pub fn is_open_after(self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.marks()[0])
+    }
+
+    /// Whether a prompt ends with the closing mark, so that the output has no reasoning.
+    pub fn is_closed_after(self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.marks()[1])
+    }
+}
+
+impl OutputDeltas {
+    fn content(&mut self, text: &str) {
+        match self.0.last_mut() {
+            Some(OutputDelta::Content(last)) => last.push_str(text),
+            _ if text.is_empty() => {}
+            _ => self.0.push(OutputDelta::Content(text.to_owned())),
+        }
+    }
+
+    fn reasoning(&mut self, text: &str) {
+        match self.0.last_mut() {
+            Some(OutputDelta::Reasoning(last)) => last.push_str(text),
+            _ if text.is_empty() => {}
+            _ => self.0.push(OutputDelta::Reasoning(text.to_owned())),
+        }
+    }
+
+    fn call(&mut self, name: String) {
+        self.0.push(OutputDelta::CallStart(name));
+    }
+
+    fn arguments(&mut self, text: &str) {
+        match self.0.last_mut() {
+            Some(OutputDelta::Arguments(last)) => last.push_str(text),
+            _ if text.is_empty() => {}
+            _ => self.0.push(OutputDelta::Arguments(text.to_owned())),
+        }
+    }
+
+    fn end_call(&mut self) {
+        self.0.push(OutputDelta::CallEnd);
+    }
+
+    /// Takes all deltas and keeps the allocation.
+    pub fn drain(&mut self) -> impl Iterator<Item = OutputDelta> + '_ {
+        self.0.drain(..)
+    }
+
+    /// Drops everything after the first complete call. Returns whether there is one.
+    fn cut_after_call(&mut self) -> bool {
+        let end = self
+            .0
+            .iter()
+            .position(|piece| *piece == OutputDelta::CallEnd);
+        self.0.truncate(end.map_or(self.0.len(), |at| at + 1));
+        end.is_some()
+    }
+}

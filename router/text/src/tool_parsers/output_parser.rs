@@ -1,0 +1,159 @@
+//! The incremental parser of a model's output.
+
+use penstock_request::types::ReasoningMarkers;
+
+use super::json_call::KeyOrder;
+use super::reasoning::ReasoningSplitter;
+use super::{OutputDeltas, ReasoningFormat, ToolCallParser, ToolFormat, ToolNames};
+
+/// How to parse an output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutputParserOptions {
+    /// The format of calls and the names of the tools. `None`: all text is content.
+    pub tools: Option<(ToolFormat, ToolNames)>,
+    /// Whether a grammar constrains calls under `auto`. Only what begins as the grammar says is
+    /// then a call.
+    pub strict: bool,
+    /// The format of reasoning, if any.
+    pub reasoning: Option<ReasoningFormat>,
+    /// Whether the prompt ends inside the reasoning.
+    pub in_reasoning: bool,
+    /// Whether the output ends with its first call.
+    pub one_call: bool,
+    /// Whether the request names the function to call; the finish reason is then not `tool_calls`.
+    pub named_choice: bool,
+    /// Whether the call is reported in the deprecated field `function_call`.
+    pub legacy_function_call: bool,
+    /// Whether the output may begin with reasoning; known once the prompt is.
+    pub may_think: bool,
+    /// Where the reply shows reasoning.
+    pub reasoning_display: ReasoningDisplay,
+}
+
+/// Where the reply shows reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReasoningDisplay {
+    /// Apart from the content.
+    #[default]
+    Separate,
+    /// In the content as the model wrote it, including marks and whitespace.
+    InContent,
+    /// Nowhere.
+    Hidden,
+}
+
+/// A parser of one output.
+#[derive(Debug)]
+pub struct OutputParser {
+    splitter: Option<ReasoningSplitter>,
+    tools: Option<Box<dyn ToolCallParser>>,
+    one_call: bool,
+    over: bool,
+}
+
+impl OutputParserOptions {
+    /// Whether all text is content.
+    pub fn is_plain(&self) -> bool {
+        let separate = self.reasoning_display != ReasoningDisplay::InContent;
+        self.tools.is_none() && (self.reasoning.is_none() || !separate)
+    }
+
+    /// Returns the marks that may be special tokens and must appear in the output's text.
+    pub fn marks(&self) -> impl Iterator<Item = &'static str> {
+        let tools = self.tools.iter().flat_map(|(format, _)| format.marks());
+        let reasoning = self.reasoning.iter().flat_map(|format| format.marks());
+        tools.chain(reasoning).copied()
+    }
+
+    /// Returns these options for an output to `prompt`, which ends in the model's own text if it
+    /// `continues`.
+    #[must_use]
+    pub fn after_prompt(self, prompt: &str, continues: bool) -> Self {
+        let in_reasoning = self
+            .reasoning
+            .is_some_and(|format| format.is_open_after(prompt));
+        let may_think = |format: ReasoningFormat| {
+            in_reasoning || !(continues || format.is_closed_after(prompt))
+        };
+        Self {
+            in_reasoning,
+            may_think: self.reasoning.is_some_and(may_think),
+            ..self
+        }
+    }
+
+    /// Returns the reasoning that may precede the constrained part of the output.
+    pub fn expected_reasoning(&self) -> Option<ReasoningMarkers> {
+        let format = self.reasoning.filter(|_| self.may_think)?;
+        Some(ReasoningMarkers {
+            marks: *format.marks(),
+            started: self.in_reasoning,
+        })
+    }
+
+    /// Returns a parser at the start of an output.
+    pub fn parser(&self) -> OutputParser {
+        let splitter =
+            |format| ReasoningSplitter::new(format, self.in_reasoning, self.reasoning_display);
+        let order = match self.strict {
+            true => KeyOrder::NameFirst,
+            false => KeyOrder::Any,
+        };
+        OutputParser {
+            splitter: self.reasoning.map(splitter),
+            tools: self
+                .tools
+                .as_ref()
+                .map(|(format, names)| format.parser(names.clone(), order)),
+            one_call: self.one_call,
+            over: false,
+        }
+    }
+}
+
+impl OutputParser {
+    /// Parses more text of the output.
+    pub fn feed(&mut self, text: &str, out: &mut OutputDeltas) {
+        if self.over {
+            return;
+        }
+        let tools = &mut self.tools;
+        let mut rest = |text: &str, out: &mut OutputDeltas| feed(tools, text, out);
+        match &mut self.splitter {
+            Some(splitter) => text.chars().for_each(|c| splitter.push(c, out, &mut rest)),
+            None => rest(text, out),
+        }
+        self.over = self.one_call && out.cut_after_call();
+    }
+
+    /// Whether the only allowed call is complete; later text is ignored.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Whether the next character belongs to a call.
+    pub fn is_in_call(&self) -> bool {
+        !self.over && self.tools.as_ref().is_some_and(|tools| tools.in_call())
+    }
+
+    /// Handles the end of the output.
+    pub fn finish(&mut self, out: &mut OutputDeltas) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let tools = &mut self.tools;
+        if let Some(splitter) = &mut self.splitter {
+            splitter.finish(out, &mut |text, out| feed(tools, text, out));
+        }
+        if let Some(tools) = tools {
+            tools.finish(out);
+        }
+    }
+}
+
+fn feed(tools: &mut Option<Box<dyn ToolCallParser>>, text: &str, out: &mut OutputDeltas) {
+    match tools {
+        Some(tools) => text.chars().for_each(|c| tools.push(c, out)),
+        None => out.content(text),
+    }
+}

@@ -1,0 +1,6 @@
+//! All tests of the text layer in one program, which is linked once.
+
+mod byte_tokenizer;
+mod detokenize;
+mod tool_call_grammar;
+mod tool_formats;

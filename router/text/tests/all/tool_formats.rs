@@ -1,0 +1,571 @@
+//! Reasoning, content and calls in a model's output: each format's meaning, independent of how the
+//! text is cut into pieces.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+use std::sync::Arc;
+
+use penstock_text::tool_parsers::{
+    OutputDelta, OutputDeltas, OutputParserOptions, ReasoningFormat, ToolFormat,
+};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+/// An output after its deltas are joined.
+#[derive(Debug, Default, PartialEq)]
+struct ParsedOutput {
+    content: String,
+    reasoning: String,
+    calls: Vec<(String, String)>,
+    /// The number of complete calls.
+    complete: usize,
+}
+
+fn parser_options(format: ToolFormat) -> OutputParserOptions {
+    let names = ["f", "get_weather", "a.b-c"].map(str::to_owned);
+    OutputParserOptions {
+        tools: Some((format, Arc::from(names))),
+        reasoning: Some(ReasoningFormat::Think),
+        ..OutputParserOptions::default()
+    }
+}
+
+fn read_with<'a>(
+    parser_options: &OutputParserOptions,
+    parts: impl IntoIterator<Item = &'a str>,
+) -> ParsedOutput {
+    let mut parser = parser_options.parser();
+    let mut pieces = OutputDeltas::default();
+    let mut read = ParsedOutput::default();
+    for part in parts {
+        parser.feed(part, &mut pieces);
+        read.take(&mut pieces);
+    }
+    parser.finish(&mut pieces);
+    read.take(&mut pieces);
+    read
+}
+
+fn read(format: ToolFormat, text: &str) -> ParsedOutput {
+    read_with(&parser_options(format), [text])
+}
+
+impl ParsedOutput {
+    fn take(&mut self, pieces: &mut OutputDeltas) {
+        for piece in pieces.drain() {
+            match piece {
+                OutputDelta::Content(text) => self.content += &text,
+                OutputDelta::Reasoning(text) => self.reasoning += &text,
+                OutputDelta::CallStart(name) => self.calls.push((name, String::new())),
+                OutputDelta::Arguments(text) => self.calls.last_mut().unwrap().1 += &text,
+                OutputDelta::CallEnd => self.complete += 1,
+            }
+        }
+    }
+}
+
+/// A text, its content, and its calls with their arguments.
+type Case = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
+
+fn check(format: ToolFormat, cases: &[Case]) {
+    for (text, content, calls) in cases {
+        let read = read(format, text);
+        assert_eq!(read.content, *content, "{text}");
+        let found: Vec<_> = read
+            .calls
+            .iter()
+            .map(|(n, a)| (n.as_str(), a.as_str()))
+            .collect();
+        assert_eq!(found, *calls, "{text}");
+    }
+}
+
+#[test]
+fn hermes_calls() {
+    check(
+        ToolFormat::Hermes,
+        &[
+            ("hello", "hello", &[]),
+            (" hello \n", " hello \n", &[]),
+            (
+                "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}\n</tool_call>",
+                "",
+                &[("f", "{\"a\": [1, \"}\"]}")],
+            ),
+            (
+                "Let me see.\n\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n\
+              <tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>\n",
+                "Let me see.",
+                &[("f", "{}"), ("g", "{}")],
+            ),
+            // Keys in any order, unknown keys, and other names and types of the arguments.
+            (
+                "<tool_call>{\"id\": [{}], \"arguments\": {\"x\": 1}, \"name\": \"f\"}</tool_call>",
+                "",
+                &[("f", "{\"x\": 1}")],
+            ),
+            (
+                "<tool_call>{\"name\": \"\\u0066\", \"parameters\": \"{\\\"x\\\": 1}\"}</tool_call>",
+                "",
+                &[("f", "{\"x\": 1}")],
+            ),
+            (
+                "<tool_call>{\"name\": \"f\", \"arguments\": null }</tool_call>",
+                "",
+                &[("f", "{}")],
+            ),
+            (
+                "<tool_call>{\"name\": \"f\"}</tool_call>",
+                "",
+                &[("f", "{}")],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn hermes_tags_without_calls_and_truncated_calls() {
+    check(
+        ToolFormat::Hermes,
+        &[
+            // No calls.
+            ("a < b <tool", "a < b <tool", &[]),
+            (
+                "<tool_call>none</tool_call>",
+                "<tool_call>none</tool_call>",
+                &[],
+            ),
+            (
+                "<tool_call>{\"a\": 1}</tool_call>",
+                "<tool_call>{\"a\": 1}</tool_call>",
+                &[],
+            ),
+            ("<tool_call>{\"name\": 5}", "<tool_call>{\"name\": 5}", &[]),
+            ("x <tool_call>{\"na", "x <tool_call>{\"na", &[]),
+            // Truncated, or without the closing tag.
+            (
+                "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b",
+                "",
+                &[("f", "{\"a\": \"b")],
+            ),
+            (
+                "<tool_call>{\"name\":\"f\",\"arguments\":{}}",
+                "",
+                &[("f", "{}")],
+            ),
+            (
+                "<tool_call>{\"name\":\"f\",\"arguments\":{}} and more",
+                "and more",
+                &[("f", "{}")],
+            ),
+            (
+                "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_\u{e9}",
+                "</tool_\u{e9}",
+                &[("f", "{}")],
+            ),
+            (
+                "<tool_call>{\"name\":\"f\",\"arguments\":{}, oh",
+                "oh",
+                &[("f", "{}")],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn llama3_json_calls() {
+    check(
+        ToolFormat::Llama3Json,
+        &[
+            ("hello {\"name\": \"f\"}", "hello {\"name\": \"f\"}", &[]),
+            (
+                "{\"name\": \"f\", \"parameters\": {\"a\": 1}}",
+                "",
+                &[("f", "{\"a\": 1}")],
+            ),
+            (
+                "\n<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}} ; \
+              {\"name\": \"get_weather\", \"parameters\": {}}\n",
+                "",
+                &[("f", "{}"), ("get_weather", "{}")],
+            ),
+            (
+                "{\"name\": \"Paris\", \"parameters\": {}}",
+                "{\"name\": \"Paris\", \"parameters\": {}}",
+                &[],
+            ),
+            (
+                "{\"city\": \"Paris\"} is JSON",
+                "{\"city\": \"Paris\"} is JSON",
+                &[],
+            ),
+            (" hi", " hi", &[]),
+        ],
+    );
+}
+
+#[test]
+fn mistral_calls() {
+    check(
+        ToolFormat::Mistral,
+        &[
+            ("[TOOL] [1]", "[TOOL] [1]", &[]),
+            (
+                "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"arguments\": {}, \"name\": \"g\"}]",
+                "",
+                &[("f", "{\"a\": 1}"), ("g", "{}")],
+            ),
+            (
+                "Well. [TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}]",
+                "Well.",
+                &[("f", "{}")],
+            ),
+            (
+                "[TOOL_CALLS]f[ARGS]{\"a\": {\"b\": \"]}\"}}[TOOL_CALLS]a.b-c[CALL_ID]x1y2z3a4b[ARGS]{}",
+                "",
+                &[("f", "{\"a\": {\"b\": \"]}\"}}"), ("a.b-c", "{}")],
+            ),
+            ("[TOOL_CALLS]f{\"a\": 1}", "", &[("f", "{\"a\": 1}")]),
+            ("[TOOL_CALLS]: none", "[TOOL_CALLS]: none", &[]),
+            ("[TOOL_CALLS]no call", "[TOOL_CALLS]no call", &[]),
+            ("[TOOL_CALLS][1]", "[TOOL_CALLS][1]", &[]),
+        ],
+    );
+}
+
+#[test]
+fn pythonic_calls() {
+    check(
+        ToolFormat::Pythonic,
+        &[
+            (
+                "[f(a=1, b='it\\'s', c=[True, None, (1.5, -2)], d={'x': \"y)\"})]",
+                "",
+                &[(
+                    "f",
+                    "{\"a\":1,\"b\":\"it's\",\"c\":[true,null,[1.5,-2]],\"d\":{\"x\":\"y)\"}}",
+                )],
+            ),
+            (
+                "<|python_start|>[f(), a.b-c(x=\"\\u00e9\\n\\d\",)]<|python_end|>",
+                "",
+                &[("f", "{}"), ("a.b-c", "{\"x\":\"\u{e9}\\n\\\\d\"}")],
+            ),
+            ("[1, 2]", "[1, 2]", &[]),
+            ("[g(a=1)]", "[g(a=1)]", &[]),
+            ("[f(1)]", "[f(1)]", &[]),
+            ("[f(a=b)]", "[f(a=b)]", &[]),
+            ("[f(a=\"b", "[f(a=\"b", &[]),
+            ("See [f()]", "See [f()]", &[]),
+            ("[f(), oh", " oh", &[("f", "{}")]),
+        ],
+    );
+}
+
+#[test]
+fn reasoning_is_parsed_only_at_the_start() {
+    for (text, reasoning, content) in [
+        ("<think>\na\n b\n</think>\n\nc\n", "a\n b", "c\n"),
+        ("  <think></think>c", "", "c"),
+        (" c <think>d</think>", "", " c <think>d</think>"),
+        ("<think>cut <off", "cut <off", ""),
+        (
+            "<think>a<think>b</thinkc</think> d",
+            "a<think>b</thinkc",
+            "d",
+        ),
+        ("<thin", "", "<thin"),
+        ("  ", "", "  "),
+    ] {
+        let read = read(ToolFormat::Hermes, text);
+        assert_eq!(
+            (read.reasoning.as_str(), read.content.as_str()),
+            (reasoning, content),
+            "{text}"
+        );
+    }
+    let mut open = parser_options(ToolFormat::Hermes).after_prompt("<|assistant|><think>\n", false);
+    assert!(open.in_reasoning);
+    for (text, reasoning, content) in [
+        ("a</think>b", "a", "b"),
+        ("\n<think>\na</think>\n\nb", "a", "b"),
+        ("a", "a", ""),
+    ] {
+        let read = read_with(&open, [text]);
+        assert_eq!(
+            (read.reasoning.as_str(), read.content.as_str()),
+            (reasoning, content),
+            "{text}"
+        );
+    }
+    open = parser_options(ToolFormat::Hermes).after_prompt("<think>\n\n</think>\n\n", false);
+    assert_eq!(read_with(&open, ["a</think>b"]).content, "a</think>b");
+    let text = "<think>t</think>\n<tool_call>{\"name\":\"f\"}</tool_call>";
+    let both = read(ToolFormat::Hermes, text);
+    assert_eq!(
+        (
+            both.reasoning.as_str(),
+            both.calls.len(),
+            both.content.as_str()
+        ),
+        ("t", 1, "")
+    );
+}
+
+#[test]
+fn single_call_mode_stops_after_the_first_call() {
+    let one = OutputParserOptions {
+        one_call: true,
+        ..parser_options(ToolFormat::Brook)
+    };
+    let call = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
+    let text = format!("x{call}y{call}");
+    let whole = read_with(&one, [text.as_str()]);
+    assert_eq!((whole.content.as_str(), whole.calls.len()), ("x", 1));
+    assert_eq!(read_with(&one, text.split_inclusive(|_| true)), whole);
+}
+
+#[test]
+fn formats_are_detected_from_the_chat_template() {
+    for (source, format) in [
+        (
+            "{{- '\\n</tools>\\n\\nreturn a json object within <tool_call></tool_call>' }}",
+            Some(ToolFormat::Hermes),
+        ),
+        (
+            include_str!("../../../../examples/brook/chat_template.jinja"),
+            Some(ToolFormat::Brook),
+        ),
+        (
+            "{{ '<|start_header_id|>' }}{\"name\": function name, \"parameters\": dictionary}",
+            Some(ToolFormat::Llama3Json),
+        ),
+        ("{{ '[TOOL_CALLS][' }}", Some(ToolFormat::Mistral)),
+        (
+            "{{ '<|start_header_id|>' }}[func_name1(params_name1=params_value1)]",
+            Some(ToolFormat::Pythonic),
+        ),
+        ("{{ messages[0].content }}", None),
+    ] {
+        assert_eq!(ToolFormat::from_template(source), format, "{source}");
+    }
+    assert_eq!(
+        ReasoningFormat::from_template("x</think>"),
+        Some(ReasoningFormat::Think)
+    );
+    assert_eq!(
+        ReasoningFormat::from_template("[THINK]"),
+        Some(ReasoningFormat::Mistral)
+    );
+    assert_eq!(ReasoningFormat::from_template("think"), None);
+}
+
+/// Text with critical boundaries: marks, partial marks and JSON punctuation.
+fn fragment() -> impl Strategy<Value = String> {
+    let words = [
+        "<tool_call>",
+        "</tool_call>",
+        "<tool",
+        "</",
+        "<think>",
+        "</think>",
+        "[THINK]",
+        "[/THINK]",
+        "<|python_tag|>",
+        "<|python_start|>",
+        "<|python_end|>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "[TOOL",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\"name\"",
+        "\"arguments\"",
+        "\"parameters\"",
+        ": ",
+        ", ",
+        ";",
+        "\"",
+        "\\",
+        "\"f\"",
+        "f(",
+        "get_weather",
+        "a=",
+        "'",
+        ")",
+        "1",
+        "null",
+        "True",
+        " ",
+        "\n",
+        "\u{e9}",
+        "\u{1F600}",
+        "{\"name\": \"f\", \"arguments\": {\"a\": \"",
+        "{\"name\": \"f\"}",
+        "[f(a=1)]",
+    ];
+    prop_oneof![4 => prop::sample::select(words.to_vec()).prop_map(str::to_owned), 1 => ".{0,3}"]
+}
+
+fn any_format() -> impl Strategy<Value = ToolFormat> {
+    prop::sample::select(ToolFormat::ALL.map(|(format, _)| format).to_vec())
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        fragment().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::vec(("[a-z\"\\\\é]{1,4}", inner), 0..3)
+                .prop_map(|entries| { Value::Object(entries.into_iter().collect()) }),
+        ]
+    })
+}
+
+fn any_call() -> impl Strategy<Value = Call> {
+    let arguments = prop::collection::vec(("[a-z_]{1,5}", any_json()), 0..4);
+    let name = prop::sample::select(vec!["f".to_owned(), "get_weather".into(), "a.b-c".into()]);
+    (
+        name,
+        arguments.prop_map(|entries| entries.into_iter().collect()),
+    )
+}
+
+fn python(value: &Value) -> String {
+    match value {
+        Value::Null => "None".into(),
+        Value::Bool(true) => "True".into(),
+        Value::Bool(false) => "False".into(),
+        Value::String(text) => {
+            let escaped: String = text
+                .chars()
+                .map(|c| match c {
+                    '\\' | '\'' => format!("\\{c}"),
+                    '\n' => "\\n".into(),
+                    c if c.is_control() => format!("\\U{:08x}", c as u32),
+                    c => c.into(),
+                })
+                .collect();
+            format!("'{escaped}'")
+        }
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(python).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(map) => {
+            let entries: Vec<_> = map
+                .iter()
+                .map(|(key, value)| format!("{}: {}", python(&json!(key)), python(value)))
+                .collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+        number => number.to_string(),
+    }
+}
+
+/// A call's name and arguments.
+type Call = (String, Map<String, Value>);
+
+/// Writes calls as a model of this format does.
+fn written(format: ToolFormat, calls: &[Call]) -> String {
+    let object =
+        |key: &str, (name, arguments): &Call| json!({"name": name, key: arguments}).to_string();
+    let each = |write: &dyn Fn(&Call) -> String, between: &str| {
+        calls.iter().map(write).collect::<Vec<_>>().join(between)
+    };
+    match format {
+        ToolFormat::Hermes => each(
+            &|c| format!("<tool_call>\n{}\n</tool_call>", object("arguments", c)),
+            "\n",
+        ),
+        ToolFormat::Brook => each(
+            &|c| format!("<tool_call>{}</tool_call>", object("arguments", c)),
+            "",
+        ),
+        ToolFormat::Llama3Json => each(&|c| object("parameters", c), "; "),
+        ToolFormat::Mistral => format!("[TOOL_CALLS][{}]", each(&|c| object("arguments", c), ", ")),
+        ToolFormat::Pythonic => {
+            let call = |(name, arguments): &Call| {
+                let pairs: Vec<_> = arguments
+                    .iter()
+                    .map(|(k, v)| format!("{k}={}", python(v)))
+                    .collect();
+                format!("{name}({})", pairs.join(", "))
+            };
+            format!("[{}]", each(&call, ", "))
+        }
+    }
+}
+
+#[test]
+fn whitespace_of_a_list_without_calls_is_content() {
+    let text = "[TOOL_CALLS][ [TOOL_CALLS]";
+    let whole = read_with(&parser_options(ToolFormat::Mistral), [text]);
+    assert_eq!(whole.content, text);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// The result is the same for every cut, and no character of plain text is lost.
+    #[test]
+    fn parsing_does_not_depend_on_chunk_boundaries(
+        format in any_format(),
+        parts in prop::collection::vec(fragment(), 0..20),
+        one_call in any::<bool>(),
+        in_reasoning in any::<bool>(),
+        reasoning in prop::sample::select(vec![
+            None, Some(ReasoningFormat::Think), Some(ReasoningFormat::Mistral),
+        ]),
+    ) {
+        let parser_options = OutputParserOptions { one_call, in_reasoning, reasoning, ..parser_options(format) };
+        let text = parts.concat();
+        let whole = read_with(&parser_options, [text.as_str()]);
+        prop_assert_eq!(&read_with(&parser_options, parts.iter().map(String::as_str)), &whole);
+        prop_assert_eq!(&read_with(&parser_options, text.split_inclusive(|_| true)), &whole);
+        let thinks = in_reasoning || text.contains("think>") || text.contains("THINK]");
+        if whole.calls.is_empty() && !thinks {
+            prop_assert!(text.starts_with(&whole.content) || text.contains("<|python"), "{:?}", whole);
+        }
+    }
+
+    /// The calls that a model writes in its format are parsed back.
+    #[test]
+    fn written_calls_are_parsed_back(
+        format in any_format(),
+        calls in prop::collection::vec(any_call(), 1..4),
+        cuts in prop::collection::vec(1_usize..9, 1..9),
+    ) {
+        let text = written(format, &calls);
+        let mut parts = vec![String::new()];
+        let mut lengths = cuts.iter().cycle();
+        let mut room = *lengths.next().unwrap();
+        for c in text.chars() {
+            if room == 0 {
+                parts.push(String::new());
+                room = *lengths.next().unwrap();
+            }
+            parts.last_mut().unwrap().push(c);
+            room -= 1;
+        }
+        let read = read_with(&parser_options(format), parts.iter().map(String::as_str));
+        prop_assert_eq!(&read.content, "", "{}", text);
+        prop_assert_eq!(read.complete, calls.len());
+        let found: Vec<_> = read.calls.iter().map(|(name, arguments)| {
+            (name.clone(), serde_json::from_str::<Map<String, Value>>(arguments).unwrap())
+        }).collect();
+        prop_assert_eq!(found, calls);
+    }
+}
