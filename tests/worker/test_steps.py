@@ -157,9 +157,9 @@ def test_last_layer_mlp_runs_only_on_sampled_rows(path: Path) -> None:
     last, rows = worker.runner.rank_model.model.blocks[-1], []
     whole = last.mlp
 
-    def counted(norm_input: Any) -> Any:
-        rows.append(len(norm_input.x))
-        return whole(norm_input)
+    def counted(norm: Any, residual: Any) -> Any:
+        rows.append(len(residual.x))
+        return whole(norm, residual)
 
     last.mlp = counted
     stream, reader = greedy(prompt(5), 9), greedy(prompt(40), 2)
