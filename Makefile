@@ -7,6 +7,10 @@ BIN    := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>/dev/null)
 
+# Tested apart: their dev-dependencies turn on features of shared dependencies, so that nearly all crates would be
+# compiled once more for the Python extension.
+APART := penstock-scheduler penstock-proto-codegen
+
 # Groups of clients (pyproject.toml, dependency-groups), their tests, and what runs these beside a server of $(VENV).
 CLIENTS       := agents instructor litellm tgi
 NODE_MODULES  := $(VENV)/clients/node/node_modules
@@ -14,7 +18,7 @@ contract      = $(patsubst %,tests/contract/test_%.py,$(1))
 client_pytest = SERVER_PYTHON=$(abspath $(BIN))/python $(VENV)/clients/$(1)/bin/python -m pytest -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test deny doc rust-test extension-test python-test gpu-test client-test mutants lint fmt bench proto openapi wheel clean
+.PHONY: help serve test deny doc rust-test python-test gpu-test client-test mutants lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +26,7 @@ help: ## list the targets
 serve: $(VENV)/.release ## build, then serve the model that ships with Penstock on 127.0.0.1:3000
 	$(BIN)/penstock serve
 
-test: lint deny doc rust-test extension-test python-test ## everything that CI runs
+test: lint deny doc rust-test python-test ## everything that CI runs
 
 deny: $(BIN)/cargo-deny ## licences, sources and bans of the Rust dependencies
 	PATH="$(abspath $(BIN)):$$PATH" cargo deny --locked --log-level error check bans licenses sources
@@ -30,11 +34,9 @@ deny: $(BIN)/cargo-deny ## licences, sources and bans of the Rust dependencies
 doc: ## documentation of the Rust crates, without warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
 
-rust-test: ## Rust unit, simulation and integration tests
-	cargo test --quiet --workspace --exclude penstock-python
-
-extension-test: $(VENV)/.tools ## Rust unit tests of the Python extension
-	PYO3_PYTHON=$(abspath $(BIN))/python cargo test --quiet -p penstock-python
+rust-test: $(VENV)/.tools ## Rust unit, simulation and integration tests
+	cargo test --quiet $(APART:%=-p %)
+	PYO3_PYTHON=$(abspath $(BIN))/python cargo test --quiet --workspace $(APART:%=--exclude %)
 
 python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, end to end, tidy
 	$(BIN)/python -m pytest

@@ -2,7 +2,7 @@
 
     python bench/run.py collectives [--ranks 2] [--columns 4096] [--variants]
 
-One process per GPU. Tensors are [rows, columns] bfloat16, as a step of so many tokens sums them;
+One process per GPU. Tensors are [rows, columns] bfloat16, one row per token of a step;
 microseconds of one sum among 64 in a row, with the norm that follows each in a model:
 
     NCCL    all_reduce, then the op rms_norm

@@ -85,7 +85,7 @@ class Bench:
     """One shape on one machine: its checkpoint, its server's command, its client."""
 
     ready = "/ready"  # the path that answers 200 when the server can serve,
-    ready_timeout = 120.0  # within so many seconds
+    ready_timeout = 120.0  # seconds
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -238,7 +238,7 @@ def turn(bench: Bench, name: str) -> dict[str, Figures]:
 
 
 def checked(records: list[dict[str, Any]], tokens: int | None = None) -> list[dict[str, Any]]:
-    """The records, if no request failed and all answers have so many tokens."""
+    """The records, if no request failed and all answers have `tokens` tokens."""
     if error := failure(records):
         raise RuntimeError(f"a request failed: {error}")
     for record in records:

@@ -130,7 +130,7 @@ def timed_step(runner: Runner, clock: Clock, request: bytes) -> list[float]:
 
 
 def measure(runner: Runner, sequences: int, epoch: int) -> list[float]:
-    """Microseconds of each stage of a step of so many decodes."""
+    """Microseconds of each stage of a step of `sequences` decodes."""
     numbers, slots, clock = count(), list(range(sequences)), Clock()
 
     def request(tokens: int, runs: list[int], new: list[pb.NewSequence]) -> bytes:

@@ -22,16 +22,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from harness.shapes import SHAPES
-from penstock.cache import KvGeometry
 from penstock.layers import Build
 from penstock.models.llama import Llama
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
-from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import NewSequence, Sampling, Step
 from penstock.worker.run.graphs import DeviceCapture
 from penstock.worker.run.runner import Pending, RankModel, Runner
-from penstock.worker.startup.loader import full_sums
+from penstock.worker.startup.loader import full_sums, kv_geometry
 from penstock.worker.state import State
 from triton.testing import do_bench
 
@@ -39,8 +38,7 @@ CUDA = torch.device("cuda")
 BLOCK_TOKENS = 16
 SEQUENCE_TOKENS = 8192
 NONE = np.zeros(0, np.int32)
-LONGS = np.zeros(0, np.int64)
-GREEDY = Sampling(0.0, 0, 1.0, 0, 0, LONGS)
+GREEDY = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
 WARM = 8  # steps of a case that are not timed
 SLOTS = 257
 ROOM = 128  # blocks of a sequence
@@ -59,7 +57,7 @@ class Case:
         return "+".join(parts + ([f"prompt{self.prompt}"] if self.prompt else []))
 
     def blocks(self, steps: int) -> int:
-        """That each decoding sequence fills when so many steps were timed."""
+        """Tokens in each decoding sequence after `steps` timed steps."""
         return -(-(self.context + WARM + steps + 8) // BLOCK_TOKENS)
 
     @classmethod
@@ -115,15 +113,13 @@ def build(shape: str) -> tuple[Runner, int]:
             if config.tied or "embed_tokens" not in name:
                 read += target.destination.nbytes
     model.finish()
-    geometry = KvGeometry(
-        len(config.layers), config.kv_heads, config.head_dim, BLOCK_TOKENS, torch.bfloat16
-    )
+    geometry = kv_geometry(config, make, BLOCK_TOKENS)
     blocks = SLOTS * ROOM
-    limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, blocks, config.vocab)
-    caches = geometry.allocate(limits.blocks, CUDA)
-    for cache in caches:
+    limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, (KvPool(blocks),), config.vocab)
+    kv = geometry.allocate([blocks], CUDA)
+    for cache in kv.caches:
         cache.normal_()  # zeros would take less power
-    rank_model = RankModel(model, Group(), caches, CUDA)
+    rank_model = RankModel(model, Group(), kv, CUDA)
     return Runner(rank_model, State(limits), DeviceCapture(CUDA)), read
 
 
@@ -148,10 +144,8 @@ class Drive:
             finished=NONE,
             new=new,
             forks=[],
-            copy_sources=LONGS,
-            copy_destinations=LONGS,
-            growth_counts=NONE,
-            growth_blocks=NONE,
+            copies=[],
+            growth=[],
             run_slots=np.array(slots, np.int32),
             run_tokens=np.array(counts, np.int32),
             steered_slots=NONE,
@@ -166,7 +160,7 @@ def sequence(slot: int, tokens: int, computed: int, blocks: int) -> NewSequence:
     ids = np.random.default_rng(slot).integers(0, 32000, tokens).astype(np.int32)
     first = slot * ROOM
     table = np.arange(first, first + blocks, dtype=np.int32) % (SLOTS * ROOM)
-    return NewSequence(slot, ids, 0, computed, table, GREEDY)
+    return NewSequence(slot, ids, 0, computed, {0: table}, GREEDY)
 
 
 @dataclass
@@ -174,7 +168,7 @@ class Times:
     """Seconds of each step."""
 
     device: list[float] = field(default_factory=list)
-    host: list[float] = field(default_factory=list)  # of which folding and packing
+    host: list[float] = field(default_factory=list)  # folding and packing included
     launch: list[float] = field(default_factory=list)
     wall: float = 0.0  # of one, on average
 
@@ -226,7 +220,7 @@ def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     runner, weights = build(shape)
     if options.eager:
         runner.graphs = None
-    drive, caches = Drive(runner), runner.rank_model.caches
+    drive, caches = Drive(runner), runner.rank_model.kv.caches
     per_token = len(caches) * caches[0][0, :, :, 0].nbytes
     print(
         f"{shape:16}" + "".join(f"{n:>10}" for n in ("device", "wall", "host", "launch", "floor"))

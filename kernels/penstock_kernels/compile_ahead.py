@@ -17,7 +17,7 @@ def compile_ahead(
     """Inside, this thread's Triton kernels are compiled by `executor` instead of launched.
 
     Before its threads build a kernel, they call `precompile` with its key and what builds it:
-    whoever compiles into Triton's cache leaves them to read what is there. Whatever surrounds
+    if that compiles into Triton's cache, they read the result from there. Whatever surrounds
     kernels runs: allocations, torch's own operations. Outputs of kernels are not written. Leaving
     the block waits for nothing: a kernel that is launched later waits until it is compiled, and
     raises then if it cannot be. A no-op for versions of Triton that cannot do this.
@@ -75,7 +75,7 @@ class _Mode:
 
 
 class _KernelFuture:
-    """A kernel that an executor builds; if it gives that up, whoever waits for the kernel does."""
+    """A kernel that an executor builds. If the build is cancelled, so are the waits for it."""
 
     def __init__(self, future: Future[Any], build: CompileFn) -> None:
         self.future = future

@@ -26,7 +26,7 @@ def add(a, b):
 @gluon.constexpr_function
 def _turned(width, swaps):
     """Layout of a wgmma's sum [ROWS, width] in which a thread holds 2 columns in a row, or 4 or 8
-    after so many swaps of a bit of the column between lanes and registers."""
+    after `swaps` swaps of a bit of the column between lanes and registers."""
     lanes, registers = [[0, 2], [0, 4]], [[0, 8], [0, 16]]
     for at in range(swaps):
         lanes[at], registers[at] = registers[at], lanes[at]
@@ -41,7 +41,7 @@ def in_rows(values, WIDTH: gl.constexpr):
     """A wgmma's sum, rounded to 16 bits, with 8 columns in a row in a thread; 16 stay as they are.
 
     Then a store writes whole sectors. A swap of one bit is a shuffle. Two in one conversion the
-    compiler would do through shared memory, of which a ring leaves none, at the cost of power.
+    compiler would do through shared memory, which costs power and is taken by the ring.
     """
     if WIDTH >= 32:
         for swaps in gl.static_range(3):

@@ -1,6 +1,6 @@
 """The one dispatch point: an op is a reference, and a Triton kernel for CUDA tensors.
 
-Kernels for tensors on the host are provided by whoever has them.
+Kernels for tensors on the host are registered by the package that has them.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_decode_on_the_device_depends_on_the_batch_by_rounding_only(window: int)
 
 @pytest.mark.gpu
 def test_what_several_programs_add_up_is_the_same_in_every_run() -> None:
-    """Whoever comes last adds up, in one order; and what it counted by is zero again."""
+    """The last program sums in a fixed order, and resets its counter to zero."""
     heads, device = Heads(query=32, kv=8, size=128, block_tokens=16), torch.device("cuda")
     decode = decode_arguments(heads, [9000, 3], torch.bfloat16, device)
     counts, lengths = [200, 5], [9000, 7000]

@@ -85,7 +85,7 @@ def test_a_plan_that_does_not_fit_is_the_librarys_alone(
 
 def test_a_gpu_without_a_table_follows_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = importlib.import_module("penstock_kernels.linear.launch")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Nobody's GPU 9000")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Maker's GPU 9000")
     monkeypatch.setattr(launch, "processors", lambda device: 60)
     monkeypatch.setattr(launch, "shared_bytes", lambda device: SHARED)
     problem, device = Problem(4096, 4096, False), torch.device("cuda:63")

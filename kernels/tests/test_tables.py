@@ -13,7 +13,7 @@ from penstock_kernels.linear import table
 from penstock_kernels.linear.plan import Gemv, Library, Plan, Problem, Skinny
 from penstock_kernels.linear.table import Measured, merged, own_path, shipped_path, tuned, write
 
-GPU = "Nobody's GPU 9000"
+GPU = "Maker's GPU 9000"
 ONE, TWO = Problem(4096, 4096, False), Problem(14336, 4096, True)
 
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_found_again() -> None:
     write(path, merged(path, GPU, [measured(p, plan, rows) for p, rows, plan in plans]))
     assert tuned(GPU) == {(p, rows): plan for p, rows, plan in plans}
     assert json.loads(path.read_text())["device"] == GPU
-    assert [file.name for file in path.parent.iterdir()] == ["nobody-s-gpu-9000.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["maker-s-gpu-9000.json"]
 
 
 def test_the_users_own_plans_come_first_and_the_shipped_beside_them() -> None:

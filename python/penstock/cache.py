@@ -2,37 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class KvGeometry:
-    """Shape of one rank's KV memory; all fields but `block_tokens` follow from the model and
-    ranks."""
+class KvShape(NamedTuple):
+    """What one layer's attention keeps. Layers of one shape form a KV group."""
 
-    layers: int
+    window: int  # in tokens; 0 = unlimited
     kv_heads: int  # of this rank
     head_dim: int
+
+
+@dataclass(frozen=True)
+class KvGroup:
+    """Layers whose keys and values lie in the same blocks: one table per sequence serves them."""
+
+    shape: KvShape
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KvMemory:
+    """One rank's KV memory."""
+
+    caches: list[Tensor]
+    """For each layer [blocks, 2, kv_heads, block_tokens, head_dim]."""
+    group_of: tuple[int, ...]
+    """For each layer, its KV group."""
+
+    @property
+    def groups(self) -> int:
+        """Number of KV groups."""
+        return max(self.group_of) + 1
+
+    def caches_of(self, group: int) -> list[Tensor]:
+        """Caches of a group's layers."""
+        pairs = zip(self.caches, self.group_of, strict=True)
+        return [cache for cache, of in pairs if of == group]
+
+
+@dataclass(frozen=True)
+class KvGeometry:
+    """Shape of one rank's KV memory; the groups follow from the model and the number of ranks."""
+
+    groups: tuple[KvGroup, ...]
     block_tokens: int
     dtype: torch.dtype
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block over all layers."""
-        per_layer = 2 * self.kv_heads * self.block_tokens * self.head_dim
-        return self.layers * per_layer * self.dtype.itemsize
+    @classmethod
+    def of(cls, layers: Sequence[KvShape], block_tokens: int, dtype: torch.dtype) -> KvGeometry:
+        """The geometry of a model with these layers: unlimited groups first, then by window."""
+        shapes = sorted(set(layers))
+        groups = [
+            KvGroup(shape, tuple(i for i, layer in enumerate(layers) if layer == shape))
+            for shape in shapes
+        ]
+        return cls(tuple(groups), block_tokens, dtype)
+
+    def block_bytes(self, group: KvGroup) -> int:
+        """Bytes of one block over all layers of a group."""
+        per_layer = 2 * group.shape.kv_heads * self.block_tokens * group.shape.head_dim
+        return len(group.layers) * per_layer * self.dtype.itemsize
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks needed for a sequence of `tokens` tokens."""
+        """Blocks that hold `tokens` consecutive tokens from position 0 on."""
         return -(-tokens // self.block_tokens)
 
-    def allocate(self, blocks: int, device: torch.device) -> list[Tensor]:
-        """Allocates one tensor [blocks, 2, kv_heads, block_tokens, head_dim] per layer, zeroed.
+    def allocate(self, blocks: Sequence[int], device: torch.device) -> KvMemory:
+        """Zeroed memory for the given number of blocks of each group.
 
         Zeroed, because a padding row may read an unwritten block, and NaN would spread.
         """
-        shape = (blocks, 2, self.kv_heads, self.block_tokens, self.head_dim)
-        return [torch.zeros(shape, dtype=self.dtype, device=device) for _ in range(self.layers)]
+        placed = []
+        for number, (group, count) in enumerate(zip(self.groups, blocks, strict=True)):
+            shape = (count, 2, group.shape.kv_heads, self.block_tokens, group.shape.head_dim)
+            for layer in group.layers:
+                cache = torch.zeros(shape, dtype=self.dtype, device=device)
+                placed.append((layer, number, cache))
+        placed.sort(key=lambda layer: layer[0])
+        return KvMemory([cache for *_, cache in placed], tuple(group for _, group, _ in placed))
+
+    def allocate_scratch(self, device: torch.device) -> KvMemory:
+        """Memory of one block of each group, which all of its layers share."""
+        memory = self.allocate([1] * len(self.groups), device)
+        firsts = [memory.caches[group.layers[0]] for group in self.groups]
+        return KvMemory([firsts[group] for group in memory.group_of], memory.group_of)

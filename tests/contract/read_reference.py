@@ -140,7 +140,7 @@ def split(text: str, separators: str) -> list[str]:
 
 
 def fields(text: str, at: str = "") -> dict[str, str]:
-    """Path of each field -> its type, where it is told. `a[].b` is a field of `a`'s elements."""
+    """Path of each field -> its type, if the page has one. `a[].b`: a field of `a`'s elements."""
     table: dict[str, str] = {}
     for field in split(text.replace(" OR ", ","), ","):
         found = re.match(r"(\w+)(\??):?(.*)", field, re.S)
@@ -216,7 +216,7 @@ def bare_statuses(text: str) -> list[int]:
 
 
 def headers(text: str) -> dict[str, dict[str, str]]:
-    """Of answers in one piece and of streams: name -> type, where it is told."""
+    """Of answers in one piece and of streams: name -> type, where the page has one."""
     found = re.search(r"Headers non-stream: (.*?)\. Stream: (.*?)\. ", text, re.S)
     if not found:
         raise SystemExit("there is no line of headers")

@@ -15,7 +15,7 @@ FAMILIES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"
 TAKES_PARTS = {"llama_3", "llama_4", "gemma_3", "glm_4_5"}
 """Those that loop over a content's parts; the others get the parts joined."""
 NO_TOOLS = {"gemma_2", "gemma_3", "phi_3", "phi_4"}
-"""Those that know none: tools, calls and results are told to them in words."""
+"""Templates without tools: tools, calls and results are written as text."""
 
 USER: Any = {"role": "user", "content": " What is the weather in Zürich? "}
 SYSTEM: Any = {"role": "system", "content": "Be brief."}

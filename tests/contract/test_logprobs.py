@@ -169,7 +169,7 @@ def test_chat(client: openai.OpenAI, stream: bool) -> None:
         choice = client.chat.completions.create(**wish).choices[0]
         content, text = choice.logprobs.content, choice.message.content
     assert "42" in text
-    # The end token is told too: it is a part of what was generated.
+    # The end token has logprobs too: it was generated.
     assert b"".join(bytes(each.bytes) for each in content[:-1]).decode() == text
     for each in content:
         assert len(each.top_logprobs) == 2

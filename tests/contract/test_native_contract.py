@@ -198,7 +198,7 @@ def test_inclusive_range_ends_are_accepted(server: Server, name: str) -> None:
         assert post(server, "/generate", do_sample=True, **{name: value}).status_code == 200
 
 
-# An error -> where it is told, and of what body.
+# An error -> its route and body.
 ERRORS: dict[str, tuple[str, dict[str, Any]]] = {
     "`inputs` cannot be empty": ("/generate", {"inputs": ""}),
     "`inputs` must have less than {max_input_tokens} tokens. Given: {n}": (
@@ -484,7 +484,7 @@ def test_too_many_prompts(server: Server) -> None:
     body = {"model": "tgi", "prompt": [PROMPT] * (most + 1)}
     reply = httpx.post(server.url + "/v1/completions", json=body)
     result = row("batch size exceeded")
-    # TGI's is told["status"]; invalid input is a 400 on OpenAI's routes.
+    # TGI has another status; invalid input is a 400 on OpenAI's routes.
     assert reply.status_code == 400
     assert begins(result["error"].replace("{n}", str(most)), reply.json()["error"]["message"], {})
 

@@ -149,7 +149,7 @@ SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for 
 
 
 def force(client: openai.OpenAI, choice: object, **fields: object) -> Choice:
-    """Asks for a story, of which no tool tells: only the guide makes calls of the answer."""
+    """Asks for a story, for which no tool fits: only the grammar makes calls of the answer."""
     asked: dict[str, object] = {"tools": FORCED, "tool_choice": choice, **fields}
     story = {"role": "user", "content": "Tell me a story about a fox."}
     answer = client.chat.completions.create(model="brook", messages=[story], **asked)  # type: ignore[call-overload]

@@ -30,7 +30,7 @@ GOOD = {
 @dataclass
 class Repository:
     """One model of the stand-in. sizes: what the listing claims, where it is not the truth;
-    stalled: set once the weights are asked for, of which nothing ever comes."""
+    stalled: set once the weights are requested, which never arrive."""
 
     files: dict[str, bytes]
     sizes: dict[str, int] = field(default_factory=dict)

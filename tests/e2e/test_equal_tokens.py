@@ -100,7 +100,7 @@ MANY = [f"{number} animals went to the river. The first of them was" for number 
 
 
 def test_256_streams_in_float32(tmp_path: Path) -> None:
-    """Alone a step is replayed from a tape; of so many, products are summed in other orders."""
+    """Alone a step is replayed from a tape; with 256, products are summed in other orders."""
     options = ["--dtype", "float32", "--max-slots", "256"]
     with Server(tmp_path / "serve.log", options) as server:
         together = asyncio.run(all_tokens(server, MANY, most=24))

@@ -97,7 +97,7 @@ def test_logprobs(llm: LLM) -> None:
     check_places(answer, 3)
     assert answer.prompt_logprobs[0] is None
     assert len(answer.prompt_logprobs) == answer.prompt_tokens
-    # What is told of a prompt is what is told of the same tokens when they are generated.
+    # Prompt logprobs equal the logprobs of the same tokens when they are generated.
     tokenizer = Tokenizer.from_file(str(Path(penstock.__file__).parent / "brook/tokenizer.json"))
     whole = [*tokenizer.encode("Once upon a time").ids, *answer.token_ids]
     (again,) = llm.generate([whole], replace(GREEDY, max_tokens=1, prompt_logprobs=3))

@@ -191,7 +191,7 @@ def run(task: Task) -> Findings:
 
 
 def tasks(paths: list[str], bodies: int, seed: int) -> list[Task]:
-    """So many that about `bodies` are sent, in turns over all routes."""
+    """Tasks that send about `bodies` bodies, in turns over all routes."""
     drawn = min(DRAWN, max(1, bodies // (2 * len(paths) * (PARTS + 1))))
     rounds = max(1, round(bodies / (2 * len(paths) * drawn * (PARTS + 1))))
     kinds = [(path, good) for path in paths for good in (True, False)]

@@ -49,7 +49,7 @@ def _run(part: str, shard: str, store: Path) -> None:
     store.mkdir(parents=True, exist_ok=True)
     mutants, tests = PARTS[part]
     sample = ["--shard", shard, "--sharding", "round-robin", "--output", str(store)]
-    # As arguments of cargo they also limit what is built: one program of tests instead of fifty.
+    # As arguments of cargo, not of its tests alone, they also limit what is built.
     command = ["cargo", "mutants", *mutants, *sample, *(f"--cargo-arg={test}" for test in tests)]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code not in FINE:

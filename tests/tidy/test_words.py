@@ -10,6 +10,14 @@ import tree
 TEXT = (".rs", ".py", ".md", ".toml", ".proto", ".sh", ".html", ".jinja", ".yml", ".pyi")
 FILES = [p for p in tree.tracked() if p.suffix in TEXT or p.name == "Makefile"]
 OWN = "tests/tidy/test_words.py"
+# Phrases that hide the subject of a sentence. A line break or a comment sign may stand in them.
+PHRASES = (
+    "what is told of that", "whoever", "of which", "so many", "but for", "nobody's", "for want of",
+    "is told", "are told",
+)  # fmt: skip
+BANNED = re.compile(
+    r"\b(?:" + "|".join(p.replace(" ", r"[\s#/*>]+") for p in PHRASES) + r")\b", re.IGNORECASE
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
@@ -17,6 +25,15 @@ def test_no_todo_comments(path: tree.Path) -> None:
     if path.as_posix() == OWN:
         return
     found = re.findall(r"\b(TODO|FIXME|XXX|HACK)\b", tree.read(path))
+    assert not found, f"{path}: {found}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_plain_words(path: tree.Path) -> None:
+    if path.as_posix() == OWN:
+        return
+    text = tree.read(path)
+    found = [f"{text.count(chr(10), 0, m.start()) + 1}: {m[0]}" for m in BANNED.finditer(text)]
     assert not found, f"{path}: {found}"
 
 

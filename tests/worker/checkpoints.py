@@ -73,6 +73,12 @@ CASES: dict[str, dict[str, Any]] = {
         "sliding_window": 24,
         "max_window_layers": 1,
     },
+    "qwen2-mixed": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "attention_bias": True},
     "qwen3-window": {
         "model_type": "qwen3",
@@ -146,7 +152,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 def generate(model: Any, ids: list[int], count: int = 64) -> list[int]:
-    """Greedy tokens by transformers, none of which ends it."""
+    """Greedy tokens by transformers, without an end token."""
     inputs = torch.tensor([ids], device=model.device)
     out = model.generate(
         inputs,

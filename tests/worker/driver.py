@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,12 +72,22 @@ class Running:
     sampling: pb.Sampling
     slot: int = -1
     computed: int = 0
-    blocks: list[int] = field(default_factory=list)
+    tables: list[list[int]] = field(default_factory=lambda: [[]])  # blocks by KV group
+    released: list[int] = field(default_factory=lambda: [0])  # of each table, behind its window
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     error: str | None = None
     grammar: pb.Grammar | None = None
     request: int = 0
+
+    @property
+    def blocks(self) -> list[int]:
+        """Of the first KV group."""
+        return self.tables[0]
+
+    @blocks.setter
+    def blocks(self, blocks: list[int]) -> None:
+        self.tables[0] = blocks
 
     @property
     def known(self) -> int:
@@ -126,13 +137,26 @@ class Driver:
     def __init__(self, workers: Sequence[Worker], loaded: pb.Loaded, epoch: int = 1) -> None:
         self.workers = workers
         self.stream = Stream(workers, epoch)
-        group = loaded.kv_groups[0]
-        self.block_tokens = group.block_tokens
-        self.free = list(range(group.blocks))[::-1]  # high numbers last: any order must do
+        self.block_tokens = loaded.kv_groups[0].block_tokens
+        self.windows = [group.window for group in loaded.kv_groups]
+        # High numbers last: any order must do.
+        self.pools = [list(range(group.blocks))[::-1] for group in loaded.kv_groups]
+        self.leases: Counter[tuple[int, int]] = Counter()  # of (group, block), beyond the first
+        self.when_free: Callable[[int, int], None] = lambda group, block: None
         self.slots = list(range(loaded.max_slots))
         self.budget = loaded.max_step_tokens
         self.finished: list[int] = []
         self.new: list[Running] = []
+
+    @property
+    def free(self) -> list[int]:
+        """Free blocks of the first KV group."""
+        return self.pools[0]
+
+    def passed(self, group: int, computed: int) -> int:
+        """Blocks of a table that no run after `computed` tokens reads."""
+        window = self.windows[group]
+        return max(computed + 1 - window, 0) // self.block_tokens if window else 0
 
     def enter(self, sequence: Running) -> None:
         """Gives the sequence a slot; it travels with the next step. Its guide is prepared."""
@@ -140,15 +164,25 @@ class Driver:
             message = pb.PrepareRequest(sampling=sequence.sampling, grammar=sequence.grammar)
             for worker in self.workers:
                 worker.stub.Prepare(message)
-        sequence.slot, sequence.computed, sequence.blocks = self.slots.pop(), 0, []
+        sequence.slot, sequence.computed = self.slots.pop(), 0
+        sequence.tables = [[] for _ in self.pools]
+        sequence.released = [0] * len(self.pools)
         self.new.append(sequence)
 
     def enter_after(self, sequence: Running, other: Running) -> None:
-        """The same with a prefix hit: the blocks that another one's equal prompt has filled."""
+        """The same with a prefix hit: the blocks that another one's prompt has filled, with which
+        this one begins; any number stands where a window has passed."""
         self.enter(sequence)
-        shared = (len(sequence.prompt) - 1) // self.block_tokens
-        sequence.blocks = other.blocks[:shared]
+        shared = min(len(sequence.prompt) - 1, len(other.prompt)) // self.block_tokens
         sequence.computed = shared * self.block_tokens
+        for group, table in enumerate(other.tables):
+            passed = self.passed(group, sequence.computed)
+            held = max(passed, other.released[group])
+            for block in table[passed:held]:
+                self.pools[group].remove(block)  # free, but not written since
+            self.leases.update((group, block) for block in table[held:shared])
+            sequence.tables[group] = [*[(1 << 32) - 1] * passed, *table[passed:shared]]
+            sequence.released[group] = passed
 
     def fork(self, *sources: Running, steered: int | None = None) -> list[Running]:
         """Sequences that go on from where these are, each with a copy of the last, partial block;
@@ -156,19 +190,28 @@ class Driver:
         forks: list[Running] = []
         splits, copies = [], []
         for source in sources:
-            *shared, last = source.blocks
             fork = replace(
                 source,
                 slot=self.slots.pop(),
-                blocks=[*shared, self.free.pop()],
+                tables=[],
+                released=list(source.released),
                 tokens=list(source.tokens),
                 logprobs=list(source.logprobs),
             )
-            table = pb.BlockTable(group=0, blocks=fork.blocks)
+            for group, (*shared, last) in enumerate(source.tables):
+                own = self.pools[group].pop()
+                fork.tables.append([*shared, own])
+                held = shared[source.released[group] :]
+                self.leases.update((group, block) for block in held)
+                copies.append(pb.BlockCopies(group=group, sources=[last], destinations=[own]))
             splits.append(
-                pb.SlotFork(source=source.slot, destination=fork.slot, tables=[table], seed=1)
+                pb.SlotFork(
+                    source=source.slot,
+                    destination=fork.slot,
+                    tables=tables(fork.tables),
+                    seed=1,
+                )
             )
-            copies.append(pb.BlockCopies(group=0, sources=[last], destinations=[fork.blocks[-1]]))
             forks.append(fork)
         steering: dict[str, list[int]] = {}
         if steered is not None:
@@ -184,29 +227,50 @@ class Driver:
         """Drops the sequence with the next step; it may enter again."""
         self.finished.append(sequence.slot)
         self.slots.insert(0, sequence.slot)
-        self.free = sequence.blocks + self.free
+        for group, table in enumerate(sequence.tables):
+            held = table[sequence.released[group] :]
+            self.pools[group][:0] = [block for block in held if self._give_back(group, block)]
+
+    def _give_back(self, group: int, block: int) -> bool:
+        """Whether a block that one sequence holds no more is free now."""
+        if self.leases[group, block]:
+            self.leases[group, block] -= 1
+            return False
+        self.when_free(group, block)
+        return True
+
+    def _release(self, sequence: Running) -> None:
+        """Frees blocks behind windows; their numbers stay in the table, and are soon others'."""
+        for group, table in enumerate(sequence.tables):
+            passed = self.passed(group, sequence.computed)
+            for block in table[sequence.released[group] : passed]:
+                if self._give_back(group, block):
+                    self.pools[group].append(block)
+            sequence.released[group] = max(passed, sequence.released[group])
 
     def step(self, sequences: Sequence[Running], chunk: int = 512) -> pb.StepReply:
         """Runs one step of these sequences and takes its outcome in."""
-        runs, counts, blocks, parts = [], [], [], []
-        new = [new_sequence(s, s.computed, s.blocks) for s in self.new]
+        runs, parts = [], []
+        growth = [pb.BlockGrowth(group=group) for group in range(len(self.pools))]
+        new = [new_sequence(s, s.computed, *s.tables) for s in self.new]
         budget = self.budget
         for sequence in sequences:
             tokens = min(sequence.known - sequence.computed, chunk, budget)
             if sequence.done or tokens < 1:
                 continue
             budget -= tokens
-            needed = -(-(sequence.computed + tokens) // self.block_tokens) - len(sequence.blocks)
-            grown = [self.free.pop() for _ in range(needed)]
+            for table, pool, grown in zip(sequence.tables, self.pools, growth, strict=True):
+                needed = -(-(sequence.computed + tokens) // self.block_tokens) - len(table)
+                blocks = [pool.pop() for _ in range(needed)]
+                grown.counts.append(len(blocks))
+                grown.blocks.extend(blocks)
+                table += blocks
             runs.append(sequence)
-            counts.append(len(grown))
-            blocks += grown
             parts.append(tokens)
-            sequence.blocks += grown
         self.stream.send(
             finished=self.finished,
             new=new,
-            growth=[pb.BlockGrowth(counts=counts, blocks=blocks)],
+            growth=growth,
             run_slots=[s.slot for s in runs],
             run_tokens=parts,
         )
@@ -218,6 +282,7 @@ class Driver:
         for sequence in runs:
             # A yielding run may bring no token: then the last one runs again.
             sequence.computed = min(sequence.computed, sequence.known - 1)
+            self._release(sequence)
         return reply
 
     @staticmethod
@@ -241,7 +306,12 @@ class Driver:
             self.leave(sequence)
 
 
-def new_sequence(sequence: Running, computed: int, blocks: list[int]) -> pb.NewSequence:
+def tables(by_group: Sequence[Sequence[int]]) -> list[pb.BlockTable]:
+    """A sequence's tables."""
+    return [pb.BlockTable(group=group, blocks=blocks) for group, blocks in enumerate(by_group)]
+
+
+def new_sequence(sequence: Running, computed: int, *by_group: Sequence[int]) -> pb.NewSequence:
     """The message with which a sequence enters a worker."""
     return pb.NewSequence(
         slot=sequence.slot,
@@ -249,7 +319,7 @@ def new_sequence(sequence: Running, computed: int, blocks: list[int]) -> pb.NewS
         token_ids=sequence.prompt + sequence.tokens,
         generated=len(sequence.tokens),
         computed=computed,
-        tables=[pb.BlockTable(group=0, blocks=blocks)],
+        tables=tables(by_group),
         sampling=sequence.sampling,
         grammar=sequence.grammar,
     )

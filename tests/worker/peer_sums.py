@@ -35,7 +35,7 @@ class Case:
         self.generator = torch.Generator(device).manual_seed(sum(shape))
 
     def draw(self, rank: int, ranks: int) -> None:
-        """New values, the same on all ranks but for x."""
+        """New values; all except x are the same on all ranks."""
         self.residual.normal_(generator=self.generator)
         self.exact.copy_(self.residual)
         for other in range(ranks):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from checkpoints import prompt
-from penstock.attention import Chunks, StepContext
+from penstock.attention import Chunks, KvPlaces, StepContext
 from penstock.config import read_config
 from penstock.layers import Build
 from penstock.models.decoder import Decoder
@@ -100,7 +100,8 @@ def prefilled(
         for block in model.blocks
     ]
     positions = ints(*range(LENGTH))
-    chunks = Chunks(ints(*range(5))[None], ints(0), ints(0, LENGTH), ints(LENGTH), LENGTH)
-    context = StepContext(positions, positions, caches, None, chunks)
+    chunks = Chunks(ints(0), ints(0, LENGTH), ints(LENGTH), LENGTH)
+    places = [KvPlaces(ints(*range(5))[None], positions)] * len(caches)
+    context = StepContext(positions, places, caches, None, chunks)
     ids = torch.tensor(prompt(LENGTH)) if given is None else torch.zeros(LENGTH, dtype=torch.int64)
     return model.logits(model.forward(ids, context, ints(LENGTH - 1), given))

@@ -99,7 +99,7 @@ def test_worker_compiles_after_its_compiler_processes_end(
 
 
 def test_compile_error_returns_no_result(compilers: Compilers) -> None:
-    """And is nobody's end: another kernel is compiled."""
+    """The processes survive it: another kernel is compiled."""
     _, build = compilation(4104)
     src = closed_over(build, "src")
     first, kind = next(iter(src.signature.items()))

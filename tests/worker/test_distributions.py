@@ -10,7 +10,7 @@ import torch
 from driver import greedy, new_sequence
 from penstock.sampling import SamplingRows, choose
 from penstock.worker.protocol.messages import to_sampling
-from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import NewSequence
 from penstock.worker.sampling.logits_processors import DeviceLogitsProcessors
 from penstock_kernels import process_logits
@@ -117,12 +117,14 @@ def entering(wish: Wish) -> NewSequence:
         sampling.logit_bias.values.append(bias)
     new = new_sequence(sequence, 0, [])
     ids = np.array(new.token_ids, np.int32)
-    return NewSequence(0, ids, new.generated, 0, ids[:0], to_sampling(new.sampling))
+    return NewSequence(0, ids, new.generated, 0, {}, to_sampling(new.sampling))
 
 
 def draw(wish: Wish) -> Tensor:
     """DRAWS tokens, each with a seed of its own, through the worker's rules."""
-    logits_processors = DeviceLogitsProcessors(Limits(1, 1, 64, 16, 4, VOCAB), torch.device("cpu"))
+    logits_processors = DeviceLogitsProcessors(
+        Limits(1, 1, 64, 16, (KvPool(4),), VOCAB), torch.device("cpu")
+    )
     logits_processors.enter(entering(wish))
     slot = torch.zeros(1, dtype=torch.int64)
     adjusted = (

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.faults import BadStep
-from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import (
     Fork,
+    Growth,
     LogitsProcessors,
     NewSequence,
     SamplerVariant,
@@ -23,7 +24,8 @@ from penstock.worker.state import State, Work
 from test_packing import ints
 
 SLOTS, BLOCK, LONGEST = 6, 4, 24
-LIMITS = Limits(SLOTS, 500, LONGEST, BLOCK, blocks=60, vocab=100)
+POOLS = KvPool(60), KvPool(40, window=7)
+LIMITS = Limits(SLOTS, 500, LONGEST, BLOCK, POOLS, vocab=100)
 ASKED = (None, None, LogitsProcessors(min_p=0.5), LogitsProcessors(presence=1.0))
 NEEDS = (
     SamplerVariant.TOP_P,
@@ -33,6 +35,10 @@ NEEDS = (
 )
 
 
+def arrays(tables: list[list[int]]) -> dict[int, Any]:
+    return {group: ints(blocks) for group, blocks in enumerate(tables)}
+
+
 @dataclass
 class Slot:
     """A sequence, by what the router knows of it."""
@@ -40,7 +46,7 @@ class Slot:
     ids: list[int | None]  # None: the device alone knows it
     computed: int
     generated: int
-    blocks: list[int]
+    tables: list[list[int]]
     sampling: Sampling
     seed: int
     asked: int  # index of ASKED
@@ -53,12 +59,17 @@ class Model:
     dice: random.Random
     slots: dict[int, Slot] = field(default_factory=dict)
     needs: list[SamplerVariant] = field(default_factory=lambda: [SamplerVariant.TOP_P] * SLOTS)
-    writes: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    writes: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
     processor_forks: list[tuple[int, int]] = field(default_factory=list)
 
-    def blocks(self, tokens: int) -> list[int]:
-        return [self.dice.randrange(60) for _ in range(-(-tokens // BLOCK))]
+    def tables(self, number: int, tokens: int) -> list[list[int]]:
+        """Of a sequence that enters slot `number`, each group's."""
+        tables = [
+            [self.dice.randrange(pool.blocks) for _ in range(-(-tokens // BLOCK))] for pool in POOLS
+        ]
+        self.writes += [(group, number, 0, blocks) for group, blocks in enumerate(tables)]
+        return tables
 
     def enter(self, number: int) -> NewSequence:
         dice = self.dice
@@ -70,24 +81,23 @@ class Model:
             seed=dice.randrange(99), min_tokens=dice.randrange(4), stop_token_ids=stops,
             logits_processors=ASKED[asked],
         )  # fmt: skip
-        generated, blocks = dice.randrange(len(ids) + 1), self.blocks(computed)
+        generated, tables = dice.randrange(len(ids) + 1), self.tables(number, computed)
         self.slots[number] = Slot(
-            list(ids), computed, generated, blocks, sampling, sampling.seed, asked
+            list(ids), computed, generated, tables, sampling, sampling.seed, asked
         )
-        self.writes.append((number, 0, blocks))
         if NEEDS[asked] or self.needs[number]:
             self.entries.append(number)
         self.needs[number] = NEEDS[asked]
-        return NewSequence(number, ints(ids), generated, computed, ints(blocks), sampling)
+        return NewSequence(number, ints(ids), generated, computed, arrays(tables), sampling)
 
     def fork(self, source: int, number: int) -> Fork:
         slot = self.slots[number] = copy.deepcopy(self.slots[source])
-        slot.blocks, slot.seed = self.blocks(len(slot.ids) - 1), self.dice.randrange(99)
-        self.writes.append((number, 0, slot.blocks))
+        slot.tables = self.tables(number, len(slot.ids) - 1)
+        slot.seed = self.dice.randrange(99)
         if self.needs[source] or self.needs[number]:
             self.processor_forks.append((source, number))
         self.needs[number] = self.needs[source]
-        return Fork(source, number, ints(slot.blocks), slot.seed)
+        return Fork(source, number, arrays(slot.tables), slot.seed)
 
     def steer(self, number: int) -> int:
         token = self.dice.randrange(100)
@@ -95,16 +105,21 @@ class Model:
             self.slots[number].ids[-1] = token
         return token
 
-    def run(self, number: int) -> tuple[int, list[int]]:
-        """Tokens to run, and the blocks that they need more."""
+    def run(self, number: int) -> tuple[int, list[list[int]]]:
+        """Tokens to run, and the blocks that they need more, of each group."""
         slot = self.slots[number]
         unread = len(slot.ids) - slot.computed
         count = unread if self.dice.random() < 0.6 else self.dice.randrange(1, unread + 1)
-        grown = self.blocks(slot.computed + count)[len(slot.blocks) :]
-        if grown:
-            self.writes.append((number, len(slot.blocks), grown))
-        slot.blocks = slot.blocks + grown
+        grown = []
+        for pool, table in zip(POOLS, slot.tables, strict=True):
+            more = -(-(slot.computed + count) // BLOCK) - len(table)
+            grown.append([self.dice.randrange(pool.blocks) for _ in range(more)])
         return count, grown
+
+    def grow(self, group: int, number: int, blocks: list[int]) -> None:
+        if blocks:
+            self.writes.append((group, number, len(self.slots[number].tables[group]), blocks))
+        self.slots[number].tables[group] = self.slots[number].tables[group] + blocks
 
     def check(self, work: Work, runs: list[tuple[int, int]]) -> None:
         """Of runs (slot, tokens), in the order of the step; they are taken in."""
@@ -129,7 +144,8 @@ class Model:
         ]
         needs = [self.needs[n] for (n, _), y in zip(ordered, yields, strict=True) if y]
         assert work.sampler_variant == max(needs, default=SamplerVariant.TOP_P)
-        assert [(w.slot, w.column, w.blocks.tolist()) for w in work.writes] == self.writes
+        writes = [(w.group, w.slot, w.column, w.blocks.tolist()) for w in work.writes]
+        assert writes == self.writes
         assert [new.slot for new in work.processor_entries] == self.entries
         assert work.processor_forks == self.processor_forks
         assert not work.faults and not work.constrained and work.logprob_requests is None
@@ -146,13 +162,15 @@ class Model:
             known = [token for token in slot.ids if token is not None]
             found: dict[str, Any] = {
                 "known": len(slot.ids), "held": len(known), "computed": slot.computed,
-                "generated": slot.generated, "blocks": len(slot.blocks), "seed": slot.seed,
+                "generated": slot.generated, "seed": slot.seed,
                 **{n: getattr(slot.sampling, n) for n in ("temperature", "top_k", "top_p")},
                 "min_tokens": slot.sampling.min_tokens,
             }  # fmt: skip
             assert {name: getattr(state, name)[number].item() for name in found} == found
             assert state.ids[number].tolist() == known
-            assert state.tables[number, : len(slot.blocks)].tolist() == slot.blocks
+            for group, table in enumerate(slot.tables):
+                assert state.tables.used[group, number] == len(table)
+                assert state.tables.entries[group, number, : len(table)].tolist() == table
             assert state.stop_ids[number] is slot.sampling.stop_token_ids or (
                 state.stop_ids[number].tolist() == slot.sampling.stop_token_ids.tolist()
             )
@@ -175,12 +193,17 @@ def random_step(model: Model, epoch: int, number: int) -> tuple[Step, list[tuple
     tokens = [model.steer(n) for n in steered]
     running = dice.sample(sorted(slots), dice.randrange(len(slots) + 1))
     sized = [model.run(n) for n in running]
-    some = any(grown for _, grown in sized)
+    growth = []
+    for group in dice.sample(range(len(POOLS)), len(POOLS)):
+        grown = [tables[group] for _, tables in sized]
+        for slot, blocks in zip(running, grown, strict=True):
+            model.grow(group, slot, blocks)
+        if any(grown):  # a group that does not grow has no entry
+            added = ints(block for blocks in grown for block in blocks)
+            growth.append(Growth(group, ints(map(len, grown)), added))
     step = Step(
         epoch=epoch, step=number, finished=ints(finished), new=new, forks=forks,
-        copy_sources=np.zeros(0, np.int64), copy_destinations=np.zeros(0, np.int64),
-        growth_counts=ints(len(grown) for _, grown in sized) if some else ints(),
-        growth_blocks=ints(block for _, grown in sized for block in grown),
+        copies=[], growth=growth,
         run_slots=ints(running), run_tokens=ints(count for count, _ in sized),
         steered_slots=ints(steered), steered_tokens=ints(tokens),
     )  # fmt: skip
@@ -203,12 +226,13 @@ def test_skipped_run_runs_again() -> None:
     state, model = State(LIMITS), Model(random.Random(3))
     new = [model.enter(n) for n in (0, 1)]
     runs = [(n, len(model.slots[n].ids) - model.slots[n].computed) for n in (0, 1)]
-    nothing = [(n, len(model.blocks(len(model.slots[n].ids)))) for n in (0, 1)]
-    counts = [most - len(model.slots[n].blocks) for n, most in nothing]
-    empty, longs = ints(), np.zeros(0, np.int64)
+    slots = [model.slots[n] for n in (0, 1)]
+    counts = [-(-len(slot.ids) // BLOCK) - len(slot.tables[0]) for slot in slots]
+    growth = [Growth(group, ints(counts), ints([3] * sum(counts))) for group in (0, 1)]
+    empty = ints()
     step = Step(
-        1, 0, empty, new, [], longs, longs, ints(counts), ints([3] * sum(counts)),
-        ints([0, 1]), ints(count for _, count in runs), empty, empty,
+        1, 0, empty, new, [], [], growth, ints([0, 1]), ints(count for _, count in runs), empty,
+        empty,
     )  # fmt: skip
     state.fold(step)
     before = {name: getattr(state, name).copy() for name in ("known", "generated", "computed")}

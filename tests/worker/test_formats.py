@@ -71,7 +71,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 def quantized(path: Path, directory: Path, kept: list[str]) -> tuple[Path, Path]:
-    """The checkpoint in int8 but for `kept` modules; and what it stands for, in float64."""
+    """The checkpoint in int8, without its `kept` modules; and what it stands for, in float64."""
     stored, exact = {}, {}
     for name, tensor in load_file(path / "model.safetensors").items():
         module = f".{name.removesuffix('.weight')}."

@@ -260,7 +260,7 @@ def test_cheap_grammars_are_not_blocked_by_expensive_ones() -> None:
 def test_dead_end_grammar_fails_only_its_sequence(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is told of the others' tokens is told of theirs."""
+    """The logprobs in the reply belong to the other sequences' tokens."""
     failing = with_grammar(make_grammar("JSON_SCHEMA", PERSON, 60), 1)
     asking = greedy([1, 500, 700], 4, top_logprobs=3)
     for sequence in (failing, asking):

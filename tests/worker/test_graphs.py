@@ -16,7 +16,7 @@ from checkpoints import checkpoint_maker, prompt
 from driver import Driver, greedy
 from local import LocalWorker
 from penstock.attention import StepContext
-from penstock.cache import KvGeometry
+from penstock.cache import KvGeometry, KvShape
 from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose
 from penstock.worker.batch.shape import TOKENS, Shape
@@ -127,24 +127,25 @@ def test_unsupported_steps_are_never_captured() -> None:
 
 
 @torch.inference_mode()
-def test_warmup_steps_touch_only_padding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["llama31", "qwen2-mixed"])
+def test_warmup_steps_touch_only_padding(tmp_path: Path, case: str) -> None:
     """What is rehearsed before the first request reads and writes padding alone."""
     worker = LocalWorker()
-    loaded = worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
+    loaded = worker.load(checkpoint_maker(tmp_path)(case), max_slots=20)
     runner = worker.runner
     shapes = captured_shapes(runner.state.limits)
     decodes = [shape.decodes for shape in shapes if not shape.chunks]
     assert decodes == [1, 2, 4, 8, 16, 24]
     mixed = {(shape.tokens, shape.decodes) for shape in shapes if shape.chunks}
     assert mixed == {(t, d) for t in TOKENS for d in (0, 32) if t <= MOST and (not d or t >= 64)}
-    for cache in runner.rank_model.caches:
+    for cache in runner.rank_model.kv.caches:
         cache.fill_(3.0)
     for shape in shapes:
         stages = runner.warmup_stages(shape)
         ids, logprobs = stages.samplers[SamplerVariant.TOP_P](stages.forward())
         assert len(ids) == len(logprobs) == shape.samples
     runner.warmup_extras(shapes[0])
-    assert all(bool((cache == 3.0).all()) for cache in runner.rank_model.caches)
+    assert all(bool((cache == 3.0).all()) for cache in runner.rank_model.kv.caches)
     assert runner.last_token[: loaded.max_slots].eq(0).all()
 
 
@@ -163,13 +164,9 @@ def test_layers_run_before_kv_memory_exists(tmp_path: Path) -> None:
         return hidden
 
     shard.model.forward = watched  # type: ignore[method-assign]
-    geometry = KvGeometry(
-        layers=len(shard.caches),
-        kv_heads=shard.caches[0].shape[2],
-        head_dim=shard.caches[0].shape[4],
-        block_tokens=shard.caches[0].shape[3],
-        dtype=shard.caches[0].dtype,
-    )
+    _, _, kv_heads, block_tokens, head_dim = shard.kv.caches[0].shape
+    layers = [KvShape(0, kv_heads, head_dim)] * len(shard.kv.caches)
+    geometry = KvGeometry.of(layers, block_tokens, shard.kv.caches[0].dtype)
     capacity = Capacity(step_tokens=512, slots=20, sequence_tokens=256, vocab=501)
     Warmup().begin(shard.model, capacity, geometry, shard.device)
     assert seen == [(16, 0), (1, 1), (2, 2), (4, 4), (8, 8), (16, 16)]

@@ -126,7 +126,7 @@ def test_documents_use_nearly_all_of_their_tokens(
                 matcher.advance(token)
             validate(json.loads(out.decode("utf-8", "replace")), schema)
             unused.append(left)
-        most = made.shortest if name == "tree" else 3  # a node of it has so many at least
+        most = made.shortest if name == "tree" else 3  # a node of it has at least this many
         assert np.mean(unused) < most / 2, (name, unused)
         assert max(unused) <= most, (name, unused)
 

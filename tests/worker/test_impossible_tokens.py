@@ -1,4 +1,4 @@
-"""A log-probability of -inf is a number: it is told, and no request fails for it."""
+"""A logprob of -inf is a number: it is returned, and no request fails because of it."""
 
 from __future__ import annotations
 

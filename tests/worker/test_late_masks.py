@@ -41,7 +41,7 @@ class Late:
 
 
 def sequences() -> list[Running]:
-    """Guided ones, of which some ask for more, and one that is not guided."""
+    """Constrained sequences, some with logprobs, and one without a grammar."""
     asking = with_grammar(make_grammar("JSON_SCHEMA", PERSON, 40), 1)
     asking.sampling.top_logprobs = 2
     adjusted = with_grammar(make_grammar("JSON_SCHEMA", TREE, 40), 2)

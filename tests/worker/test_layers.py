@@ -9,7 +9,7 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker
-from penstock.attention import Chunks, StepContext
+from penstock.attention import Chunks, KvPlaces, StepContext
 from penstock.config import AttentionSpec, NormSpec, ResidualSpec
 from penstock.layers import Attention, Build, attention
 from penstock.models import fewer_layers
@@ -93,9 +93,10 @@ def test_sinks_join_the_softmax_of_their_heads(softcap: float, ranks: int) -> No
             target.destination.copy_(whole[name][target.region])
         positions = torch.arange(tokens, dtype=torch.int32)
         ends = torch.tensor([0, tokens], dtype=torch.int32)
-        chunks = Chunks(positions[:1, None], ends[:1], ends, ends[1:], tokens)
+        chunks = Chunks(ends[:1], ends, ends[1:], tokens)
+        places = KvPlaces(positions[:1, None], positions)
         cache = torch.zeros(1, 2, layer.kv_heads, 16, dim, dtype=torch.float64)
-        context = StepContext(positions, positions, [cache], None, chunks)
+        context = StepContext(positions, [places], [cache], None, chunks)
         return group.summed(layer.product(x, context))
 
     q, k, v = ((x @ whole[f"qkv.{p}.weight"].t()).view(-1, heads, dim) for p in "qkv")

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.faults import BadStep
-from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import (
+    Copies,
     FaultKind,
     Fork,
+    Growth,
     LogitsProcessors,
     NewSequence,
     Sampling,
+    SlotFault,
     Step,
     Watermark,
 )
@@ -28,7 +31,8 @@ from penstock.worker.sampling.limits import (
 )
 from penstock.worker.state import State, Work
 
-LIMITS = Limits(slots=4, step_tokens=20, sequence_tokens=30, block_tokens=4, blocks=10, vocab=50)
+POOL = KvPool(10)
+LIMITS = Limits(4, step_tokens=20, sequence_tokens=30, block_tokens=4, pools=(POOL,), vocab=50)
 SAMPLING = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
 TABLE = 8  # blocks of the longest sequence
 
@@ -43,19 +47,22 @@ def ints(*values: int) -> Any:
 
 def step(number: int = 0, **parts: Any) -> Step:
     """A step that does nothing but what is given."""
-    arrays = ("finished", "growth_counts", "growth_blocks", "run_slots", "run_tokens")
+    arrays = ("finished", "run_slots", "run_tokens", "steered_slots", "steered_tokens")
     nothing: dict[str, Any] = {name: ints() for name in arrays}
-    nothing.update(steered_slots=ints(), steered_tokens=ints(), new=[], forks=[])
-    nothing.update(copy_sources=np.zeros(0, np.int64), copy_destinations=np.zeros(0, np.int64))
+    nothing.update(new=[], forks=[], copies=[], growth=[])
     return Step(epoch=1, step=number, **{**nothing, **parts})
 
 
 def sequence(tokens: int = 5, **fields: Any) -> NewSequence:
     parts: dict[str, Any] = {
         "slot": 0, "token_ids": ints(*range(tokens)), "generated": 0, "computed": 0,
-        "blocks": ints(0, 1), "sampling": SAMPLING, **fields,
+        "tables": {0: ints(0, 1)}, "sampling": SAMPLING, **fields,
     }  # fmt: skip
     return NewSequence(**parts)
+
+
+def blocks(*numbers: int) -> NewSequence:
+    return sequence(tables={0: ints(*numbers)})
 
 
 def fold(*steps: Step) -> Work:
@@ -80,9 +87,9 @@ def test_blocks_of_the_longest_sequence() -> None:
         (sequence(computed=4), sequence(computed=5), "5 tokens computed"),
         (sequence(generated=5), sequence(generated=6), "6 generated"),
         (sequence(), sequence(sampling=replace(SAMPLING, top_p=1.1)), "top_p must be above 0"),
-        (sequence(blocks=ints(9)), sequence(blocks=ints(10)), "block 10 does not exist"),
-        (sequence(blocks=ints(0)), sequence(blocks=ints(-1)), "does not exist"),
-        (sequence(blocks=ints(*[3] * 8)), sequence(blocks=ints(*[3] * 9)), "has 9 blocks"),
+        (blocks(9), blocks(10), "block 10 does not exist"),
+        (blocks(0), blocks(-1), "does not exist"),
+        (blocks(*[3] * 8), blocks(*[3] * 9), "has 9 blocks"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -105,8 +112,8 @@ def test_stop_token_ids_are_validated() -> None:
 @pytest.mark.parametrize(
     ("name", "end"),
     [
-        ("finished", 4), ("copy_sources", 10), ("copy_destinations", 10), ("new", 4),
-        ("source", 4), ("destination", 4), ("run_slots", 4), ("growth_blocks", 10),
+        ("finished", 4), ("copies.sources", 10), ("copies.destinations", 10), ("new", 4),
+        ("source", 4), ("destination", 4), ("run_slots", 4), ("growth.blocks", 10),
         ("steered_slots", 4), ("steered_tokens", 50),
     ],
 )  # fmt: skip
@@ -117,13 +124,15 @@ def test_numbers_of_slots_blocks_and_tokens(name: str, end: int) -> None:
             return {"new": [sequence(slot=value)]}
         if name in ("source", "destination"):
             ends = {"source": 0, "destination": 1, name: value}
-            return {"forks": [Fork(**ends, blocks=ints(0), seed=0)]}
+            return {"forks": [Fork(**ends, tables={0: ints(0)}, seed=0)]}
         run = {"run_slots": ints(0), "run_tokens": ints(1)}
+        if name == "growth.blocks":
+            return {**run, "growth": [Growth(0, ints(1), one)]}
+        if name.startswith("copies"):
+            blocks = {"sources": ints(0), "destinations": ints(0), name.split(".")[1]: one}
+            return {"copies": [Copies(0, **blocks)]}
         beside: dict[str, dict[str, Any]] = {
-            "copy_sources": {"copy_destinations": ints(0)},
-            "copy_destinations": {"copy_sources": ints(0)},
             "run_slots": {"run_tokens": ints(1)},
-            "growth_blocks": {**run, "growth_counts": ints(1)},
             "steered_slots": {"steered_tokens": ints(0)},
             "steered_tokens": {"steered_slots": ints(0)},
         }  # fmt: skip
@@ -137,16 +146,22 @@ def test_numbers_of_slots_blocks_and_tokens(name: str, end: int) -> None:
 
 
 def test_malformed_steps_are_refused() -> None:
-    entering = [sequence(20, slot=0, blocks=ints(0, 1, 2, 3, 4))]
+    entering = [sequence(20, slot=0, tables={0: ints(0, 1, 2, 3, 4)})]
     runs = {"run_slots": ints(0), "run_tokens": ints(20)}
     assert not fold(step(new=entering, **runs)).faults
     wrong: list[tuple[dict[str, Any], str]] = [
         ({**runs, "run_tokens": ints(21)}, "the step runs 21 tokens"),
         ({**runs, "run_tokens": ints(1, 1)}, "run_slots and run_tokens"),
         ({"run_slots": ints(1, 1), "run_tokens": ints(1, 1)}, "names a slot twice"),
-        ({**runs, "growth_counts": ints(1, 0)}, "growth.counts and run_slots"),
-        ({**runs, "growth_counts": ints(1)}, "growth.blocks is not as long"),
-        ({**runs, "growth_counts": ints(1), "growth_blocks": ints(1, 2)}, "growth.blocks is not"),
+        ({**runs, "growth": [Growth(0, ints(1, 0), ints(1))]}, "growth.counts and run_slots"),
+        ({**runs, "growth": [Growth(0, ints(1), ints())]}, "growth.blocks is not as long"),
+        ({**runs, "growth": [Growth(0, ints(1), ints(1, 2))]}, "growth.blocks is not"),
+        ({"growth": [Growth(0, ints(), ints())] * 2}, "growth names a KV group twice"),
+        ({"growth": [Growth(1, ints(), ints())]}, "names KV group 1; this worker declared 1"),
+        ({"copies": [Copies(2, ints(), ints())]}, "names KV group 2"),
+        ({"copies": [Copies(0, ints(1), ints())]}, "copies.sources and copies.destinations"),
+        ({"new": [sequence(tables={1: ints()})]}, "names KV group 1"),
+        ({"forks": [Fork(0, 1, {3: ints()}, 0)]}, "names KV group 3"),
         ({"steered_slots": ints(0)}, "steered_slots and steered_tokens"),
         ({"number": 1}, "step 1 of epoch 1 came where step 0"),
     ]
@@ -157,9 +172,9 @@ def test_malformed_steps_are_refused() -> None:
 
 def test_run_must_fit_its_tokens_and_blocks() -> None:
     def kinds(tokens: int, count: int, blocks: int, more: int = 0) -> list[FaultKind]:
-        entering = [sequence(tokens, blocks=ints(*range(blocks)))]
-        grown = {"growth_counts": ints(more), "growth_blocks": ints(*range(9, 9 - more, -1))}
-        work = fold(step(new=entering, run_slots=ints(0), run_tokens=ints(count), **grown))
+        entering = [sequence(tokens, tables={0: ints(*range(blocks))})]
+        grown = [Growth(0, ints(more), ints(*range(9, 9 - more, -1)))]
+        work = fold(step(new=entering, run_slots=ints(0), run_tokens=ints(count), growth=grown))
         assert len(work.slots) == (not work.faults)
         return [fault.kind for fault in work.faults]
 
@@ -169,6 +184,45 @@ def test_run_must_fit_its_tokens_and_blocks() -> None:
     assert kinds(9, 9, 2, more=1) == kinds(9, 9, 0, more=3) == []
     assert kinds(17, 17, 4, more=4) == []  # a table of 8
     assert kinds(17, 17, 4, more=5) == broken  # a table of 9: nothing is added
+
+
+WINDOWED = replace(LIMITS, pools=(POOL, KvPool(5, window=6)))
+
+
+def test_every_group_has_blocks_for_a_run() -> None:
+    run = {"run_slots": ints(0), "run_tokens": ints(4)}
+
+    def faults(*tables: Any, growth: tuple[Growth, ...] = ()) -> list[SlotFault]:
+        entering = [sequence(12, computed=4, tables=dict(enumerate(tables)))]
+        return State(WINDOWED).fold(step(new=entering, growth=[*growth], **run)).faults
+
+    more = Growth(1, ints(1), ints(4))
+    assert not faults(ints(1, 2), ints(0, 3))
+    assert not faults(ints(1, 2), ints(0), growth=(more,))
+    for tables, growth in (
+        ((ints(1, 2), ints(0)), ()),
+        ((ints(1), ints(0, 3)), ()),
+        ((ints(1, 2),), ()),
+        ((ints(1), ints(0)), (more,)),
+    ):
+        (fault,) = faults(*tables, growth=growth)
+        assert "its blocks hold" in fault.message
+
+
+def test_blocks_behind_a_window_may_be_any_number() -> None:
+    """Of a window of 6 and blocks of 4: the first is passed by the token at position 9."""
+    for computed, block in ((8, -1), (8, 5)):
+        tables = {0: ints(1, 2, 3), 1: ints(block, 2, 3)}
+        entering = sequence(12, computed=computed, tables=tables)
+        (fault,) = State(WINDOWED).fold(step(new=[entering])).faults
+        assert "does not exist; the pool has 5" in fault.message
+        assert not State(WINDOWED).fold(step(new=[replace(entering, computed=9)])).faults
+    state = State(WINDOWED)
+    state.fold(step(new=[sequence(12, computed=9, tables={0: ints(1, 2, 3), 1: ints(1, 2, 3)})]))
+    fork = Fork(0, 1, {0: ints(1, 2, 3), 1: ints(-1, 2, 3)}, 0)
+    assert not state.fold(step(1, forks=[fork])).faults
+    whole = Fork(0, 1, {0: ints(-1, 2, 3), 1: ints(1, 2, 3)}, 0)
+    assert state.fold(step(2, forks=[whole])).faults
 
 
 def test_impossible_run_error_explains_why() -> None:
@@ -188,12 +242,12 @@ def test_run_of_an_empty_slot_is_one_fault() -> None:
 
 
 def test_fork_of_an_empty_slot_is_one_fault() -> None:
-    fork = Fork(source=1, destination=2, blocks=ints(3), seed=0)
+    fork = Fork(source=1, destination=2, tables={0: ints(3)}, seed=0)
     work = fold(step(forks=[fork]))
     (fault,) = work.faults
     assert not work.forks and not work.writes
     assert fault.slot == 2 and "slot 1, to be forked, holds no sequence" in fault.message
-    long = Fork(source=0, destination=2, blocks=ints(*[3] * 9), seed=0)
+    long = Fork(source=0, destination=2, tables={0: ints(*[3] * 9)}, seed=0)
     (fault,) = fold(step(new=[sequence()], forks=[long])).faults
     assert fault.slot == 2 and "has 9 blocks" in fault.message
 

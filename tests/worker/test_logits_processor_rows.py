@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from penstock.worker.batch.shape import Shape, layout, tensors
-from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import LogitsProcessors, NewSequence, Sampling, Watermark
 from penstock.worker.sampling.limits import MOST_BAD_WORDS, WORD_TOKENS
 from penstock.worker.sampling.logits_processors import DeviceLogitsProcessors
@@ -17,7 +17,7 @@ from penstock_kernels.bad_words import ANY
 from penstock_kernels.process_logits import GENERATED, PROMPT, FloatParam, IntParam
 
 VOCAB, SLOTS = 70, 3
-LIMITS = Limits(SLOTS, 16, 64, 16, 12, VOCAB)
+LIMITS = Limits(SLOTS, 16, 64, 16, (KvPool(12),), VOCAB)
 ALL = LogitsProcessors(
     min_p=0.25, typical_p=0.5, repetition=1.5, frequency=0.75, presence=0.125,
     bias=(np.array([9, 3], np.int32), np.array([2.5, -1], np.float32)),
@@ -32,7 +32,7 @@ def entering(
 ) -> NewSequence:
     known = np.array(ids, np.int32)
     sampling = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64), asked)
-    return NewSequence(slot, known, generated, 0, known[:0], sampling)
+    return NewSequence(slot, known, generated, 0, {}, sampling)
 
 
 def made() -> DeviceLogitsProcessors:

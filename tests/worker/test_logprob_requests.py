@@ -41,7 +41,7 @@ def entering(slot: int, dice: random.Random) -> tuple[NewSequence, Slot]:
     sampling = Sampling(
         0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64), None, found.top, found.prompt_top, found.named
     )
-    new = NewSequence(slot, ids, generated, 0, ids[:0], sampling, request_id=found.request)
+    new = NewSequence(slot, ids, generated, 0, {}, sampling, request_id=found.request)
     return new, found
 
 
@@ -114,6 +114,6 @@ def test_sequences_without_logprobs_are_not_tracked() -> None:
     requests = LogprobRequests(SLOTS, VOCAB)
     new, _ = entering(3, random.Random(0))
     silent = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
-    requests.enter(NewSequence(3, new.token_ids, 0, 0, new.token_ids, silent))
+    requests.enter(NewSequence(3, new.token_ids, 0, 0, {}, silent))
     requests.fork(3, 4)
     assert not requests.slots

@@ -37,7 +37,7 @@ class SequenceLogprobs:
 
 
 class Listener(Driver):
-    """A driver that keeps what is told."""
+    """A driver that keeps the logprobs of replies."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -302,7 +302,7 @@ def test_requested_top_token_is_returned_once(path: Path) -> None:
 
 
 def test_prompt_logprobs_of_the_whole_vocabulary(path: Path) -> None:
-    """Beside a prompt of which few are told, in several chunks, sorted."""
+    """Beside a prompt with few top logprobs; in several chunks, sorted."""
     worker = LocalWorker()
     driver = Listener([worker], worker.load(path, dtype="float64"))
     whole = greedy(prompt(20), 1, prompt_logprobs=WHOLE_VOCABULARY)

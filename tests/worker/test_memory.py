@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from checkpoints import checkpoint_maker
 from driver import Driver, greedy
 from local import LocalWorker, Refused
 from penstock.attention import StepContext
-from penstock.cache import KvGeometry
+from penstock.cache import KvGeometry, KvShape
 from penstock.config import read_config
 from penstock.faults import TooLittleMemory
 from penstock.layers import Build
@@ -25,7 +26,7 @@ from penstock.sampling import SamplingRows
 from penstock.worker.batch.shape import step_sizes
 from penstock.worker.logprobs import PIECE
 from penstock.worker.protocol.messages import to_settings
-from penstock.worker.protocol.settings import MemoryReport
+from penstock.worker.protocol.settings import KvPool, MemoryReport
 from penstock.worker.run.graphs import DeviceCapture
 from penstock.worker.startup import loader, memory
 from penstock.worker.startup.memory import (
@@ -43,7 +44,8 @@ from penstock.worker.startup.memory import (
     slot_bytes,
 )
 
-GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
+GEOMETRY = KvGeometry.of([KvShape(0, 2, 64)] * 4, 16, torch.bfloat16)
+BLOCK_BYTES = 4 * 2 * 2 * 64 * 16 * 2
 CAPACITY = Capacity(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
 ACTIVATIONS = 100 * MIB
 BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
@@ -51,7 +53,7 @@ BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
 
 @pytest.fixture
 def gpu_of_1_gib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device with 624 MiB free, of which 20 are kept for graphs."""
+    """A device with 624 MiB free; 20 of them are kept for graphs."""
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (624 * MIB, 1024 * MIB))
 
@@ -77,9 +79,7 @@ def test_kv_memory_is_the_remaining_gpu_memory() -> None:
     budget = cuda_budget(CAPACITY, GEOMETRY, (0, 0.9), ACTIVATIONS)
     rest = 400 * MIB + ACTIVATIONS + budget.graphs + slot_bytes(CAPACITY, GEOMETRY)
     assert budget.kv == int(1024 * MIB * 0.9) - rest > 0
-    assert budget.blocks(CAPACITY, GEOMETRY) == min(
-        budget.kv // GEOMETRY.block_bytes, 8 * GEOMETRY.blocks_for(2048)
-    )
+    assert budget.blocks(CAPACITY, GEOMETRY) == [min(budget.kv // BLOCK_BYTES, 8 * 128)]
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")
@@ -123,10 +123,12 @@ def test_measuring_steps_store_nothing() -> None:
     assert decodes is not None and decoding.chunks is None and decodes.count == 90
     assert (decodes.slots.tolist(), decodes.kv_len.tolist()) == ([0] * 90, [1] * 90)
     assert decoding.positions.tolist() == [0] * 90
-    for context, table in ((prompts, chunks.tables), (decoding, decodes.tables)):
-        assert context.slot_mapping.tolist() == [-1] * 90
-        assert table.tolist() == [[0] * 3] and table.dtype == torch.int32
-        assert [len(cache) for cache in context.caches] == [1] * GEOMETRY.layers
+    for context in (prompts, decoding):
+        assert len(context.places) == 4
+        for kv in context.places:
+            assert kv.slot_mapping.tolist() == [-1] * 90
+            assert kv.tables.tolist() == [[0] * 3] and kv.tables.dtype == torch.int32
+        assert [len(cache) for cache in context.caches] == [1] * 4
 
 
 def test_measuring_step_covers_all_memory_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,19 +161,66 @@ def test_measuring_step_covers_all_memory_use(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("kv", [127, 128, 500])
 def test_blocks_of_a_budget(kv: int) -> None:
     """At least those of one sequence, at most those of all slots, which leave no block unused."""
-    budget = Budget(0, 0, 0, 0, kv * GEOMETRY.block_bytes + GEOMETRY.block_bytes - 1)
+    budget = Budget(0, 0, 0, 0, kv * BLOCK_BYTES + BLOCK_BYTES - 1)
     if kv < GEOMETRY.blocks_for(2048):
         with pytest.raises(TooLittleMemory, match="lower --max-len to 2032"):
             budget.blocks(CAPACITY, GEOMETRY)
     else:
-        assert budget.blocks(CAPACITY, GEOMETRY) == kv
-        assert budget.blocks(replace(CAPACITY, slots=2), GEOMETRY) == min(kv, 256)
+        assert budget.blocks(CAPACITY, GEOMETRY) == [kv]
+        assert budget.blocks(replace(CAPACITY, slots=2), GEOMETRY) == [min(kv, 256)]
+
+
+WINDOW = 64
+GEMMA = [KvShape(0, 2, 64), *[KvShape(WINDOW, 2, 64)] * 5, KvShape(0, 2, 64)]
+
+
+def test_groups_are_the_kinds_of_layers() -> None:
+    """Of one window and shape each, unlimited ones first, whatever the order of layers."""
+    layers = [KvShape(64, 2, 64), KvShape(0, 2, 64), KvShape(64, 1, 64), KvShape(64, 2, 64)]
+    geometry = KvGeometry.of(layers, 16, torch.float32)
+    assert [(group.shape, group.layers) for group in geometry.groups] == [
+        (KvShape(0, 2, 64), (1,)), (KvShape(64, 1, 64), (2,)), (KvShape(64, 2, 64), (0, 3)),
+    ]  # fmt: skip
+    one = 2 * 64 * 16 * 4
+    assert [geometry.block_bytes(group) for group in geometry.groups] == [2 * one, one, 4 * one]
+    kv = geometry.allocate([3, 4, 5], torch.device("cpu"))
+    assert [cache.shape for cache in kv.caches] == [
+        (5, 2, 2, 16, 64), (3, 2, 2, 16, 64), (4, 2, 1, 16, 64), (5, 2, 2, 16, 64),
+    ]  # fmt: skip
+    assert (kv.group_of, kv.groups) == ((2, 0, 1, 2), 3)
+    assert all(a is b for a, b in zip(kv.caches_of(2), kv.caches[::3], strict=True))
+    scratch = geometry.allocate_scratch(torch.device("cpu"))
+    assert [len(cache) for cache in scratch.caches] == [1] * 4
+    assert scratch.caches[0] is scratch.caches[3] and scratch.group_of == kv.group_of
+
+
+def test_groups_share_memory_by_what_typical_sequences_hold() -> None:
+    """One of full length fits each; of what is left, as many of 8 windows as of the other group."""
+    geometry = KvGeometry.of(GEMMA, 16, torch.bfloat16)
+    capacity = replace(CAPACITY, step_tokens=200, slots=512)
+    full, sliding = (geometry.block_bytes(group) for group in geometry.groups)
+    least = 128, (WINDOW + 200 + 15) // 16 + 2  # with the window, a step and unaligned ends
+    one = least[0] * full + least[1] * sliding
+    typical = 8 * WINDOW // 16, WINDOW // 16 + 1
+    for sequences in (0, 1, 9):
+        kv = one + sequences * (typical[0] * full + typical[1] * sliding)
+        blocks = Budget(0, 0, 0, 0, kv).blocks(capacity, geometry)
+        assert blocks == [a + sequences * b for a, b in zip(least, typical, strict=True)]
+    # A short context is typical: groups are alike then.
+    short = replace(capacity, sequence_tokens=WINDOW)
+    kv = 40 * (full + sliding)
+    assert Budget(0, 0, 0, 0, kv).blocks(short, geometry) == [40, 40]
+    few = replace(capacity, slots=2)
+    assert Budget(0, 0, 0, 0, 1 << 40).blocks(few, geometry) == [2 * 128, 2 * 128]
+    with pytest.raises(TooLittleMemory, match="lower --max-len to 2032"):
+        Budget(0, 0, 0, 0, one - 1).blocks(capacity, geometry)
+    assert cpu_budget(replace(capacity, sequence_tokens=1 << 22), geometry, 0).kv > 512 * MIB
 
 
 def test_kv_memory_of_a_cpu() -> None:
     """What is wanted, or 512 MiB, or one sequence of full length."""
     long = replace(CAPACITY, sequence_tokens=1 << 20)
-    one = GEOMETRY.blocks_for(1 << 20) * GEOMETRY.block_bytes
+    one = GEOMETRY.blocks_for(1 << 20) * BLOCK_BYTES
     assert one > 512 * MIB
     assert cpu_budget(CAPACITY, GEOMETRY, 0).kv == 512 * MIB
     assert cpu_budget(CAPACITY, GEOMETRY, 5).kv == cpu_budget(long, GEOMETRY, 5).kv == 5
@@ -222,7 +271,8 @@ def test_gpu_worker_derives_step_and_slots_from_free_memory(
     config = family(raw).read_config(raw).with_attention(windows)
     request = pb.LoadRequest(model_path="x", memory_fraction=0.5, kv_memory_bytes=7)
     device, asked = torch.device("cuda"), list[object]()
-    build = Build(torch.float32, device, Group(), Methods(Unquantized(torch.float32, device)))
+    methods = Methods(Unquantized(torch.float32, device))
+    build = Build(torch.float32, device, Group(), methods, 512)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"some {device}")
     monkeypatch.setattr(loader.memory, "room_left", lambda given: asked.append(given) or 48 << 30)
     for tokens, slots in ((0, 0), (600, 0), (0, 5), (600, 5)):
@@ -233,14 +283,20 @@ def test_gpu_worker_derives_step_and_slots_from_free_memory(
         assert capacity.step_tokens == (tokens or (8_192 if any(windows) else 16_896))
         assert capacity.slots == (slots or 1_024)
         made.capacity = capacity
-        loaded = made._loaded(Budget(1, 2, 3, 4, 5), 6, 7)
+        blocks = [7, 8][: len(set(windows))]
+        loaded = made._loaded(Budget(1, 2, 3, 4, 5), 6, blocks)
         assert loaded.step_sizes == step_sizes(tokens or 8_192)
-        assert (loaded.window, loaded.device_name) == (24 if all(windows) else 0, "some cuda")
-        kv = 7 * made.geometry.block_bytes
+        assert loaded.device_name == "some cuda"
+        limits, layer = loaded.limits, 2 * 4 * 16 * 16 * 4
+        counts = Counter(windows)
+        assert limits.pools == tuple(
+            KvPool(block, counts[window] * layer, window)
+            for block, window in zip(blocks, sorted(counts), strict=True)
+        )
+        kv = sum(pool.blocks * pool.block_bytes for pool in limits.pools)
         assert loaded.memory == MemoryReport(1, 6, 2, 3, 4, kv)
-        limits = loaded.limits
         assert (limits.slots, limits.step_tokens) == (capacity.slots, capacity.step_tokens)
-        assert (limits.blocks, limits.vocab, limits.sequence_tokens) == (7, 501, 512)
+        assert (limits.vocab, limits.sequence_tokens) == (501, 512)
     assert asked == [(7, 0.5)] * 3
 
 

@@ -29,7 +29,7 @@ from test_tool_call_grammars import (
 )
 
 __all__ = ["compiler"]
-# What the router says of each format, but for its heads.
+# What the router sends for each format, without its heads.
 OPENINGS: dict[str, dict[str, Any]] = {
     "hermes": {"mark": "<tool_call>", "spelt": "<tool_call>"},
     "llama": {"mark": "<|python_tag|>", "at_start": True, "again": ";"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,14 @@ from penstock.worker.batch.shape import (
     step_sizes,
     tensors,
 )
-from penstock.worker.protocol.settings import Limits
-from penstock.worker.protocol.step import Fork, NewSequence, Sampling, Step
+from penstock.worker.protocol.settings import KvPool, Limits
+from penstock.worker.protocol.step import Copies, Fork, NewSequence, Sampling, Step
 from penstock.worker.state import State, Work
 
 SLOTS, BLOCK = 48, 4
+POOLS = KvPool(900), KvPool(900, window=9)
 LIMITS = Limits(
-    slots=SLOTS, step_tokens=400, sequence_tokens=60, block_tokens=BLOCK, blocks=900, vocab=100
+    slots=SLOTS, step_tokens=400, sequence_tokens=60, block_tokens=BLOCK, pools=POOLS, vocab=100
 )  # fmt: skip
 SPARE = SLOTS
 
@@ -39,14 +40,15 @@ def ints(values: Any = ()) -> Any:
 
 
 def step(number: int, **parts: Any) -> Step:
-    nothing: dict[str, Any] = {"new": [], "forks": []}
-    for name in Step.__dataclass_fields__.keys() - {"epoch", "step", "new", "forks", "received"}:
-        nothing[name] = np.zeros(0, np.int64 if name.startswith("copy") else np.int32)
+    nothing: dict[str, Any] = {"new": [], "forks": [], "copies": [], "growth": []}
+    for name in Step.__dataclass_fields__.keys() - {"epoch", "step", "received", *nothing}:
+        nothing[name] = np.zeros(0, np.int32)
     return Step(epoch=1, step=number, **{**nothing, **parts})
 
 
 def entering(slot: int, tokens: int, dice: random.Random) -> NewSequence:
     blocks = ints(range(15 * slot, 15 * slot + 15))
+    tables = {0: blocks, 1: blocks[::-1]}
     stops = np.array([slot, 7], np.int64) if slot % 3 == 0 else np.zeros(0, np.int64)
     sampling = Sampling(
         temperature=dice.choice([0.0, 0.5]), top_k=dice.randrange(9), top_p=0.5 + slot / 100,
@@ -54,7 +56,7 @@ def entering(slot: int, tokens: int, dice: random.Random) -> NewSequence:
     )  # fmt: skip
     ids = ints(dice.randrange(100) for _ in range(tokens))
     computed = dice.randrange(tokens)
-    return NewSequence(slot, ids, 0, computed, blocks, sampling)
+    return NewSequence(slot, ids, 0, computed, tables, sampling)
 
 
 def stepped(runs: list[tuple[int, int, bool]]) -> tuple[State, Step, Work]:
@@ -82,7 +84,7 @@ def packed(state: State, last: Step, work: Work, pad: bool) -> tuple[Packed, dic
     buffer = torch.full((buffer_words(LIMITS),), 123456, dtype=torch.int32)
     found = Packer(state, pad).pack(last, work, buffer.numpy())
     assert found.words <= len(buffer)
-    views = tensors(found.shape, buffer)
+    views = tensors(found.shape, buffer, 2)
     return found, {name: view.tolist() for name, view in views.items()}
 
 
@@ -93,17 +95,20 @@ def filled(values: list[Any], length: int, rest: Any) -> list[Any]:
 def expected(state: State, work: Work, shape: Shape) -> dict[str, Any]:
     """The same, one number at a time."""
     t, d, c, r = shape.tokens, shape.decodes, shape.chunks, shape.samples
-    fields: dict[str, list[Any]] = {n: [] for n in ("id_slot", "position", "kv_slot", "ids")}
+    fields: dict[str, list[Any]] = {
+        n: [] for n in ("id_slot", "position", "kv_slot0", "kv_slot1", "ids")
+    }
     ends, lengths, samples = [], [], []
     for run, (slot, start, count) in enumerate(
         zip(work.slots.tolist(), work.starts.tolist(), work.counts.tolist(), strict=True)
     ):
         for position in range(start, start + count):
-            block = int(state.tables[slot, position // BLOCK])
+            blocks = state.tables.entries[:, slot, position // BLOCK].tolist()
             known = position < state.held[slot]
             fields["id_slot"].append(slot)
             fields["position"].append(position)
-            fields["kv_slot"].append(block * BLOCK + position % BLOCK)
+            for group, block in enumerate(blocks):
+                fields[f"kv_slot{group}"].append(block * BLOCK + position % BLOCK)
             fields["ids"].append(int(state.ids[slot][position]) if known else -1)
         ends.append(len(fields["ids"]))
         lengths.append(start + count)
@@ -117,7 +122,8 @@ def expected(state: State, work: Work, shape: Shape) -> dict[str, Any]:
     fields["chunk_slot"] = filled(work.slots[n:].tolist(), c, SPARE)
     fields["chunk_kv_len"] = filled(lengths[n:], c, 0)
     fields["query_start"] = filled([n, *ends[n:]], c + 1, ends[-1]) if c else []
-    for name, rest in (("id_slot", SPARE), ("position", 0), ("kv_slot", -1), ("ids", -1)):
+    padding = {"id_slot": SPARE, "position": 0, "kv_slot0": -1, "kv_slot1": -1, "ids": -1}
+    for name, rest in padding.items():
         fields[name] = filled(fields[name], t, rest)
     rows: dict[str, list[Any]] = {"sample_slot": [SPARE] * r, "top_p": [1.0] * r}
     for name in ("seed", "sample_position", "sample_row", "top_k", "temperature"):
@@ -151,7 +157,7 @@ def test_packed_step_has_every_input(name: str, pad: bool) -> None:
     padded = pad and bool(work.yielding) and "more" not in name
     found, fields = packed(state, last, work, pad)
     assert found.shape.padded == padded
-    assert fields.keys() == layout(found.shape).keys()
+    assert fields.keys() == layout(found.shape, 2).keys()
     assert fields.pop("end") == []
     assert fields == expected(state, work, found.shape)
     longest = max((chunk for _, chunk, _ in STEPS[name]), default=1) or 1
@@ -170,9 +176,12 @@ def test_packed_step_has_its_writes() -> None:
         state.next_step,
         run_slots=ints([3, 1, 0]),
         run_tokens=ints([2, 1, 1]),
-        forks=[Fork(1, 45, ints([7, 8, 9]), 5)],
-        copy_sources=np.array([4, 5]),
-        copy_destinations=np.array([6, 7]),
+        forks=[Fork(1, 45, {0: ints([7, 8, 9]), 1: ints([3])}, 5)],
+        copies=[
+            Copies(1, np.array([4, 5]), np.array([6, 7])),
+            Copies(0, np.array([8]), np.array([9])),
+            Copies(1, np.array([1]), np.array([2])),
+        ],
         steered_slots=ints([0]),
         steered_tokens=ints([33]),
     )
@@ -180,15 +189,19 @@ def test_packed_step_has_its_writes() -> None:
     for pad in (False, True):
         buffer = np.zeros(buffer_words(LIMITS), np.int32)
         found = Packer(state, pad).pack(last, work, buffer)
-        extras, at, lists = found.extras, layout(found.shape)["end"][0], {}
-        for name in ("writes", "forks", "copies", "steered", "masks"):
-            count = getattr(extras, name)
+        extras, at, lists = found.extras, layout(found.shape, 2)["end"][0], {}
+        whole = asdict(extras)
+        for group, count in enumerate(whole.pop("copies")):
+            whole[f"copies{group}"] = count
+        for name in ("writes", "forks", "copies0", "copies1", "steered", "masks"):
+            count = whole[name]
             lists[name] = buffer[at : at + 2 * count].reshape(2, count).tolist()
             at += 2 * count
         assert at == found.words
-        column = 45 * LIMITS.table_blocks
-        assert lists["writes"] == [[column, column + 1, column + 2], [7, 8, 9]]
-        assert lists["forks"] == [[1], [45]] and lists["copies"] == [[4, 5], [6, 7]]
+        column, other = 45 * LIMITS.table_blocks, (SLOTS + 1 + 45) * LIMITS.table_blocks
+        assert lists["writes"] == [[column, column + 1, column + 2, other], [7, 8, 9, 3]]
+        assert lists["forks"] == [[1], [45]] and lists["copies0"] == [[8], [9]]
+        assert lists["copies1"] == [[4, 5, 1], [6, 7, 2]]
         assert lists["steered"] == [[0], [33]]
         # Stop tokens of slot 3, whose first token this is, not of slot 0, whose third it is.
         rows = dict(zip(work.slots[work.yields].tolist(), found.samples.tolist(), strict=True))
@@ -199,19 +212,27 @@ def test_packed_step_without_writes_ends_with_its_inputs() -> None:
     state, last, work = stepped(DECODES[1:3])
     work.masked.clear()
     found, _ = packed(state, last, work, pad=False)
-    assert found.words == layout(found.shape)["end"][0]
+    assert found.words == layout(found.shape, 2)["end"][0]
 
 
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("shape", [Shape(1, 1, 0, 1), Shape(37, 3, 2, 5), Shape(64, 32, 4, 36)])
-def test_packed_inputs_are_contiguous_and_aligned(shape: Shape) -> None:
-    places = list(layout(shape).values())
+def test_packed_inputs_are_contiguous_and_aligned(shape: Shape, groups: int) -> None:
+    places = list(layout(shape, groups).values())
     assert places[0][0] == 0
     for (at, length), (following, _) in itertools.pairwise(places):
         assert at % ALIGNMENT == 0 and 0 <= following - at - length < ALIGNMENT
     assert places[-1][1] == 0
 
 
-@pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, slots=1024, step_tokens=2048)])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        LIMITS,
+        replace(LIMITS, slots=1024, step_tokens=2048),
+        replace(LIMITS, pools=POOLS[:1], slots=1024, step_tokens=2048),
+    ],
+)
 def test_the_largest_step_fits_the_buffer(limits: Limits) -> None:
     """In both forms: as it is, and padded."""
     slots, most = limits.slots, limits.step_tokens
@@ -222,10 +243,12 @@ def test_the_largest_step_fits_the_buffer(limits: Limits) -> None:
             exact = Shape(decodes + tokens, decodes, chunks, decodes + chunks)
             for shape in (exact, padded or exact):
                 assert shape.samples <= most_samples(limits)
-                left = buffer_words(limits) - layout(shape)["end"][0]
+                groups = len(limits.pools)
+                left = buffer_words(limits) - layout(shape, groups)["end"][0]
                 # All tables anew, each block copied, each slot forked and steered, all stop tokens
                 # masked.
-                pairs = slots * limits.table_blocks + limits.blocks + 2 * slots + slots * 256
+                tables = groups * slots * limits.table_blocks
+                pairs = tables + 900 * groups + 2 * slots + slots * 256
                 assert left >= 2 * pairs
 
 
@@ -261,9 +284,10 @@ def test_samples_every_row_needs_one_sample_per_token() -> None:
 
 def test_padding_uses_only_the_spare_row() -> None:
     shape = Shape(16, 4, 4, 8, padded=True)
-    views = tensors(shape, torch.full((layout(shape)["end"][0],), 7, dtype=torch.int32))
+    buffer = torch.full((layout(shape, 2)["end"][0],), 7, dtype=torch.int32)
+    views = tensors(shape, buffer, 2)
     fill_padding(views, 9)
-    values = {"ids": -1, "kv_slot": -1, "top_p": 1}
+    values = {"ids": -1, "kv_slot0": -1, "kv_slot1": -1, "top_p": 1}
     for name, view in views.items():
-        spare = 9 if name.endswith("_slot") and name != "kv_slot" else 0
+        spare = 9 if name.endswith("_slot") else 0
         assert view.eq(values.get(name, spare)).all(), name

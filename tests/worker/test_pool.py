@@ -34,7 +34,7 @@ def running_compilations(pool: CompilerPool) -> list[CompileRequest]:
 
 
 def until(pool: CompilerPool, count: int) -> list[CompileRequest]:
-    """Waits for so many guides to be compiled at once."""
+    """Waits until `count` grammars are compiled at once."""
     while len(found := running_compilations(pool)) < count:
         time.sleep(0.005)
     return found

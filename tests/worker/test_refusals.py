@@ -1,4 +1,4 @@
-"""What llguidance refuses is told in this project's words, with its place and what to do."""
+"""Refusals by llguidance become messages of this project, with place and remedy."""
 
 from __future__ import annotations
 

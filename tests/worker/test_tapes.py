@@ -19,7 +19,7 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))
 
 
-@pytest.fixture(params=["llama31", "llama-biases", "mistral-window", "qwen2"])
+@pytest.fixture(params=["llama31", "llama-biases", "mistral-window", "qwen2", "qwen2-mixed"])
 def path(request: pytest.FixtureRequest, maker: Any) -> Path:
     return maker(request.param)
 

@@ -40,7 +40,7 @@ DEEP = {
         "$defs": TREE["$defs"],
     },
 }
-# What the router says of each format, but for names and schemas.
+# What the router sends for each format, without names and schemas.
 FORMATS = {
     "hermes": ("", "\n", "", '<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>"),
     "llama": ("", "; ", "", '{"name": "%s", "parameters": ', "}"),
@@ -160,7 +160,7 @@ def test_pattern_refusal_names_the_unsupported_construct(compiler: Compiler) -> 
 
 
 def test_many_tools_do_not_shorten_string_arguments(compiler: Compiler) -> None:
-    """Inside a string no tool is chosen: a call is not ended there for want of tokens for one."""
+    """A call does not end inside a string because tokens for another tool are missing."""
     schemas = {**{f"tool_{index}": CITY for index in range(11)}, "grow": DEEP["grow"]}
     text = wanted("hermes", schemas)
     assert isinstance(compiler.compile(text), llguidance_backend.LlguidanceGrammar)

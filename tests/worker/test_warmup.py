@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from penstock.worker.batch import shape
-from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.startup import warmup
 from penstock.worker.startup.warmup import Warmup, captured_shapes
 from penstock_kernels.linear.tiling import Tiling, tiling
@@ -43,7 +43,7 @@ def test_failure_stops_further_compilation(fails: bool, monkeypatch: pytest.Monk
 
 def test_compiled_shapes_of_a_small_worker() -> None:
     """A short prompt, decodes of one, then what a few sequences can meet, each once."""
-    limits = Limits(3, 64, 64, 16, 12, 100)
+    limits = Limits(3, 64, 64, 16, (KvPool(12),), 100)
     found = [(s.tokens, s.decodes, s.chunks) for s in warmup._compiled(limits)]
     assert found == [(16, 0, 4), (1, 1, 0), (2, 2, 0), (64, 32, 4), (32, 0, 4), (64, 0, 4)]
     captured = [(s.tokens, s.decodes, s.chunks) for s in captured_shapes(limits)]

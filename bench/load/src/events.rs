@@ -45,7 +45,7 @@ enum State {
     Refused,
     /// A line with a chunk's size, or the empty one before it.
     Size,
-    /// So many bytes of a chunk are left.
+    /// The bytes that are left of a chunk.
     Chunk(usize),
     /// A body without chunks, to the end of the connection.
     Whole,

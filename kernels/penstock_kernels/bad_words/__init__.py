@@ -29,7 +29,7 @@ def bad_words(
         of each slot; words [N, M, L] int32, each of 2 tokens at least, L at least 3; recent
         [N, L - 2] int32, ANY where there is no token. A slot with words is in `slots` once.
     Bytes moved: 4 L for each word of the rows.
-    Source: transformers' NoBadWordsLogitsProcessor, of which this is the part for several tokens.
+    Source: transformers' NoBadWordsLogitsProcessor, its part for words of several tokens.
     """
     expect_rank("logits", logits, "S, V")
     expect_rows("logits", logits)

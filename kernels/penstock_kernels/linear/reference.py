@@ -11,7 +11,7 @@ from ..shared import wide
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = False) -> Tensor:
     """See the public function; torch accumulates 16-bit products in float32."""
-    if gated and x.is_cuda:  # for want of kernels: weights in float32 would not fit beside them
+    if gated and x.is_cuda:  # no kernel does this, and float32 weights would not fit beside them
         return act_mul(F.linear(x, weight))
     if gated:
         return act_mul(F.linear(wide(x), wide(weight))).to(x.dtype)

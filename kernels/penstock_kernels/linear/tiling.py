@@ -39,10 +39,10 @@ LARGE = Tiling(groups=2, parts=(128,))
 TALL = Tiling(groups=3, parts=(64, 64))
 NARROW = Tiling(groups=2, parts=(64, 32, 16))
 TILINGS = (LARGE, TALL, NARROW)
-# From so many rows on, a gated product is limited by power, of which large tiles take the least.
+# From this many rows on, power limits a gated product; large tiles take the least.
 MANY_ROWS = 1024
 # Below, what counts is that few programs wait in the last wave, in which each takes its last tile:
-# tiles for up to so many rows. Measured plans of `table` come first, where there are any. Of more
+# (most rows, tiles). Measured plans of `table` come first, where there are any. Of more
 # than 384 rows cuBLAS fills its waves as well.
 FEW_ROWS = ((128, NARROW), (192, TALL), (384, NARROW))
 LEAST_FILLED = 0.8  # of all waves

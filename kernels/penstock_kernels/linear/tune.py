@@ -45,7 +45,7 @@ Variant = tuple[Plan, int, bool, bool, int]  # candidates with equal ones share 
 
 
 class WrongProduct(Exception):
-    """A kernel's result is not the product; the message says of which."""
+    """A kernel's result is not the product; the message names the kernel."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def paged_decode_attention(
     0: all). Whether q is rotated in place is undefined: nobody reads it afterwards.
 
     Args: q [S, Hq, D], k and v [S, Hkv, D], cos_sin, positions [S], slot_mapping [S] and kv_cache
-        as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, of which entries past
+        as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose entries past
         a sequence's end are never read; slots [S] int32, the row of block_tables of each sequence;
         kv_len [S] int32, with the query; 0 marks a padding row: nothing of it is rotated or written
         even if its slot_mapping names a place, which may be another's;

@@ -8,7 +8,7 @@ pair that several programs share, each leaves its part, and who comes last adds 
 order.
 
 The warp group's products have keys, or columns of values, for rows and a group's query heads for
-columns, of which 8 are enough; rows must be 64. With heads for rows most of a product would be
+columns: 8 columns are enough, but rows must be 64. With heads for rows most of a product would be
 padding, which costs power, and so time where a GPU is at its limit: 256 sequences of 1,100 tokens
 took 198 mJ instead of 183, and steps of them for seconds 17.57 ms instead of 16.75 (an 8B model,
 one H200).
@@ -83,7 +83,7 @@ def _copy(
         sequence = gl.where(ended, sequence + 1, sequence)
         base = gl.where(ended, at, base)
     if EARLY:
-        gdc_wait()  # whoever ran before may still read what lies in `out`
+        gdc_wait()  # the kernel before may still read `out`
     L: gl.constexpr = gl.BlockedLayout([8], [32], [1], [0])
     width = kv_heads * GROUP * D
     for row in range(live + gl.program_id(0), sequences, gl.num_programs(0)):

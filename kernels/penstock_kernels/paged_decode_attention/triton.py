@@ -1,8 +1,8 @@
 """Triton kernel of paged_decode_attention: one launch for rotation, write, attention and its sum.
 
-A program takes one (split, sequence, key head) that the tables have room for. Whoever finishes the
-last split of a sequence and head adds up all of them, always in the same order: no sum depends on
-the batch.
+A program takes one (split, sequence, key head) that the tables have room for. The program that
+finishes the last split of a sequence and head sums all of them, always in the same order: no sum
+depends on the batch.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

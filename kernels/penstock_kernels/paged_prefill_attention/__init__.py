@@ -33,7 +33,7 @@ def paged_prefill_attention(
     chunk of a prompt sees what earlier chunks wrote; its own keys are in the cache already.
 
     Args: q [T, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D], Hq a multiple of Hkv;
-        block_tables [N, B] int32, of which entries past a sequence's end are never read; slots [S]
+        block_tables [N, B] int32, whose entries past a sequence's end are never read; slots [S]
         int32, the row of block_tables of each sequence;
         query_start [S + 1] int32, rising; kv_len [S] int32, with the queries;
         max_query: at least the largest n (it sizes the launch);

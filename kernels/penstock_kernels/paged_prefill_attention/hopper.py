@@ -4,7 +4,7 @@ A program takes 128 rows of one sequence and key head, (query, head of the group
 first. One warp copies keys and values, a block of the cache at a time, into a ring of tiles; two
 warp groups take half of the rows each. A group starts the product with the next tile of keys and
 the one with the last tile of values together, and does its softmax while the second one runs. Where
-rows are few, the keys of a long context are split among so many programs that they fill the
+rows are few, the keys of a long context are split among enough programs to fill the
 multiprocessors a whole number of times, or nearly; each leaves its part, and who comes last adds
 them up in their order. How many there are is read on the device: a launch that is replayed knows
 shapes alone.
@@ -45,7 +45,7 @@ def _copy(
     desc, table, rings, bars, plane, last, tiles, blocks,
     BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The copying warp: so many tiles, from `last` down."""
+    """The copying warp: copies the tiles from `last` down."""
     full_keys, empty_keys = bars[0]
     full_values, empty_values = bars[1]
     heads, head, nowhere = plane
@@ -289,7 +289,7 @@ def launch(
         return False
     most = SEQUENCES.value
     splits = most_splits(q, kv_cache.shape[2])
-    outs = (out, out, out, out)  # whoever splits nothing needs no more
+    outs = (out, out, out, out)  # without splits no more is needed
     if splits > 1:
         outs = (
             out,

@@ -22,7 +22,7 @@ MOST_TOKENS = 2048  # of a launch that splits
 
 @gluon.jit
 def splits_of(items, tiles, PROGRAMS: gl.constexpr, SPLITS: gl.constexpr):
-    """How many programs share the keys of an item, which are so many tiles or fewer: what ends
+    """How many programs share the keys of an item, at most `tiles` tiles: the number that ends
     first, counted in the time that a tile takes, where PROGRAMS run at once."""
     used = gl.minimum(items, 1)  # 1, as what the loop may replace
     least = gl.cdiv(items, PROGRAMS) * (tiles + SETUP)

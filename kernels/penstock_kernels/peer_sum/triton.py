@@ -293,7 +293,7 @@ def one_shot_join(
 ):
     """Each rank sends its rows to all others; everyone has all of them side by side in `out`.
 
-    A row of `words` is cut into pieces of BLOCK, of which a program has `span` at most. In a slot:
+    A row of `words` is cut into pieces of BLOCK; a program has `span` of them at most. In a slot:
     the pieces of the first other rank, those of the second, ...
     """
     channel = tl.program_id(0)

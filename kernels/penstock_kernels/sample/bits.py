@@ -22,7 +22,7 @@ def ordered(x):
 @triton.jit
 def logit_of(key):
     """The float32 that `ordered` gives this key, so that comparing floats does what comparing keys
-    would, but for NaN; -inf or inf where the key is beyond that of all floats."""
+    would, except for NaN; -inf or inf where the key is beyond that of all floats."""
     bits = tl.where(key >> 31 == 1, key ^ 0x80000000, key ^ 0xFFFFFFFF)
     inside = tl.where(key < 0xFF800000, bits.to(tl.float32, bitcast=True), float("inf"))
     return tl.where(key > 0x007FFFFF, inside, float("-inf"))

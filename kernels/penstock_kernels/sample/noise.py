@@ -12,7 +12,7 @@ def _signed(bits: int) -> int:
 
 
 STEP = _signed(0x9E3779B97F4A7C15)
-GROUP = 4096  # tokens with ids next to each other, of which a draw takes one group first
+GROUP = 4096  # tokens with adjacent ids; a draw first chooses one group
 GROUPS = 1 << 32
 MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 

@@ -1,4 +1,4 @@
-"""Triton: what a row keeps, by passes over it: for rows of which too much is kept for a list.
+"""Triton: what a row keeps, by passes over it, for rows that keep too much for a list.
 
 The search for a threshold first looks only at the two largest logits of each lane of a pass over
 the row, which are in registers. A pass over the row then tells whether what it found is right for

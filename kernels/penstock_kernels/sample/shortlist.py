@@ -81,8 +81,8 @@ def _bound(groups, target):
 
 @triton.jit
 def _gather(x, places, bound, listed):
-    """Lists the places in the part, [LANES, steps] as the logits x, of what reaches a bound but for
-    logits -inf, lane by lane, if there is room; their number."""
+    """Lists the places in the part, [LANES, steps] as the logits x, of logits above -inf that reach
+    a bound, lane by lane, if there is room. Returns their number."""
     reaches = x >= tl.maximum(logit_of(bound), LEAST)
     numbers = tl.sum(reaches.to(tl.int32), 1)
     number = tl.sum(numbers)

@@ -1,9 +1,9 @@
 """Triton kernels of sample: one that weighs all tiles of all rows, and one that chooses in a row.
 
 Of a row whose filters may drop tokens, a program of the first kernel lists the largest logits of a
-part, and the second finds among few listed tokens what is kept (`shortlist`). A row of which more
-is listed is left to a third kernel, with more warps, and one of which more is kept than is listed
-to passes over the row there (`passes`).
+part, and the second finds among few listed tokens what is kept (`shortlist`). A third
+kernel with more warps handles rows with longer lists; rows that keep more than is listed go through
+passes over the row there (`passes`).
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -28,7 +28,7 @@ CHOICE_WARPS = 8
 # busy, and fewer registers would not hold what these two add up.
 TILE_REGISTERS = {False: 64, True: 80}
 
-# Lists that few warps search: of so many tokens in all, or so many of each part.
+# Most tokens of a list that few warps search: in all, and of each part.
 FEW_IN_ALL, FEW_OF_A_PART = 1024, 32
 # Tiles whose masses are added up together, of few listed tokens and of many.
 FEW_CHUNK, MANY_CHUNK = 8, 4
@@ -81,7 +81,7 @@ def _weigh(
     TILE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Fields of a tile, or of a part of a filtered row, of which a list is made as well."""
+    """Fields of a tile, or of a part of a filtered row, for which it also makes a list."""
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()

@@ -26,7 +26,7 @@ def _case(size: Size, kind: str, shape: Rows) -> Case:
         logits = 3 * torch.randn(rows, vocabulary + 5, device=device)
         logits[:, 1::7] = -torch.inf
         logits[:, 3:10] = logits[:, 2:3]  # ties
-        logits[0, ::2] = 9.0  # more equal largest ones than are told, in every tile
+        logits[0, ::2] = 9.0  # in every tile more equal maxima than are returned
         if not alternatives:
             logits[1:2, 40] = torch.nan
             logits[2:3] = -torch.inf

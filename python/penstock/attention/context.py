@@ -9,6 +9,18 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class KvPlaces:
+    """Where the layers of one KV group read and write keys and values.
+
+    Tables list blocks by position from 0 on. Entries before a group's window may name blocks of
+    other sequences: kernels do not read them.
+    """
+
+    tables: Tensor  # [table rows, blocks] int32: of all slots, not only of the step's
+    slot_mapping: Tensor  # [T] int32: block * block_tokens + offset; -1 = a padded row
+
+
+@dataclass(frozen=True)
 class Decodes:
     """The sequences that run one token: the first rows of the step.
 
@@ -16,8 +28,7 @@ class Decodes:
     """
 
     count: int
-    tables: Tensor  # [table rows, blocks] int32: of all slots, not only of these
-    slots: Tensor  # [count] int32: each sequence's row of `tables`
+    slots: Tensor  # [count] int32: each sequence's row of its tables
     kv_len: Tensor  # [count] int32, this step's token included
 
 
@@ -25,8 +36,7 @@ class Decodes:
 class Chunks:
     """The sequences that run several tokens: all rows after the last decode."""
 
-    tables: Tensor  # as of Decodes
-    slots: Tensor  # [count] int32: each sequence's row of `tables`
+    slots: Tensor  # [count] int32: each sequence's row of its tables
     query_start: Tensor  # [count + 1] int32, rows of the step
     kv_len: Tensor  # [count] int32, this step's tokens included
     max_query: int  # longest chunk
@@ -37,7 +47,7 @@ class StepContext:
     """Built by the worker for each step; read by layers."""
 
     positions: Tensor  # [T] int32
-    slot_mapping: Tensor  # [T] int32: block * block_tokens + offset; -1 = a padded row
-    caches: Sequence[Tensor]  # per layer [blocks, 2, kv_heads, block_tokens, head_dim]
+    places: Sequence[KvPlaces]  # of each layer: those of its KV group
+    caches: Sequence[Tensor]  # of each layer [blocks, 2, kv_heads, block_tokens, head_dim]
     decodes: Decodes | None
     chunks: Chunks | None

@@ -46,8 +46,9 @@ def _decode(
     rows: Decodes,
     out: Tensor | None,
 ) -> Tensor:
-    places = context.positions[: rows.count], context.slot_mapping[: rows.count]
-    cache, memory = context.caches[layer.index], (rows.tables, rows.slots, rows.kv_len)
+    kv, cache = context.places[layer.index], context.caches[layer.index]
+    places = context.positions[: rows.count], kv.slot_mapping[: rows.count]
+    memory = kv.tables, rows.slots, rows.kv_len
     rule = layer.scale, layer.window, out
     return paged_decode_attention(
         *(*qkv, layer.cos_sin, *places, cache, *memory, *rule),
@@ -63,12 +64,13 @@ def _prefill(
     rows: Chunks,
     out: Tensor,
 ) -> None:
-    places, cache = (context.positions, context.slot_mapping), context.caches[layer.index]
+    kv, cache = context.places[layer.index], context.caches[layer.index]
+    places = context.positions, kv.slot_mapping
     rope_kv_write(*qkv, layer.cos_sin, *places, cache, rows.query_start)
     paged_prefill_attention(
         qkv[0],
         cache,
-        rows.tables,
+        kv.tables,
         rows.slots,
         rows.query_start,
         rows.kv_len,

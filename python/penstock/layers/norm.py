@@ -121,7 +121,7 @@ class FullWidthNorm(RmsNorm):
 
 
 def qk_norm_of(build: Build, spec: QkNorm, heads: int, head_dim: int) -> HeadNorm | FullWidthNorm:
-    """The norm of queries or of keys, of which the whole model has `heads` heads."""
+    """The norm of queries or of keys. `heads`: their number in the whole model."""
     if spec.width is QkNormWidth.HEAD:
         return HeadNorm(build, head_dim, spec.norm)
     return FullWidthNorm(build, heads * head_dim, spec.norm)

@@ -1,7 +1,7 @@
 """`python -m penstock.worker --socket PATH --rank R`: serves one shard until its lease ends.
 
 Everything else arrives by Load. The lease is standard input: at its end the process exits, so that
-no worker outlives whoever started it.
+no worker outlives the process that started it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ PIECE = 128
 # Alternatives that are sought one by one; more are sorted.
 MOST_SOUGHT = 20
 
-# The same where the whole vocabulary is told, which is sorted: 12 MiB of places for 128k words.
+# The same for the whole vocabulary, which is sorted: 12 MiB of indices for 128k tokens.
 WHOLE_PIECE = 8
 
 TopLogprobsTensors = tuple[Tensor, Tensor, Tensor, Tensor]  # as top_logprobs returns it
@@ -70,7 +70,7 @@ class LogprobRequests:
         self.slots: set[int] = set()
         self.top = np.zeros(slots, np.int32)
         self.token_ids: dict[int, Ints] = {}
-        # Tokens of the prompt that is told of; 0 = none is.
+        # Tokens of the prompt whose logprobs are requested; 0 = none.
         self.prompt = np.zeros(slots, np.int32)
         self.prompt_top = np.zeros(slots, np.int32)
         self.request = np.zeros(slots, np.uint64)
@@ -91,7 +91,7 @@ class LogprobRequests:
             self.prompt_top[slot] = min(sampling.prompt_logprobs, self.vocab)
 
     def fork(self, source: int, slot: int) -> None:
-        """`slot` asks as `source` does, but for the prompt, of which one tells."""
+        """`slot` gets the options of `source`, but no prompt logprobs, which one sequence has."""
         if source in self.slots and (self.top[source] or source in self.token_ids):
             self.slots.add(slot)
             self.top[slot] = self.top[source]
@@ -229,7 +229,7 @@ class LogprobCollector:
             self._add_token_ids(outcome.top_logprobs, asks, rows)
 
     def _add_token_ids(self, tops: TopLogprobs, asks: Bools, rows: Longs) -> None:
-        """Puts the tokens named behind the likeliest of each token, but for those among them."""
+        """Appends the requested ids to the top logprobs of each token, without duplicates."""
         assert self.token_id_logprobs is not None
         values = self.token_id_logprobs.tolist()
         ends = np.cumsum([len(ids) for ids in self.requests.token_ids]).tolist()

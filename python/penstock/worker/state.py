@@ -1,12 +1,13 @@
 """The worker's state: a pure fold of step requests over slots. No device, no clock.
 
-A sequence in a slot has `known` tokens, of which the KV of `computed` is in its blocks. A run of n
+A sequence in a slot has `known` tokens; the KV of the first `computed` is in its blocks. A run of n
 tokens computes positions computed .. computed + n - 1. A run that reaches the last known token
 yields one more; its id stays on the device, so that the next run needs no id from anyone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,15 +30,7 @@ from penstock.worker.protocol.step import (
     Step,
 )
 from penstock.worker.sampling.limits import sampling_error
-
-
-@dataclass
-class TableWrite:
-    """Blocks that enter a slot's table from `column` on."""
-
-    slot: int
-    column: int
-    blocks: Ints
+from penstock.worker.tables import BlockTables, TableWrite
 
 
 @dataclass
@@ -90,8 +83,7 @@ class State:
         self.known = np.zeros(n, np.int32)
         self.computed = np.zeros(n, np.int32)
         self.generated = np.zeros(n, np.int32)
-        self.blocks = np.zeros(n, np.int32)  # of each table, in use
-        self.tables = np.zeros((n, limits.table_blocks), np.int32)
+        self.tables = BlockTables(limits)
         self.temperature = np.zeros(n, np.float32)
         self.top_k = np.zeros(n, np.int32)
         self.top_p = np.ones(n, np.float32)
@@ -128,7 +120,7 @@ class State:
         entries = [new for new in step.new if self._enter_logits_processors(new)]
         forks = [(f.source, f.destination) for f in step.forks if self._fork(f, writes, faults)]
         self._steer(step)
-        self._grow(step, writes)
+        writes += self.tables.grow(step, self.active)
         work = self._run(step, faults)
         work.writes, work.forks = writes, forks
         work.processor_entries, work.processor_forks = (
@@ -167,10 +159,6 @@ class State:
             )
         if len(runs) != len(step.run_tokens):
             raise BadStep("run_slots and run_tokens differ in length")
-        if len(step.growth_counts) not in (0, len(runs)):
-            raise BadStep("growth.counts and run_slots differ in length")
-        if len(step.growth_counts) and step.growth_counts.sum() != len(step.growth_blocks):
-            raise BadStep("growth.blocks is not as long as its counts say")
         if len(step.steered_slots) != len(step.steered_tokens):
             raise BadStep("steered_slots and steered_tokens differ in length")
         if step.run_tokens.sum() > self.limits.step_tokens:
@@ -178,22 +166,25 @@ class State:
                 f"the step runs {step.run_tokens.sum()} tokens; Loaded.max_step_tokens is "
                 f"{self.limits.step_tokens}"
             )
+        self.tables.check(step)
         self._check_ids(step)
         self.next_step += 1
 
     def _check_ids(self, step: Step) -> None:
-        for what, ids, end in (
+        blocks = [pool.blocks for pool in self.limits.pools]
+        numbered: list[tuple[str, Sequence[int] | Ints | Longs, int]] = [
             ("run_slots", step.run_slots, self.limits.slots),
             ("finished", step.finished, self.limits.slots),
             ("new.slot", [s.slot for s in step.new], self.limits.slots),
             ("forks.source", [f.source for f in step.forks], self.limits.slots),
             ("forks.destination", [f.destination for f in step.forks], self.limits.slots),
-            ("copies.sources", step.copy_sources, self.limits.blocks),
-            ("copies.destinations", step.copy_destinations, self.limits.blocks),
-            ("growth.blocks", step.growth_blocks, self.limits.blocks),
+            *(("copies.sources", c.sources, blocks[c.group]) for c in step.copies),
+            *(("copies.destinations", c.destinations, blocks[c.group]) for c in step.copies),
+            *(("growth.blocks", growth.blocks, blocks[growth.group]) for growth in step.growth),
             ("steered_slots", step.steered_slots, self.limits.slots),
             ("steered_tokens", step.steered_tokens, self.limits.vocab),
-        ):
+        ]
+        for what, ids, end in numbered:
             if not len(ids):
                 continue
             numbers = np.asarray(ids)
@@ -225,7 +216,7 @@ class State:
         self.stop_ids[slot] = sampling.stop_token_ids
         if new.matcher is not None:
             self.matchers[slot] = new.matcher
-        self._set_table(slot, new.blocks, writes)
+        writes += self.tables.set(slot, new.tables)
         self.logprob_requests.enter(new)
 
     def _enter_logits_processors(self, new: NewSequence) -> bool:
@@ -254,23 +245,13 @@ class State:
                 f"{new.computed} tokens computed and {new.generated} generated do not fit "
                 f"a sequence of {len(ids)}"
             )
-        return sampling_error(new.sampling, limits.vocab) or self._table_error(new.blocks)
-
-    def _table_error(self, blocks: Ints) -> str | None:
-        if len(blocks) > self.limits.table_blocks:
-            return f"a table has {len(blocks)} blocks; at most {self.limits.table_blocks} fit"
-        if len(blocks) and not 0 <= blocks.min() <= blocks.max() < self.limits.blocks:
-            return f"block {blocks.max()} does not exist; the pool has {self.limits.blocks}"
-        return None
-
-    def _set_table(self, slot: int, blocks: Ints, writes: list[TableWrite]) -> None:
-        self.tables[slot, : len(blocks)] = blocks
-        self.blocks[slot] = len(blocks)
-        writes.append(TableWrite(slot, 0, blocks))
+        return sampling_error(new.sampling, limits.vocab) or self.tables.error(
+            new.tables, new.computed
+        )
 
     def _fork(self, fork: Fork, writes: list[TableWrite], faults: list[SlotFault]) -> bool:
         source, slot = fork.source, fork.destination
-        error = self._table_error(fork.blocks)
+        error = self.tables.error(fork.tables, int(self.computed[source]))
         if not self.active[source]:
             error = f"slot {source}, to be forked, holds no sequence"
         self.active[slot] = error is None
@@ -285,7 +266,7 @@ class State:
         if source in self.matchers:
             self.matchers[slot] = self.matchers[source].copy()
         self.logprob_requests.fork(source, slot)
-        self._set_table(slot, fork.blocks, writes)
+        writes += self.tables.set(slot, fork.tables)
         return True
 
     def _steer(self, step: Step) -> None:
@@ -294,23 +275,11 @@ class State:
             if self.held[slot] == self.known[slot] > 0:
                 self.ids[slot] = np.append(self.ids[slot][: self.held[slot] - 1], token)
 
-    def _grow(self, step: Step, writes: list[TableWrite]) -> None:
-        start = 0
-        for run in step.growth_counts.nonzero()[0]:
-            slot, count = step.run_slots[run], step.growth_counts[run]
-            blocks = step.growth_blocks[start : start + count]
-            start += count
-            column = self.blocks[slot]
-            if self.active[slot] and column + count <= self.limits.table_blocks:
-                self.tables[slot, column : column + count] = blocks
-                self.blocks[slot] += count
-                writes.append(TableWrite(int(slot), int(column), blocks))
-
     def _run(self, step: Step, faults: list[SlotFault]) -> Work:
         slots, counts = step.run_slots, step.run_tokens
         ends = self.computed[slots] + counts
         fits = self.active[slots] & (counts > 0) & (ends <= self.known[slots])
-        fits &= ends <= self.blocks[slots] * self.limits.block_tokens
+        fits &= ends <= self.tables.room(slots)
         if np.count_nonzero(fits) < len(fits):
             failed = {fault.slot for fault in faults}
             faults += self._run_faults(slots[~fits], counts[~fits], failed)
@@ -341,8 +310,8 @@ class State:
     def _run_faults(self, slots: Ints, counts: Ints, failed: set[int]) -> list[SlotFault]:
         """Why these runs cannot be; a slot that failed already is passed over in silence."""
         faults = []
-        for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
-            room = self.blocks[slot] * self.limits.block_tokens
+        rooms = self.tables.room(slots).tolist()
+        for slot, count, room in zip(slots.tolist(), counts.tolist(), rooms, strict=True):
             message = (
                 f"slot {slot} cannot run {count} tokens: {self.computed[slot]} of "
                 f"{self.known[slot]} tokens are computed and its blocks hold {room}"

@@ -303,6 +303,29 @@ fn impossible_or_low_ranked_continuations_are_not_results() {
     assert_eq!(run(beam, 2, low), (vec![vec![5, 5], vec![5, 6]], 2));
     let nothing: &[_] = &[(5, f32::NEG_INFINITY), (0, f32::NEG_INFINITY)];
     assert_eq!(run(beam, 2, nothing), (vec![], 1));
+    // Had the end token counted in second place, one result would have been enough.
+    let greedy = BeamParameters {
+        width: 1,
+        early_stopping: EarlyStopping::WhenFull,
+        ..beam
+    };
+    let close = &[(5, -1.0), (0, -1.1)];
+    assert_eq!(run(greedy, 3, close), (vec![vec![5, 5, 5]], 3));
+}
+
+#[test]
+fn results_have_top_logprobs_only_on_request() {
+    for (count, expected) in [(0, vec![]), (1, vec![next(&MODEL[..1])])] {
+        let beam = BeamParameters {
+            width: 1,
+            length_penalty: 1.0,
+            early_stopping: EarlyStopping::Never,
+            top_logprobs: count,
+        };
+        let mut search = BeamSearch::new(&request(beam, 1), id(0)).unwrap();
+        let found = search.take(id(0), next(MODEL), |_, _| vec![]).unwrap();
+        assert_eq!(found[0].top_logprobs, expected);
+    }
 }
 
 #[test]

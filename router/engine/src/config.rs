@@ -113,7 +113,6 @@ impl RestartPolicy {
 
 /// Combines the settings and the workers' limits into the scheduler's configuration.
 pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> SchedulerConfig {
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     SchedulerConfig {
         groups: loaded.kv_groups.clone(),
         max_slots: loaded.max_slots,
@@ -131,6 +130,11 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
         aging: micros(config.aging),
         decode_reads: decode_reads(loaded),
     }
+}
+
+/// Returns whole microseconds, the scheduler's unit of time.
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Returns the bytes that a decode step reads on a rank: the weights, and per token of context.

@@ -18,6 +18,7 @@ use penstock_scheduler::{
 
 use super::{
     EngineMetrics,
+    config::micros,
     event_router::EventBatch,
     metrics::StepFacts,
     records::{
@@ -363,10 +364,6 @@ pub(super) fn unavailable(reason: String) -> SubmitError {
         reason,
         retry_after: RETRY.0,
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Returns the candidates for the next token of a beam search's sequence, if the worker sent them.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use penstock_scheduler::{
-    Scheduler, Snapshot,
+    Scheduler,
     config::ConfigError,
     ids::{Epoch, RequestId},
     request::AddError,
@@ -128,13 +128,7 @@ impl Core {
     /// Publishes the scheduler's metrics.
     pub(super) fn publish_metrics(&mut self) {
         self.published_at = Instant::now();
-        let (now, earlier) = (self.scheduler.snapshot(), self.earlier);
-        self.published = Snapshot {
-            prefix_hit_tokens: now.prefix_hit_tokens + earlier.prefix_hit_tokens,
-            preemptions: now.preemptions + earlier.preemptions,
-            recomputed_tokens: now.recomputed_tokens + earlier.recomputed_tokens,
-            ..now
-        };
+        self.published = self.scheduler.snapshot().continuing(&self.earlier);
         self.metrics.observe(&self.published);
     }
 

@@ -238,7 +238,7 @@ impl Scheduler {
         })
     }
 
-    /// Settles the blocks of several sequences in passes, each of which overlaps its cache misses:
+    /// Settles the blocks of several sequences in passes, so that the cache misses of a pass overlap:
     /// the ends of their lists, the buckets of their blocks' keys, then the work.
     fn settle_together(&mut self, keys: &[SequenceKey]) {
         for &key in keys {

@@ -32,6 +32,19 @@ pub struct Snapshot {
     pub recomputed_tokens: u64,
 }
 
+impl Snapshot {
+    /// Adds the counts since the start of an `earlier` scheduler, which this one replaces.
+    #[must_use]
+    pub fn continuing(self, earlier: &Self) -> Self {
+        Self {
+            prefix_hit_tokens: self.prefix_hit_tokens + earlier.prefix_hit_tokens,
+            preemptions: self.preemptions + earlier.preemptions,
+            recomputed_tokens: self.recomputed_tokens + earlier.recomputed_tokens,
+            ..self
+        }
+    }
+}
+
 impl Scheduler {
     /// Returns counts for metrics. Takes time proportional to the number of running sequences.
     #[must_use]
@@ -85,5 +98,24 @@ impl Scheduler {
         full.add_prompt(0, self.config.max_step_tokens);
         let each = self.cost.predict(full).unwrap_or(0.0) / step;
         starts.max((each * tokens as f64) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_since_the_start_continue_and_others_do_not() {
+        let totals = |prefix_hit_tokens, preemptions, recomputed_tokens, waiting| Snapshot {
+            prefix_hit_tokens,
+            preemptions,
+            recomputed_tokens,
+            waiting,
+            ..Snapshot::default()
+        };
+        let earlier = totals(30, 4, 500, 6);
+        let sum = totals(31, 6, 503, 7);
+        assert_eq!(totals(1, 2, 3, 7).continuing(&earlier), sum);
     }
 }

@@ -54,7 +54,7 @@ pub struct Cost {
 pub struct Eos {
     /// Its id; no other way leads to it.
     pub id: u32,
-    /// One token in so many is it; 0 = none.
+    /// The interval of tokens at which it is sampled; 0 = never.
     pub every: u64,
 }
 

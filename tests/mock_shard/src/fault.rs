@@ -21,7 +21,7 @@ pub enum Fault {
     RefusePrepare(String),
     /// No Prepare is ever answered.
     HangPrepare,
-    /// The likeliest tokens are left out, whoever asks for them.
+    /// Top logprobs are left out of all replies.
     OmitLogprobs,
     /// Load fails with this text.
     LoadError(String),

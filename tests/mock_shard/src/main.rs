@@ -45,7 +45,7 @@ struct Arguments {
     #[arg(long, default_value_t = Geometry::default().vocab,
           value_parser = clap::value_parser!(u32).range(2..))]
     vocab: u32,
-    /// One token in so many ends the answer; 0 = none.
+    /// The interval of tokens at which an answer ends; 0 = never.
     #[arg(long, default_value_t = 0)]
     eos_every: u64,
     /// The token that ends an answer.

@@ -19,7 +19,7 @@ pub(crate) struct Sequence {
     pub(crate) vocab: u32,
     /// Whose tokens these are.
     pub(crate) request: u64,
-    /// The prompt's tokens, if something is told of them.
+    /// The prompt's tokens, if their logprobs are requested.
     pub(crate) prompt: Vec<u32>,
     /// Set by a scripted fault: every further run fails too.
     pub(crate) failed: Option<Kind>,

@@ -19,7 +19,7 @@ use crate::{Fault, MockConfig, fold::State};
 /// Steps that wait for the pretended device: more than any router sends ahead.
 const AHEAD: usize = 64;
 
-/// What the worker's end looks like to whoever runs it.
+/// How the worker ended, for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// It serves.

@@ -12,6 +12,7 @@ from penstock.worker.batch.shape import (
     MIXED_DECODES,
     TOKENS,
     Shape,
+    kv_slot,
     layout,
     padded_decodes,
     padded_shape,
@@ -28,7 +29,7 @@ class Extras:
 
     writes: int
     forks: int
-    copies: int
+    copies: tuple[int, ...]  # by KV group
     steered: int
     masks: int
 
@@ -52,11 +53,12 @@ def buffer_words(limits: Limits) -> int:
     """Words that the largest possible step needs."""
     rows = most_samples(limits)
     largest = Shape(max(limits.step_tokens, TOKENS[-1]) + rows, rows, rows, rows)
-    writes = 2 * 2 * limits.slots * limits.table_blocks + 2 * limits.step_tokens
-    forks_and_copies = 2 * limits.slots + 2 * limits.blocks
+    groups = len(limits.pools)
+    writes = groups * (2 * 2 * limits.slots * limits.table_blocks + 2 * limits.step_tokens)
+    forks_and_copies = 2 * limits.slots + 2 * sum(pool.blocks for pool in limits.pools)
     steered = 2 * limits.slots
     masks = 2 * limits.slots * MOST_STOP_IDS
-    return layout(largest)["end"][0] + writes + forks_and_copies + steered + masks
+    return layout(largest, groups)["end"][0] + writes + forks_and_copies + steered + masks
 
 
 class Packer:
@@ -68,6 +70,7 @@ class Packer:
     def __init__(self, state: State, pad: bool) -> None:
         self.state = state
         self.pad = pad
+        self.groups = len(state.limits.pools)
         self.spare = state.limits.slots  # the row of device state that padding reads and writes
 
     def shape(self, work: Work) -> Shape:
@@ -84,12 +87,12 @@ class Packer:
     def pack(self, step: Step, work: Work, buffer: Ints) -> Packed:
         """Fills `buffer` [words] int32."""
         shape = self.shape(work)
-        fields = {n: buffer[at : at + length] for n, (at, length) in layout(shape).items()}
+        places = layout(shape, self.groups)
+        fields = {n: buffer[at : at + length] for n, (at, length) in places.items()}
         self._tokens(work, fields)
         self._sequences(work, fields)
         samples = self._samples(work, fields, shape)
-        at = layout(shape)["end"][0]
-        extras, end = self._extras(step, work, samples, buffer, at)
+        extras, end = self._extras(step, work, samples, buffer, places["end"][0])
         return Packed(shape, samples, extras, end)
 
     def _tokens(self, work: Work, fields: dict[str, Ints]) -> None:
@@ -100,10 +103,12 @@ class Packer:
             firsts = (work.starts - ends + work.counts).repeat(work.counts)
             positions = firsts + np.arange(len(slots))
         block_tokens = state.limits.block_tokens
-        blocks = state.tables[slots, positions // block_tokens]
+        columns, offsets = positions // block_tokens, positions % block_tokens
+        for group, tables in enumerate(state.tables.entries):
+            places = tables[slots, columns] * block_tokens + offsets
+            _fill(fields[kv_slot(group)], places, -1)
         _fill(fields["id_slot"], slots, self.spare)
         _fill(fields["position"], positions, 0)
-        _fill(fields["kv_slot"], blocks * block_tokens + positions % block_tokens, -1)
         ids = fields["ids"]
         ids[:] = -1
         for run in (work.starts < state.held[work.slots]).nonzero()[0]:
@@ -142,18 +147,26 @@ class Packer:
     def _extras(
         self, step: Step, work: Work, samples: Longs, buffer: Ints, at: int
     ) -> tuple[Extras, int]:
-        """Pairs of equally long lists: (table place, block), twice (source, destination), (slot,
-        id), (row, id)."""
-        copies, steered = len(step.copy_sources), len(step.steered_slots)
-        if not (work.writes or work.forks or copies or steered or work.masked):
-            return Extras(0, 0, 0, 0, 0), at
-        width = self.state.limits.table_blocks
-        places = [w.slot * width + w.column + np.arange(len(w.blocks)) for w in work.writes]
+        """Pairs of equally long lists: (table place, block), (source, destination) of forks and of
+        each KV group's copies, (slot, id), (row, id)."""
+        steered, groups = len(step.steered_slots), range(self.groups)
+        if not (work.writes or work.forks or step.copies or steered or work.masked):
+            return Extras(0, 0, (0,) * self.groups, 0, 0), at
+        rows, width = self.spare + 1, self.state.limits.table_blocks
+        firsts = [((w.group * rows + w.slot) * width + w.column) for w in work.writes]
+        places = [
+            first + np.arange(len(write.blocks))
+            for first, write in zip(firsts, work.writes, strict=True)
+        ]
         row_of = dict(zip(work.yields.nonzero()[0].tolist(), samples.tolist(), strict=True))
+        copies = [[some for some in step.copies if some.group == group] for group in groups]
         pairs = (
             (_joined(places), _joined([w.blocks for w in work.writes])),
             (np.array([f[0] for f in work.forks]), np.array([f[1] for f in work.forks])),
-            (step.copy_sources, step.copy_destinations),
+            *(
+                (_joined([c.sources for c in some]), _joined([c.destinations for c in some]))
+                for some in copies
+            ),
             (step.steered_slots, step.steered_tokens),
             (
                 _joined([np.full(len(ids), row_of[run]) for run, ids in work.masked]),
@@ -164,7 +177,8 @@ class Packer:
             for values in pair:
                 buffer[at : at + len(values)] = values
                 at += len(values)
-        return Extras(*(len(first) for first, _ in pairs)), at
+        writes, forks, *copied, steered, masks = (len(first) for first, _ in pairs)
+        return Extras(writes, forks, tuple(copied), steered, masks), at
 
 
 Array = npt.NDArray[np.generic]

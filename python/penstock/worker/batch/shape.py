@@ -27,6 +27,7 @@ CHUNKS = 4  # prompts that such a step may read from
 ALIGNMENT = 4  # in words of 4 bytes: kernels like pointers at 16 bytes
 LONGS = ("seed", "sample_position", "sample_slot")
 FLOATS = ("temperature", "top_p")
+KV_SLOT = "kv_slot"
 
 
 Views = dict[str, Tensor]
@@ -80,15 +81,21 @@ def _first(ladder: tuple[int, ...], least: int) -> int | None:
     return next((size for size in ladder if size >= least), None)
 
 
+def kv_slot(group: int) -> str:
+    """The field of a KV group's slot_mapping: one of its own, so that each is aligned."""
+    return f"{KV_SLOT}{group}"
+
+
 @lru_cache(maxsize=4096)
-def layout(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Name -> (offset, length) in words; int64 fields take two words an entry."""
+def layout(shape: Shape, groups: int = 1) -> dict[str, tuple[int, int]]:
+    """Name -> (offset, length) in words, for a model of `groups` KV groups; int64 fields take two
+    words an entry."""
     t, d, c, r = shape.tokens, shape.decodes, shape.chunks, shape.samples
     lengths = {
         "seed": 2 * r, "sample_position": 2 * r, "sample_slot": 2 * r, "sample_row": r, "top_k": r,
-        "temperature": r, "top_p": r, "ids": t, "id_slot": t, "position": t, "kv_slot": t,
-        "decode_slot": d, "decode_kv_len": d, "chunk_slot": c, "query_start": c + 1 if c else 0,
-        "chunk_kv_len": c,
+        "temperature": r, "top_p": r, "ids": t, "id_slot": t, "position": t,
+        **{kv_slot(group): t for group in range(groups)}, "decode_slot": d, "decode_kv_len": d,
+        "chunk_slot": c, "query_start": c + 1 if c else 0, "chunk_kv_len": c,
     }  # fmt: skip
     offsets, at = {}, 0
     for name, length in lengths.items():
@@ -98,10 +105,10 @@ def layout(shape: Shape) -> dict[str, tuple[int, int]]:
     return offsets
 
 
-def tensors(shape: Shape, buffer: Tensor) -> Views:
+def tensors(shape: Shape, buffer: Tensor, groups: int = 1) -> Views:
     """The inputs as views of a device buffer [words] int32."""
     views = {}
-    for name, (at, length) in layout(shape).items():
+    for name, (at, length) in layout(shape, groups).items():
         view = buffer[at : at + length]
         if name in LONGS:
             view = view.view(torch.int64)
@@ -115,6 +122,7 @@ def fill_padding(views: Views, spare: int) -> None:
     """Makes a step of no sequence: every row is padding, and reads and writes row `spare`."""
     for name, view in views.items():
         view.fill_(spare if name.endswith("_slot") else 0)
-    views["kv_slot"].fill_(-1)
+        if name.startswith(KV_SLOT):
+            view.fill_(-1)
     views["ids"].fill_(-1)
     views["top_p"].fill_(1)

@@ -22,8 +22,10 @@ from penstock.grammar import (
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker.protocol.settings import Loaded, Settings
 from penstock.worker.protocol.step import (
+    Copies,
     FaultKind,
     Fork,
+    Growth,
     LogitsProcessors,
     NewSequence,
     Outcome,
@@ -61,14 +63,17 @@ def to_settings(request: pb.LoadRequest) -> Settings:
 def from_loaded(loaded: Loaded) -> pb.Loaded:
     """Limits and memory as the router reads them."""
     limits, memory = loaded.limits, loaded.memory
-    group = pb.KvGroup(
-        block_tokens=limits.block_tokens,
-        blocks=limits.blocks,
-        block_bytes=loaded.block_bytes,
-        window=loaded.window,
-    )
+    groups = [
+        pb.KvGroup(
+            block_tokens=limits.block_tokens,
+            blocks=pool.blocks,
+            block_bytes=pool.block_bytes,
+            window=pool.window,
+        )
+        for pool in limits.pools
+    ]
     return pb.Loaded(
-        kv_groups=[group],
+        kv_groups=groups,
         max_slots=limits.slots,
         max_step_tokens=limits.step_tokens,
         max_sequence_tokens=limits.sequence_tokens,
@@ -95,11 +100,12 @@ def _ints(values: Any) -> Any:
     return np.array(values, np.int32)
 
 
-def _blocks(tables: Sequence[pb.BlockTable]) -> Any:
-    """The blocks of group 0, the only one that this worker declares."""
-    if any(table.group for table in tables) or len(tables) > 1:
-        raise BadStep("a sequence has a table of a KV group that this worker did not declare")
-    return _ints(tables[0].blocks if tables else [])
+def _tables(tables: Sequence[pb.BlockTable]) -> dict[int, Any]:
+    """Blocks by KV group. Ids behind a window are arbitrary, up to any that 32 bits hold."""
+    found = {table.group: np.array(table.blocks, np.uint32).view(np.int32) for table in tables}
+    if len(found) != len(tables):
+        raise BadStep("a sequence has two tables of one KV group")
+    return found
 
 
 def to_sampling(sampling: pb.Sampling) -> Sampling:
@@ -174,7 +180,7 @@ def to_sequence(new: pb.NewSequence, grammar_cache: GrammarCache) -> NewSequence
         token_ids=_ints(new.token_ids),
         generated=new.generated,
         computed=new.computed,
-        blocks=_blocks(new.tables),
+        tables=_tables(new.tables),
         sampling=to_sampling(new.sampling),
         request_id=new.request_id,
         matcher=matcher,
@@ -191,7 +197,7 @@ def _matcher(
     try:
         spec = to_grammar_spec(new.grammar)
         if not grammar_cache.holds(spec):
-            text = "the grammar was dropped for want of memory; prepare the request again"
+            text = "the grammar was dropped because memory was short; prepare the request again"
             return None, SlotFault(new.slot, text, FaultKind.UNPREPARED)
         return grammar_cache.matcher(spec, ends, emitted), None
     except Fault as error:
@@ -202,18 +208,15 @@ def _matcher(
 
 
 def to_step(request: pb.StepRequest, grammar_cache: GrammarCache) -> Step:
-    """A StepRequest as arrays. Raises BadStep if it uses what this worker did not declare."""
-    groups = [c.group for c in request.copies] + [g.group for g in request.growth]
-    if any(groups) or len(request.growth) > 1:
-        raise BadStep("copies or growth name a KV group that this worker did not declare")
-    growth = request.growth[0] if request.growth else pb.BlockGrowth()
-    sources = [block for copies in request.copies for block in copies.sources]
-    destinations = [block for copies in request.copies for block in copies.destinations]
-    if len(sources) != len(destinations):
-        raise BadStep("copies.sources and copies.destinations differ in length")
+    """A StepRequest as arrays. Raises BadStep if it contradicts itself."""
+    copies = [
+        Copies(c.group, np.array(c.sources, np.int64), np.array(c.destinations, np.int64))
+        for c in request.copies
+    ]
+    growth = [Growth(g.group, _ints(g.counts), _ints(g.blocks)) for g in request.growth]
     new = [to_sequence(n, grammar_cache) for n in request.new]
     forks = [
-        Fork(f.source, f.destination, _blocks(f.tables), _signed(f.seed)) for f in request.forks
+        Fork(f.source, f.destination, _tables(f.tables), _signed(f.seed)) for f in request.forks
     ]
     return Step(
         epoch=request.epoch,
@@ -221,10 +224,8 @@ def to_step(request: pb.StepRequest, grammar_cache: GrammarCache) -> Step:
         finished=_ints(request.finished),
         new=new,
         forks=forks,
-        copy_sources=np.array(sources, np.int64),
-        copy_destinations=np.array(destinations, np.int64),
-        growth_counts=_ints(growth.counts),
-        growth_blocks=_ints(growth.blocks),
+        copies=copies,
+        growth=growth,
         run_slots=_ints(request.run_slots),
         run_tokens=_ints(request.run_tokens),
         steered_slots=_ints(request.steered_slots),

@@ -1,9 +1,18 @@
-"""What a worker is told by Load and what it declares back, as plain values."""
+"""What Load sends to a worker and what the worker declares back, as plain values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KvPool:
+    """The blocks of one KV group."""
+
+    blocks: int
+    block_bytes: int = 0  # over the group's layers of this rank
+    window: int = 0  # in tokens; 0 = unlimited
 
 
 @dataclass(frozen=True)
@@ -13,8 +22,8 @@ class Limits:
     slots: int
     step_tokens: int
     sequence_tokens: int
-    block_tokens: int
-    blocks: int
+    block_tokens: int  # of all KV groups
+    pools: tuple[KvPool, ...]  # by KV group
     vocab: int
 
     @property
@@ -59,8 +68,6 @@ class Loaded:
     """What a loaded worker can do."""
 
     limits: Limits
-    block_bytes: int
-    window: int  # of all layers, in tokens; 0 = unlimited
     device_name: str
     memory: MemoryReport
     step_sizes: list[int]  # tokens of a step with prompts that suit the device, rising; [] = all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
+Tables = Mapping[int, Ints]  # KV group -> blocks of a sequence, in order of positions from 0 on
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class NewSequence:
     token_ids: Ints
     generated: int  # of token_ids, at their end
     computed: int  # tokens whose KV is in the blocks
-    blocks: Ints
+    tables: Tables
     sampling: Sampling
     matcher: Matcher | None = None  # where it is in what its tokens must spell
     fault: SlotFault | None = None  # why it cannot be
@@ -116,8 +118,26 @@ class Fork:
 
     source: int
     destination: int
-    blocks: Ints
+    tables: Tables
     seed: int  # as signed 64 bits
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Blocks of a KV group that are copied, each whole."""
+
+    group: int
+    sources: Longs
+    destinations: Longs
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Blocks of a KV group that the step's runs get, appended to their tables."""
+
+    group: int
+    counts: Ints  # one per run
+    blocks: Ints
 
 
 @dataclass(frozen=True)
@@ -129,10 +149,8 @@ class Step:
     finished: Ints
     new: list[NewSequence]
     forks: list[Fork]
-    copy_sources: Longs
-    copy_destinations: Longs
-    growth_counts: Ints  # one per run, or empty
-    growth_blocks: Ints
+    copies: list[Copies]
+    growth: list[Growth]  # at most one of each KV group
     run_slots: Ints
     run_tokens: Ints
     steered_slots: Ints  # slots whose last known token is replaced

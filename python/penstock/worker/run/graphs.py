@@ -96,7 +96,7 @@ class DeviceCapture:
 
 
 class TapeCapture:
-    """Records the CPU backend's kernels, of which the plain choice is one."""
+    """Records the CPU backend's kernels, plain sampling included."""
 
     all_samplers = False
 

@@ -16,13 +16,14 @@ import torch
 from penstock_kernels import apply_mask, copy_blocks, top_logprobs
 from torch import Tensor
 
-from penstock.attention import Chunks, Decodes, StepContext
+from penstock.attention import Chunks, Decodes, KvPlaces, StepContext
+from penstock.cache import KvMemory
 from penstock.faults import BadStep
 from penstock.models import Model
 from penstock.parallel import Group
 from penstock.sampling import choose, mask_tokens
 from penstock.worker.batch.packer import Packed, Packer, buffer_words, most_samples
-from penstock.worker.batch.shape import Shape, Views, fill_padding, tensors
+from penstock.worker.batch.shape import Shape, Views, fill_padding, kv_slot, tensors
 from penstock.worker.grammar_masks import ForwardPass, GrammarMasks
 from penstock.worker.logprobs import PIECE, LogprobCollector
 from penstock.worker.protocol.step import FaultKind, Ints, Longs, Outcome, SlotFault, Step
@@ -43,7 +44,7 @@ class RankModel:
 
     model: Model
     group: Group
-    caches: list[Tensor]
+    kv: KvMemory
     device: torch.device
 
 
@@ -125,15 +126,16 @@ class Runner:
         limits, device = state.limits, rank_model.device
         self.packer = Packer(state, pad=device.type == "cuda")
         words, samples = buffer_words(limits), most_samples(limits)
+        groups = len(limits.pools)
         self.ring = [HostBuffers(words, samples, device) for _ in range(RING)]
         self.launched = 0
         self.grammar_masks = GrammarMasks(limits.vocab, device, rank_model.group.size)
         # One for all steps, so that graphs find them at the same place.
         self.inputs = torch.zeros_like(self.ring[0].inputs, device=device)
-        self.views = lru_cache(VIEWS_KEPT)(lambda shape: tensors(shape, self.inputs))
+        self.views = lru_cache(VIEWS_KEPT)(lambda shape: tensors(shape, self.inputs, groups))
         self.graphs: Graphs | None = None
         if capture is not None:
-            kind = rank_model.caches[0].dtype
+            kind = rank_model.kv.caches[0].dtype
             logits = torch.empty((samples, limits.vocab), dtype=kind, device=device)
             self.graphs = Graphs(capture, logits)
         # Pieces of work for when no step is asked for.
@@ -141,7 +143,10 @@ class Runner:
         # One row more than slots: padded rows read and write it.
         rows = limits.slots + 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.tables = torch.zeros((rows, limits.table_blocks), dtype=torch.int32, device=device)
+        tables = (groups, rows, limits.table_blocks)
+        self.tables = torch.zeros(tables, dtype=torch.int32, device=device)
+        names = [kv_slot(group) for group in range(groups)]
+        self.tables_of = list(zip(self.tables, names, strict=True))  # with each slot_mapping's name
         self.logits_processors = DeviceLogitsProcessors(limits, device)
 
     def launch(self, step: Step) -> Pending:
@@ -227,8 +232,8 @@ class Runner:
     def _apply_grammar_masks(
         self, logits: Tensor, packed: Packed, work: Work, host: HostBuffers, forward: ForwardPass
     ) -> None:
-        """Masks the logits of constrained rows. Where a mask is late, the token of that row becomes
-        nobody's: it is chosen for the spare slot."""
+        """Masks the logits of constrained rows. Where a mask is late, the token of that row goes
+        to the spare slot, which no sequence has."""
         filled = self.grammar_masks.masks(work, packed.samples, forward)
         if filled is not None:
             apply_mask(logits, *filled)
@@ -259,7 +264,9 @@ class Runner:
         top_logprobs(logits, rows, rows, 1)
         first = torch.zeros(1, dtype=torch.int32, device=self.rank_model.device)
         apply_mask(logits, first, first.new_full((1, self.grammar_masks.words), -1))
-        copy_blocks(self.rank_model.caches[0], first.long(), first.long())
+        kv = self.rank_model.kv
+        for group in range(kv.groups):
+            copy_blocks(kv.caches_of(group)[0], first.long(), first.long())
 
     def stages(self, shape: Shape, views: Views) -> Stages:
         """What a step launches, kernel by kernel."""
@@ -304,40 +311,38 @@ class Runner:
         decodes, chunks = None, None
         if shape.decodes:
             slots, lengths = views["decode_slot"], views["decode_kv_len"]
-            decodes = Decodes(shape.decodes, self.tables, slots, lengths)
+            decodes = Decodes(shape.decodes, slots, lengths)
         if shape.chunks:
             slots, lengths = views["chunk_slot"], views["chunk_kv_len"]
             start = views["query_start"]
-            chunks = Chunks(self.tables, slots, start, lengths, shape.max_query)
-        rank_model = self.rank_model
-        return StepContext(
-            views["position"],
-            views["kv_slot"],
-            rank_model.caches,
-            decodes,
-            chunks,
-        )
+            chunks = Chunks(slots, start, lengths, shape.max_query)
+        kv = self.rank_model.kv
+        groups = [KvPlaces(tables, views[name]) for tables, name in self.tables_of]
+        places = [groups[group] for group in kv.group_of]
+        return StepContext(views["position"], places, kv.caches, decodes, chunks)
 
     def _apply_extras(self, packed: Packed, buffer: Tensor) -> tuple[Tensor, Tensor] | None:
         """Table writes, forks, block copies, steered tokens; returns the (rows, ids) to mask, if
         any."""
         extras, at = packed.extras, packed.words
         pairs: list[tuple[Tensor, Tensor] | None] = []
-        counts = extras.masks, extras.steered, extras.copies, extras.forks, extras.writes
+        groups = reversed(extras.copies)
+        counts = extras.masks, extras.steered, *groups, extras.forks, extras.writes
         if not any(counts):
             return None
         for count in counts:
             second, first = buffer[at - count : at], buffer[at - 2 * count : at - count]
             pairs.append((first.long(), second) if count else None)
             at -= 2 * count
-        masks, steered, copies, forks, writes = pairs
+        masks, steered, *copies, forks, writes = pairs
         if writes is not None:
             self.tables.view(-1)[writes[0]] = writes[1]
         if forks is not None:
             self.last_token[forks[1].long()] = self.last_token[forks[0]]
-        if copies is not None:
-            for cache in self.rank_model.caches:
-                copy_blocks(cache, copies[0], copies[1].long())
+        for group, pair in enumerate(reversed(copies)):
+            if pair is not None:
+                for cache in self.rank_model.kv.caches_of(group):
+                    copy_blocks(cache, pair[0], pair[1].long())
         if steered is not None:
             self.last_token[steered[0]] = steered[1].long()
         return (masks[0], masks[1].long()) if masks is not None else None

@@ -41,7 +41,7 @@ NONE = LogitsProcessors()
 def slot_bytes(vocab: int) -> int:
     """Device memory of one slot's rules: counts of 2 bytes, allowed bits, biases, bad words.
 
-    Every slot has a row, so that no request ever waits, or fails, for want of one: 256 slots of a
+    Every slot has a row, so that no request waits or fails because none is free: 256 slots of a
     vocabulary of 128,256 take 74 MB.
     """
     words = 4 * (MOST_BAD_WORDS + 1) * WORD_TOKENS
@@ -196,7 +196,7 @@ def _word_rows(processors: LogitsProcessors) -> Ints:
 
 
 def _recent_tokens(processors: LogitsProcessors, known: Ints) -> Ints:
-    """Those before the last known one, of which words are found; none if there are no words."""
+    """The tokens before the last known one, in which words are found; none without words."""
     if not processors.bad_words:
         return known[:0]
     before = known[:-1][-(WORD_TOKENS - 2) :]

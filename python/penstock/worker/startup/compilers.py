@@ -162,7 +162,7 @@ def _import_kernels() -> None:
 
 
 def _compile(file: int) -> NoReturn:
-    """What a child does. It tells no error: whoever asked meets it again."""
+    """What a child does. It reports no error: the parent meets it again when it compiles."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the assembler is a process, too
         from triton.compiler import compile as compile_kernel

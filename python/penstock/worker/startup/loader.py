@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from penstock_kernels.op import reason
 
-from penstock.cache import KvGeometry
+from penstock.cache import KvGeometry, KvShape
 from penstock.config import Specification, read_config
 from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build
@@ -21,7 +21,7 @@ from penstock.parallel import Group
 from penstock.quant import read_methods
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker.batch.shape import step_sizes
-from penstock.worker.protocol.settings import Limits, Loaded, MemoryReport, Settings
+from penstock.worker.protocol.settings import KvPool, Limits, Loaded, MemoryReport, Settings
 from penstock.worker.run.graphs import Capture, DeviceCapture, TapeCapture
 from penstock.worker.run.runner import RankModel, Runner
 from penstock.worker.startup import memory
@@ -117,13 +117,7 @@ class _Loader:
         self.build = build
         self.progress = progress
         self.phases = _PhaseTimer()
-        self.geometry = KvGeometry(
-            layers=len(config.layers),
-            kv_heads=build.group.share(config.kv_heads, "num_key_value_heads"),
-            head_dim=config.head_dim,
-            block_tokens=settings.block_tokens or BLOCK_TOKENS,
-            dtype=build.dtype,
-        )
+        self.geometry = kv_geometry(config, build, settings.block_tokens or BLOCK_TOKENS)
 
     def load(self, cls: type[Model], warmup: Warmup) -> tuple[Runner, Loaded]:
         """Weights, then memory, then a warm-up."""
@@ -134,9 +128,9 @@ class _Loader:
         self.progress("memory", 0, 1)
         budget = self._budget(model, warmup)
         self.phases.end(f"largest step, of {capacity.step_tokens} tokens,")
-        blocks = self.build.group.minimum(budget.blocks(capacity, self.geometry), device)
-        caches = self.geometry.allocate(blocks, device)
-        rank_model = RankModel(model, self.build.group, caches, device)
+        group = self.build.group
+        blocks = [group.minimum(n, device) for n in budget.blocks(capacity, self.geometry)]
+        rank_model = RankModel(model, group, self.geometry.allocate(blocks, device), device)
         self.phases.end("KV memory")
         runner = Runner(rank_model, State(self._limits(blocks)), _capture(self.build))
         warmup.run(runner)
@@ -188,18 +182,22 @@ class _Loader:
         share = settings.memory_fraction
         return memory.cuda_budget(capacity, self.geometry, (kv_bytes, share), activations)
 
-    def _limits(self, blocks: int) -> Limits:
+    def _limits(self, blocks: list[int]) -> Limits:
+        geometry = self.geometry
         return Limits(
             slots=self.capacity.slots,
             step_tokens=self.capacity.step_tokens,
             sequence_tokens=self.capacity.sequence_tokens,
-            block_tokens=self.geometry.block_tokens,
-            blocks=blocks,
+            block_tokens=geometry.block_tokens,
+            pools=tuple(
+                KvPool(count, geometry.block_bytes(group), group.shape.window)
+                for group, count in zip(geometry.groups, blocks, strict=True)
+            ),
             vocab=self.config.vocab,
         )
 
-    def _loaded(self, budget: memory.Budget, weights: int, blocks: int) -> Loaded:
-        device, windows = self.build.device, self.config.windows
+    def _loaded(self, budget: memory.Budget, weights: int, blocks: list[int]) -> Loaded:
+        device, limits = self.build.device, self._limits(blocks)
         beside_decodes = self.settings.max_step_tokens or memory.GPU_STEP
         report = MemoryReport(
             total=budget.total,
@@ -207,16 +205,27 @@ class _Loader:
             activations=budget.activations,
             graphs=budget.graphs,
             slots=budget.slots,
-            kv=blocks * self.geometry.block_bytes,
+            kv=sum(pool.blocks * pool.block_bytes for pool in limits.pools),
         )
         return Loaded(
-            limits=self._limits(blocks),
-            block_bytes=self.geometry.block_bytes,
-            window=max(windows) if min(windows) else 0,
+            limits=limits,
             device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             memory=report,
             step_sizes=step_sizes(beside_decodes) if device.type == "cuda" else [],
         )
+
+
+def kv_geometry(config: Specification, build: Build, block_tokens: int) -> KvGeometry:
+    """What the layers keep on this rank. A window that no sequence outgrows is none."""
+    layers = [
+        KvShape(
+            window=layer.attention.window * (layer.attention.window < build.positions),
+            kv_heads=build.group.share(layer.attention.kv_heads, "num_key_value_heads"),
+            head_dim=layer.attention.head_dim,
+        )
+        for layer in config.layers
+    ]
+    return KvGeometry.of(layers, block_tokens, build.dtype)
 
 
 def full_sums() -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from penstock.attention import Chunks, Decodes, StepContext
-from penstock.cache import KvGeometry
+from penstock.attention import Chunks, Decodes, KvPlaces, StepContext
+from penstock.cache import KvGeometry, KvGroup
 from penstock.faults import TooLittleMemory
 from penstock.models import Model
 from penstock.sampling import SamplingRows, choose
 from penstock.worker.batch.packer import buffer_words
 from penstock.worker.logprobs import PIECE
-from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.sampling import logits_processors
 
 MIB = 1 << 20
@@ -30,6 +31,8 @@ LARGE_ROOM = 48 << 30  # bytes
 # take 2 MiB of that with 128,256 tokens and contexts of 131,072; the rest is KV memory.
 CPU_SLOTS, GPU_SLOTS = 32, (256, 512, 1_024)
 SLOT_ROOM = 32 << 20  # bytes
+# The length, in windows, of the sequence for which memory is shared between KV groups.
+TYPICAL_WINDOWS = 8
 GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
 
 
@@ -64,16 +67,16 @@ def room_left(settings: tuple[int, float]) -> int:
 def slot_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
     """Device-resident state of all slots, and of the one that padding uses: tables, last tokens,
     rules of logits; and the buffer of a step's inputs."""
-    width = geometry.blocks_for(capacity.sequence_tokens)
+    width, groups = geometry.blocks_for(capacity.sequence_tokens), len(geometry.groups)
     limits = Limits(
         slots=capacity.slots,
         step_tokens=capacity.step_tokens,
         sequence_tokens=capacity.sequence_tokens,
         block_tokens=geometry.block_tokens,
-        blocks=capacity.slots * width,
+        pools=(KvPool(capacity.slots * width),) * groups,
         vocab=capacity.vocab,
     )
-    slot = 4 * width + 8 + logits_processors.slot_bytes(capacity.vocab)
+    slot = 4 * width * groups + 8 + logits_processors.slot_bytes(capacity.vocab)
     return 4 * buffer_words(limits) + (capacity.slots + 1) * slot
 
 
@@ -111,10 +114,10 @@ def prompts_context(
     def ints(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
-    table, nowhere, caches = _scratch(capacity, geometry, tokens, device)
-    chunks = Chunks(table, ints([0] * len(lengths)), ints(starts), ints(lengths), length)
+    chunks = Chunks(ints([0] * len(lengths)), ints(starts), ints(lengths), length)
     positions = torch.arange(tokens, dtype=torch.int32, device=device) % length
-    return StepContext(positions, nowhere, caches, None, chunks)
+    places, caches = _scratch(capacity, geometry, tokens, device)
+    return StepContext(positions, places, caches, None, chunks)
 
 
 def decoding_context(
@@ -124,21 +127,49 @@ def decoding_context(
 
     Nothing is stored.
     """
-    table, nowhere, caches = _scratch(capacity, geometry, count, device)
-    first = torch.zeros_like(nowhere)
-    decodes = Decodes(count, table, first, torch.ones_like(nowhere))
-    return StepContext(first, nowhere, caches, decodes, None)
+    first = torch.zeros(count, dtype=torch.int32, device=device)
+    decodes = Decodes(count, first, torch.ones_like(first))
+    places, caches = _scratch(capacity, geometry, count, device)
+    return StepContext(first, places, caches, decodes, None)
 
 
 def _scratch(
     capacity: Capacity, geometry: KvGeometry, tokens: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """A table that names block 0 throughout, a slot_mapping that stores nothing, and one block as
-    the cache of every layer."""
+) -> tuple[list[KvPlaces], list[torch.Tensor]]:
+    """For every layer a table that names block 0 throughout and a slot_mapping that stores nothing,
+    and a cache of one block."""
     width = geometry.blocks_for(capacity.sequence_tokens)
     table = torch.zeros((1, width), dtype=torch.int32, device=device)
     nowhere = torch.full((tokens,), -1, dtype=torch.int32, device=device)
-    return table, nowhere, [geometry.allocate(1, device)[0]] * geometry.layers
+    caches = geometry.allocate_scratch(device).caches
+    return [KvPlaces(table, nowhere)] * len(caches), caches
+
+
+def least_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> int:
+    """Blocks of a group that a lone sequence of full length may hold: with a window, what that
+    covers and what the largest step adds. A sole group has no other to save memory for."""
+    whole, window = geometry.blocks_for(capacity.sequence_tokens), group.shape.window
+    if not window or len(geometry.groups) == 1:
+        return whole
+    return min(whole, geometry.blocks_for(window + capacity.step_tokens) + 2)
+
+
+def typical_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> int:
+    """Blocks of a group that a sequence of typical length, of TYPICAL_WINDOWS of the widest window,
+    holds between two steps."""
+    length, window = capacity.sequence_tokens, group.shape.window
+    if widest := max(each.shape.window for each in geometry.groups):
+        length = min(length, TYPICAL_WINDOWS * widest)
+    whole = geometry.blocks_for(length)
+    return min(whole, geometry.blocks_for(window) + 1) if window else whole
+
+
+def sequence_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
+    """KV memory that a lone sequence of full length needs."""
+    return sum(
+        least_blocks(capacity, geometry, group) * geometry.block_bytes(group)
+        for group in geometry.groups
+    )
 
 
 @dataclass(frozen=True)
@@ -151,33 +182,50 @@ class Budget:
     slots: int
     kv: int
 
-    def blocks(self, capacity: Capacity, geometry: KvGeometry) -> int:
-        """Blocks that fit. Raises TooLittleMemory if not even one sequence of full length does."""
-        blocks = self.kv // geometry.block_bytes
-        needed = geometry.blocks_for(capacity.sequence_tokens)
-        if blocks < needed:
-            advice = (
-                f"raise --kv-memory to that or lower --max-len to {blocks * geometry.block_tokens}"
-            )
-            if blocks == 0:
-                advice = (
-                    "raise --kv-memory or --memory-fraction, share the model by --tp, or lower "
-                    "--max-step-tokens or --max-slots"
-                )
-            raise TooLittleMemory(
-                f"KV memory of {self.kv / MIB:.1f} MiB is too small for one sequence of "
-                f"{capacity.sequence_tokens} tokens, which needs "
-                f"{needed * geometry.block_bytes / MIB:.1f} MiB; {advice} "
-                f"(device {self.total / MIB:.0f} MiB, activations {self.activations / MIB:.0f} MiB,"
-                f" graphs {self.graphs / MIB:.0f} MiB, slots {self.slots / MIB:.0f} MiB)"
-            )
+    def blocks(self, capacity: Capacity, geometry: KvGeometry) -> list[int]:
+        """Blocks of each KV group that fit.
+
+        Every group has room for one sequence of full length. What is left is shared so that each
+        has blocks for as many typical sequences. Raises TooLittleMemory if not even the one fits.
+        """
+        rest = self.kv - sequence_bytes(capacity, geometry)
+        if rest < 0:
+            raise self._too_little(capacity, geometry)
+        typical = [typical_blocks(capacity, geometry, group) for group in geometry.groups]
+        sizes = [geometry.block_bytes(group) for group in geometry.groups]
+        together = sum(count * size for count, size in zip(typical, sizes, strict=True))
         # More than all slots can use would only cost memory.
-        return min(blocks, capacity.slots * needed)
+        most = capacity.slots * geometry.blocks_for(capacity.sequence_tokens)
+        return [
+            min(least_blocks(capacity, geometry, group) + rest * count // together, most)
+            for group, count in zip(geometry.groups, typical, strict=True)
+        ]
+
+    def _too_little(self, capacity: Capacity, geometry: KvGeometry) -> TooLittleMemory:
+        lengths = range(0, capacity.sequence_tokens, geometry.block_tokens)
+
+        def needed(length: int) -> int:
+            return sequence_bytes(replace(capacity, sequence_tokens=length), geometry)
+
+        longest = lengths[bisect.bisect_right(lengths, self.kv, key=needed) - 1]
+        advice = f"raise --kv-memory to that or lower --max-len to {longest}"
+        if longest == 0:
+            advice = (
+                "raise --kv-memory or --memory-fraction, share the model by --tp, or lower "
+                "--max-step-tokens or --max-slots"
+            )
+        return TooLittleMemory(
+            f"KV memory of {self.kv / MIB:.1f} MiB is too small for one sequence of "
+            f"{capacity.sequence_tokens} tokens, which needs "
+            f"{sequence_bytes(capacity, geometry) / MIB:.1f} MiB; {advice} "
+            f"(device {self.total / MIB:.0f} MiB, activations {self.activations / MIB:.0f} MiB,"
+            f" graphs {self.graphs / MIB:.0f} MiB, slots {self.slots / MIB:.0f} MiB)"
+        )
 
 
 def cpu_budget(capacity: Capacity, geometry: KvGeometry, wanted: int) -> Budget:
     """`wanted` bytes, or 512 MiB, or what one full sequence needs if that is more."""
-    one = geometry.blocks_for(capacity.sequence_tokens) * geometry.block_bytes
+    one = sequence_bytes(capacity, geometry)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     kv = wanted or max(CPU_DEFAULT, one)
     if kv > total:

@@ -189,6 +189,29 @@ async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
 }
 
 #[tokio::test]
+async fn waiting_requests_fail_with_a_reason_when_the_engine_stops() {
+    let workers = MockWorkers::new(vec![one_slot(vec![Fault::Hang(3)])]);
+    let restart = RestartPolicy {
+        attempts: 1,
+        ..RestartPolicy::default()
+    };
+    let config = EngineConfig {
+        restart,
+        ..EngineConfig::default()
+    };
+    let engine = engine(workers.clone(), config);
+    ready(&engine).await;
+    let _running = engine.submit(long()).await.unwrap();
+    let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
+    workers.kill();
+    let (ids, End::Failed(reason)) = collect(waiting).await else {
+        panic!("the request did not fail")
+    };
+    assert_eq!(ids, []);
+    assert!(reason.contains("the engine has stopped"), "{reason}");
+}
+
+#[tokio::test]
 async fn waiting_requests_survive_a_worker_loss() {
     let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
     let workers = MockWorkers::new(lives);

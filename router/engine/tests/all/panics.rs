@@ -116,6 +116,23 @@ async fn scheduler_panic_is_handled_like_a_worker_loss() {
 }
 
 #[tokio::test]
+async fn counts_continue_after_an_engine_failure() {
+    let workers = MockWorkers::one(checked());
+    let (engine, registry) = poisoned(workers, &[Poison::at(7, 1)]);
+    let hits = || gauge(&registry, "penstock_prefix_hit_tokens_total");
+    for expected in [32, 64] {
+        ready(&engine).await;
+        for _ in 0..2 {
+            let prompt = request(vec![5; 40], 2);
+            assert_eq!(answer(&engine, prompt).await.1, End::Length);
+        }
+        support::eventually("hits are counted", || hits() == expected).await;
+        // The engine fails on this request and gets a new scheduler.
+        assert!(engine.submit(request(vec![6; 7], 1)).await.is_err());
+    }
+}
+
+#[tokio::test]
 async fn request_that_panics_the_scheduler_again_fails_alone() {
     let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
     let poison = [Poison::at(7, 1), Poison::at(5, 2)];

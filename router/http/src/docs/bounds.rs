@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::config::RouterConfig;
 use crate::neutral::Neutral;
 use crate::openai::wire::responses::MOST_INCLUDED;
-use crate::{anthropic, kserve, native, openai, structured_output, tokens};
+use crate::{anthropic, native, openai, structured_output, tokens};
 
 /// Schemas, one of their fields, and its bounds.
 pub(super) type Bound = (&'static [&'static str], &'static str, Value);
@@ -50,6 +50,8 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds.extend(lists());
     bounds.extend(texts(config));
     bounds.extend(words());
+    #[cfg(feature = "kserve")]
+    bounds.extend(super::kserve::bounds());
     bounds.extend(unused(CHAT, &openai::wire::chat::NEUTRAL));
     bounds.extend(unused(OPENAI, &openai::wire::NEUTRAL));
     bounds.extend(unused(RESPONSES, &openai::wire::responses::NEUTRAL));
@@ -202,22 +204,11 @@ fn lists() -> Vec<Bound> {
             items(1..=MOST_TOOLS),
         ),
         (RESPONSES, "include", items(0..=MOST_INCLUDED)),
-        (&["InferRequest"], "inputs", items(1..=kserve::MOST_TENSORS)),
-        (
-            &["InferRequest"],
-            "outputs",
-            items(0..=kserve::MOST_TENSORS),
-        ),
-        (
-            &["InputTensor"],
-            "shape",
-            items(0..=kserve::MOST_DIMENSIONS),
-        ),
     ]
 }
 
 /// Returns the bounds of a list with a length in `count`.
-fn items(count: RangeInclusive<usize>) -> Value {
+pub(super) fn items(count: RangeInclusive<usize>) -> Value {
     least(
         "minItems",
         *count.start(),
@@ -264,7 +255,6 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
             "inputs",
             some.clone(),
         ),
-        (&["KserveGenerateRequest"], "text_input", some.clone()),
         (&["Message"], "role", some),
         (&["Function", "FunctionTool", "AnthropicTool"], "name", name),
         (RESPONSES, "metadata", metadata()),
@@ -291,9 +281,6 @@ pub(super) fn stops(config: &RouterConfig) -> Value {
 fn words() -> Vec<Bound> {
     let one_of = |words: &[&str]| json!({ "enum": words });
     let function = one_of(&[openai::wire::tools::FUNCTION]);
-    let datatypes = kserve::DATATYPES.map(|(name, _)| name);
-    let inputs = kserve::input_names();
-    let outputs = kserve::output_names();
     let own = json!({ "propertyNames": { "not": one_of(&openai::OWN_VARIABLES) } });
     let object = json!({ "properties": { "type": one_of(&["object"]) } });
     vec![
@@ -318,9 +305,6 @@ fn words() -> Vec<Bound> {
             "type",
             one_of(&[anthropic::wire::CUSTOM]),
         ),
-        (&["InputTensor"], "datatype", one_of(&datatypes)),
-        (&["InputTensor"], "name", one_of(&inputs)),
-        (&["RequestedOutput"], "name", one_of(&outputs)),
         (
             &["ChatRequest", "ResponsesRequest"],
             "chat_template_kwargs",

@@ -1,0 +1,103 @@
+"""The slots' block tables: one of each KV group for every slot, as the router has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.faults import BadStep
+from penstock.worker.protocol.settings import KvPool, Limits
+from penstock.worker.protocol.step import Bools, Ints, Step, Tables
+
+NO_BLOCKS: Ints = np.zeros(0, np.int32)
+
+
+@dataclass
+class TableWrite:
+    """Blocks that enter a slot's table of a KV group from `column` on."""
+
+    group: int
+    slot: int
+    column: int
+    blocks: Ints
+
+
+class BlockTables:
+    """Blocks by position from 0 on. Where a group's window has passed, entries stay as they were:
+    nothing reads them."""
+
+    def __init__(self, limits: Limits) -> None:
+        groups = len(limits.pools)
+        self.limits = limits
+        self.used = np.zeros((groups, limits.slots), np.int32)  # entries of each table
+        self.entries = np.zeros((groups, limits.slots, limits.table_blocks), np.int32)
+
+    def check(self, step: Step) -> None:
+        """Raises BadStep where a step names a KV group that is none, or lists do not fit."""
+        grown = [growth.group for growth in step.growth]
+        named = [*grown, *(copies.group for copies in step.copies)]
+        for tables in [*(new.tables for new in step.new), *(fork.tables for fork in step.forks)]:
+            named += tables
+        groups = len(self.limits.pools)
+        if any(group >= groups for group in named):
+            raise BadStep(f"the step names KV group {max(named)}; this worker declared {groups}")
+        if len(set(grown)) != len(grown):
+            raise BadStep("growth names a KV group twice")
+        for growth in step.growth:
+            if len(growth.counts) not in (0, len(step.run_slots)):
+                raise BadStep("growth.counts and run_slots differ in length")
+            if growth.counts.sum() != len(growth.blocks):
+                raise BadStep("growth.blocks is not as long as its counts say")
+        for copies in step.copies:
+            if len(copies.sources) != len(copies.destinations):
+                raise BadStep("copies.sources and copies.destinations differ in length")
+
+    def error(self, tables: Tables, computed: int) -> str | None:
+        """Why a sequence with this number of computed tokens cannot have these tables.
+
+        What a window has passed may be any id.
+        """
+        most = self.limits.table_blocks
+        for group, blocks in tables.items():
+            pool = self.limits.pools[group]
+            if len(blocks) > most:
+                return f"a table has {len(blocks)} blocks; at most {most} fit"
+            read = blocks[self._passed(pool, computed) :]
+            if len(read) and not 0 <= read.min() <= read.max() < pool.blocks:
+                return f"block {read.max()} does not exist; the pool has {pool.blocks}"
+        return None
+
+    def _passed(self, pool: KvPool, computed: int) -> int:
+        """Blocks at a table's beginning that no run after `computed` tokens reads."""
+        return max(computed + 1 - pool.window, 0) // self.limits.block_tokens if pool.window else 0
+
+    def set(self, slot: int, tables: Tables) -> Iterable[TableWrite]:
+        """A slot's tables, all of its groups, from their beginning."""
+        for group in range(len(self.limits.pools)):
+            blocks = tables.get(group, NO_BLOCKS)
+            self.entries[group, slot, : len(blocks)] = blocks
+            self.used[group, slot] = len(blocks)
+            yield TableWrite(group, slot, 0, blocks)
+
+    def grow(self, step: Step, active: Bools) -> Iterable[TableWrite]:
+        """Appends a step's growth, except to slots that are not active or would grow too long."""
+        for growth in step.growth:
+            entries, used, start = self.entries[growth.group], self.used[growth.group], 0
+            for run in growth.counts.nonzero()[0]:
+                slot, count = step.run_slots[run], growth.counts[run]
+                blocks = growth.blocks[start : start + count]
+                start += count
+                column = used[slot]
+                if active[slot] and column + count <= self.limits.table_blocks:
+                    entries[slot, column : column + count] = blocks
+                    used[slot] += count
+                    yield TableWrite(growth.group, int(slot), int(column), blocks)
+
+    def room(self, slots: Ints) -> Ints:
+        """Tokens that the blocks of slots hold: those of the group with the fewest."""
+        fewest: Ints = self.used[0, slots]
+        for used in self.used[1:]:
+            fewest = np.minimum(fewest, used[slots])
+        return fewest * self.limits.block_tokens
