@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock_kernels import act_mul
-from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.config import Activation, NormKind, Placement, ResidualSpec
@@ -102,8 +101,8 @@ class ColumnLinear(Linear):
         if partial or self.fused_norm is None:
             x, total = norm(residual)
             return self.product(x), total
-        operands = NormInput(x, total, norm.weight, norm.eps)
-        out, total = self.fused_norm.apply_normed(self.weights, operands, self.bias, self.gated)
+        fused = self.fused_norm.apply_normed
+        out, total = fused(self.weights, x, total, norm, self.bias, self.gated)
         return (out if self.gate is None else act_mul(out, self.gate)), total
 
     def product(self, x: Tensor) -> Tensor:

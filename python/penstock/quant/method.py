@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 Weights: TypeAlias = Mapping[str, Tensor]
@@ -50,14 +49,27 @@ class LinearMethod(Protocol):
 # What a method may offer beside `apply`. A layer asks with isinstance when it is built.
 
 
+class RmsScale(Protocol):
+    """What a root-mean-square norm multiplies by, and what it adds to the mean square."""
+
+    weight: Tensor  # [inputs]
+    eps: float
+
+
 @runtime_checkable
 class FusesNorm(Protocol):
     """Normalises and multiplies in one op."""
 
     def apply_normed(
-        self, weights: Weights, norm: NormInput, bias: Tensor | None, gated: bool
+        self,
+        weights: Weights,
+        x: Tensor,
+        residual: Tensor | None,
+        norm: RmsScale,
+        bias: Tensor | None,
+        gated: bool,
     ) -> tuple[Tensor, Tensor]:
-        """(`apply` of the normalised sum [T, outputs], the sum [T, inputs]).
+        """(`apply` of the normalised sum of x and residual [T, outputs], the sum [T, inputs]).
 
         `gated`, of a method that is FusesGate too, without a bias: as `apply_gated`.
         """

@@ -7,10 +7,9 @@ from abc import ABC, abstractmethod
 import torch
 from penstock_kernels import linear, norm_linear
 from penstock_kernels.linear import adds
-from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
-from penstock.quant.method import Weights, WeightTensor
+from penstock.quant.method import RmsScale, Weights, WeightTensor
 
 
 class Plain(ABC):
@@ -56,10 +55,16 @@ class Unquantized(Plain):
         return linear(x, weights["weight"], gated=True)
 
     def apply_normed(
-        self, weights: Weights, norm: NormInput, bias: Tensor | None, gated: bool
+        self,
+        weights: Weights,
+        x: Tensor,
+        residual: Tensor | None,
+        norm: RmsScale,
+        bias: Tensor | None,
+        gated: bool,
     ) -> tuple[Tensor, Tensor]:
         """One op."""
-        return norm_linear(*norm, weights["weight"], bias, gated)
+        return norm_linear(x, residual, norm.weight, norm.eps, weights["weight"], bias, gated)
 
     def apply_onto(
         self, weights: Weights, x: Tensor, bias: Tensor | None, residual: Tensor
