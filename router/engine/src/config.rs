@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
 
-use super::types::Sampling;
 use crate::shard::{Loaded, StepLimits};
+use penstock_request::types::EngineRequest;
 
 /// Settings of the engine, chosen by the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +60,9 @@ pub enum PreparePolicy {
 }
 
 impl PreparePolicy {
-    /// Whether the workers prepare a request with these sampling parameters.
-    pub(super) fn needs(self, sampling: &Sampling) -> bool {
-        self == Self::Always || sampling.grammar.is_some()
+    /// Whether the workers prepare this request.
+    pub(super) fn needs(self, request: &EngineRequest) -> bool {
+        self == Self::Always || request.grammar.is_some()
     }
 }
 
@@ -161,6 +161,9 @@ pub(super) fn kv_tokens(group: &KvGroup) -> u64 {
 mod tests {
     use super::*;
     use crate::shard::MemoryReport;
+    use penstock_request::grammar_spec::{GrammarFormat, GrammarSpec, OutputConstraint};
+    use penstock_request::sampling_params::SamplingParams;
+    use penstock_request::types::Stopping;
 
     #[test]
     fn backoff_doubles_within_bounds_and_ends() {
@@ -232,8 +235,34 @@ mod tests {
 
     #[test]
     fn requests_with_a_grammar_need_prepare_unless_policy_is_always() {
-        let plain = Sampling::default();
+        let plain = EngineRequest {
+            prompt: vec![1],
+            sampling: SamplingParams::default(),
+            grammar: None,
+            stopping: Stopping {
+                max_new_tokens: 1,
+                min_new_tokens: 0,
+                stop_token_ids: Vec::new(),
+            },
+            choices: 1,
+            beam: None,
+            cache_salt: Box::default(),
+        };
         assert!(!PreparePolicy::WhenNeeded.needs(&plain));
         assert!(PreparePolicy::Always.needs(&plain));
+        let constrained = EngineRequest {
+            grammar: Some(Box::new(GrammarSpec {
+                constraint: OutputConstraint {
+                    kind: GrammarFormat::Regex,
+                    field: "regex",
+                    text: "a".into(),
+                    complete: false,
+                },
+                end_token_ids: vec![2],
+                reasoning: None,
+            })),
+            ..plain
+        };
+        assert!(PreparePolicy::WhenNeeded.needs(&constrained));
     }
 }

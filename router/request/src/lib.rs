@@ -7,10 +7,11 @@
 pub mod backend;
 pub mod client;
 pub mod error;
-pub mod logits_processors;
+pub mod grammar_spec;
 pub mod logprobs;
 pub mod range;
 mod request_limits;
+pub mod sampling_params;
 mod state;
 pub mod types;
 pub mod validate;
