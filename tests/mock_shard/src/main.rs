@@ -53,7 +53,7 @@ struct Arguments {
     /// The token that ends an answer.
     #[arg(long, default_value_t = 0)]
     eos_id: u32,
-    /// A second KV group with a window of so many tokens, with as many blocks; 0 = none.
+    /// The window, in tokens, of a second KV group with as many blocks; 0 = no such group.
     #[arg(long, default_value_t = 0)]
     window: u32,
     /// Compare all KV that a run reads, not only samples.
