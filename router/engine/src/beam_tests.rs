@@ -318,9 +318,10 @@ fn results_have_top_logprobs_only_on_request() {
             width: 1,
             length_penalty: 1.0,
             early_stopping: EarlyStopping::Never,
-            top_logprobs: count,
         };
-        let mut search = BeamSearch::new(&request(beam, 1), id(0)).unwrap();
+        let mut wanted = request(beam, 1);
+        wanted.sampling.top_logprobs = count;
+        let mut search = BeamSearch::new(&wanted, id(0)).unwrap();
         let found = search.take(id(0), next(MODEL), |_, _| vec![]).unwrap();
         assert_eq!(found[0].top_logprobs, expected);
     }
