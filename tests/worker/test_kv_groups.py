@@ -115,6 +115,25 @@ def test_declared_groups(group: Group) -> None:
     assert full.blocks == sliding.blocks == 32 * 16  # what 32 slots of 256 tokens can use
 
 
+@pytest.mark.parametrize("pad", [False, True])
+def test_layers_write_the_blocks_of_their_group(path: Path, pad: bool) -> None:
+    worker = LocalWorker()
+    driver = driver_of([worker], worker.load(path))  # type: ignore[list-item]
+    worker.runner.packer.pad = pad
+    driver.pools[1].reverse()
+    driver.when_free = lambda group, block: None
+    with closing(driver.stream):
+        (sequence,) = enter(driver, LONG)
+        driver.step([sequence], chunk=80)
+        driver.step([sequence])
+        driver.step([sequence])
+    assert not {*sequence.tables[0]} & {*sequence.tables[1]}
+    for group, table in enumerate(sequence.tables):
+        for cache in worker.runner.rank_model.kv.caches_of(group):
+            written = (~cache.isnan()).flatten(1).any(1).nonzero()[:, 0]
+            assert written.tolist() == sorted({*table})  # freed ones come again
+
+
 @pytest.mark.parametrize("chunk", [512, 16, 7])
 def test_in_a_batch(driver: Driver, expected: Expected, chunk: int) -> None:
     sequences = enter(driver, *PROMPTS)

@@ -319,9 +319,9 @@ fn results_have_top_logprobs_only_on_request() {
             length_penalty: 1.0,
             early_stopping: EarlyStopping::Never,
         };
-        let mut wanted = request(beam, 1);
-        wanted.sampling.top_logprobs = count;
-        let mut search = BeamSearch::new(&wanted, id(0)).unwrap();
+        let mut request = request(beam, 1);
+        request.sampling.top_logprobs = count;
+        let mut search = BeamSearch::new(&request, id(0)).unwrap();
         let found = search.take(id(0), next(MODEL), |_, _| vec![]).unwrap();
         assert_eq!(found[0].top_logprobs, expected);
     }

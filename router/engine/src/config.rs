@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 
 use crate::shard::{Loaded, StepLimits};
 use penstock_request::types::EngineRequest;
@@ -114,6 +114,7 @@ impl RestartPolicy {
 /// Combines the settings and the workers' limits into the scheduler's configuration.
 pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> SchedulerConfig {
     SchedulerConfig {
+        block_tokens: loaded.block_tokens,
         groups: loaded.kv_groups.clone(),
         max_slots: loaded.max_slots,
         max_step_tokens: loaded.max_step_tokens,
@@ -140,21 +141,29 @@ pub(super) fn micros(time: Duration) -> u64 {
 /// Returns the bytes that a decode step reads on a rank: the weights, and per token of context.
 /// Unknown (zero) with sliding-window layers, since the scheduler counts contexts in full.
 fn decode_reads(loaded: &Loaded) -> DecodeReads {
-    if loaded.kv_groups.iter().any(|group| group.window > 0) {
+    if loaded.kv_groups.iter().any(|group| !is_full(group)) {
         return DecodeReads::default();
     }
-    let groups = loaded.kv_groups.iter().zip(&loaded.block_bytes);
+    let block_bytes: u64 = loaded.block_bytes.iter().sum();
     DecodeReads {
         weights: loaded.memory.weights,
-        token: groups
-            .map(|(group, bytes)| bytes / u64::from(group.block_tokens.max(1)))
-            .sum(),
+        token: block_bytes / u64::from(loaded.block_tokens.max(1)),
     }
 }
 
-/// Returns the tokens that the KV memory of one group holds.
-pub(super) fn kv_tokens(group: &KvGroup) -> u64 {
-    u64::from(group.block_tokens) * u64::from(group.blocks)
+/// Returns the tokens that the KV memory holds: every sequence needs blocks of every group, so the
+/// smallest group is the limit. Groups with windows count only where no group is without one.
+pub(super) fn kv_tokens(loaded: &Loaded) -> u64 {
+    let any_full = loaded.kv_groups.iter().any(is_full);
+    let groups = loaded.kv_groups.iter();
+    let blocks = groups
+        .filter(|group| !any_full || is_full(group))
+        .map(|group| u64::from(group.blocks));
+    blocks.min().unwrap_or(0) * u64::from(loaded.block_tokens)
+}
+
+fn is_full(group: &KvGroup) -> bool {
+    group.kind == GroupKind::Full
 }
 
 #[cfg(test)]
@@ -179,14 +188,10 @@ mod tests {
         assert_eq!(waits, [Some(0), Some(1), Some(2), Some(3), Some(3), None]);
     }
 
-    fn loaded(groups: &[(u32, u32, u32)], block_bytes: &[u64]) -> Loaded {
-        let group = |&(block_tokens, blocks, window): &(u32, u32, u32)| KvGroup {
-            block_tokens,
-            blocks,
-            window,
-        };
+    fn loaded(kv_groups: [KvGroup; 2], block_bytes: &[u64]) -> Loaded {
         Loaded {
-            kv_groups: groups.iter().map(group).collect(),
+            block_tokens: 8,
+            kv_groups: kv_groups.to_vec(),
             block_bytes: block_bytes.to_vec(),
             max_slots: 7,
             max_step_tokens: 8,
@@ -210,10 +215,12 @@ mod tests {
             aging: Duration::MAX,
             ..EngineConfig::default()
         };
+        let group = |blocks, kind| KvGroup { blocks, kind };
         // 512 bytes a token in one group, 64 in the other.
-        let two = loaded(&[(16, 5, 0), (8, 20, 0)], &[8_192, 512]);
+        let full = [group(10, GroupKind::Full), group(20, GroupKind::Full)];
+        let two = loaded(full, &[4_096, 512]);
         let limits = scheduler_config(&config, &two);
-        assert_eq!(limits.groups, two.kv_groups);
+        assert_eq!((limits.block_tokens, &limits.groups), (8, &two.kv_groups));
         assert_eq!((limits.max_slots, limits.max_step_tokens), (7, 8));
         assert_eq!(
             (limits.max_sequence_tokens, limits.max_tokens_per_run),
@@ -224,13 +231,15 @@ mod tests {
         assert_eq!(limits.aging, u64::MAX);
         let (weights, token) = (1_000, 576);
         assert_eq!(limits.decode_reads, DecodeReads { weights, token });
-        let windows = loaded(&[(16, 5, 0), (8, 20, 64)], &[8_192, 512]);
+        let sliding = group(5, GroupKind::Sliding { window: 64 });
+        let windows = loaded([full[0], sliding], &[4_096, 512]);
         assert_eq!(
             scheduler_config(&config, &windows).decode_reads,
             DecodeReads::default()
         );
-        // The smallest group bounds what all sequences hold.
-        assert_eq!(two.kv_groups.iter().map(kv_tokens).min(), Some(80));
+        // The smallest group without a window bounds what all sequences hold.
+        assert_eq!((kv_tokens(&two), kv_tokens(&windows)), (80, 80));
+        assert_eq!(kv_tokens(&loaded([sliding; 2], &[1, 1])), 40);
     }
 
     #[test]

@@ -29,6 +29,31 @@ pub enum GrammarFormat {
     ToolCalls,
 }
 
+impl GrammarFormat {
+    /// Maximum bytes of a text that the workers compile. A waiting request holds its grammar in
+    /// memory.
+    #[must_use]
+    pub const fn max_bytes(self) -> usize {
+        match self {
+            Self::JsonSchema | Self::Ebnf => 256 << 10,
+            Self::Regex => 64 << 10,
+            Self::ToolCalls => 1 << 20,
+        }
+    }
+
+    /// Returns the name of a document's format in a grammar of tool calls; `None` if it is no
+    /// document.
+    #[must_use]
+    pub const fn document_name(self) -> Option<&'static str> {
+        match self {
+            Self::JsonSchema => Some("json_schema"),
+            Self::Regex => Some("regex"),
+            Self::Ebnf => Some("grammar"),
+            Self::ToolCalls => None,
+        }
+    }
+}
+
 /// The grammar of a request: complete, and never changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarSpec {

@@ -7,7 +7,6 @@ use penstock_request::logprobs;
 use penstock_request::range::{Ends, Number, Range};
 use penstock_request::sampling_params::{FLOATS, INTEGERS, NumericParam};
 use penstock_request::validate::beam::{LENGTH_PENALTY, MAX_BEAM_CANDIDATES};
-use penstock_request::validate::grammar::max_grammar_bytes;
 use penstock_request::validate::input::MAX_SALT_BYTES;
 use penstock_request::validate::{choices, ends, sampling as lists};
 use penstock_text::chat::MOST_TEMPLATE;
@@ -207,8 +206,8 @@ pub(super) fn items(count: RangeInclusive<usize>) -> Value {
 /// Validation counts bytes: texts other than ASCII may have fewer characters than the bound.
 fn texts(config: &RouterConfig) -> Vec<Bound> {
     let some = json!({ "minLength": 1 });
-    let regex = text(1..=max_grammar_bytes(GrammarFormat::Regex));
-    let grammar = text(1..=max_grammar_bytes(GrammarFormat::Ebnf));
+    let regex = text(1..=GrammarFormat::Regex.max_bytes());
+    let grammar = text(1..=GrammarFormat::Ebnf.max_bytes());
     let bad = with(text(1..=lists::MAX_TEXT_BYTES), json!({ "pattern": "\\S" }));
     let bad = json!({ "items": bad });
     let name = with(

@@ -1,19 +1,8 @@
 //! Rules of requests with a constraint on the output.
 
 use crate::error::ApiError;
-use crate::grammar_spec::GrammarFormat;
 
 use super::{AtEos, FieldNames, Parameters};
-
-/// Maximum bytes of a grammar that the workers compile. A waiting request holds its grammar in
-/// memory.
-pub const fn max_grammar_bytes(kind: GrammarFormat) -> usize {
-    match kind {
-        GrammarFormat::JsonSchema | GrammarFormat::Ebnf => 256 << 10,
-        GrammarFormat::Regex => 64 << 10,
-        GrammarFormat::ToolCalls => 1 << 20,
-    }
-}
 
 impl Parameters {
     /// Checks that nothing conflicts with the constraint: only its grammar decides when the text is
@@ -40,7 +29,7 @@ impl Parameters {
             let rule = format!("`{}` cannot be empty", constraint.field);
             return Err(ApiError::validation(constraint.field, rule));
         }
-        let (given, most) = (constraint.text.len(), max_grammar_bytes(constraint.kind));
+        let (given, most) = (constraint.text.len(), constraint.kind.max_bytes());
         if given > most {
             let field = constraint.field;
             let rule = format!("`{field}` must have at most {most} bytes. Given: {given}");

@@ -1,6 +1,6 @@
 //! Grammars for tool calls: the workers' description of how each format writes them.
 
-use penstock_request::grammar_spec::{GrammarFormat, OutputConstraint};
+use penstock_request::grammar_spec::OutputConstraint;
 use serde_json::{Value, json};
 
 use super::{Tool, ToolChoiceMode, ToolFormat, ToolSet, hermes, llama, mistral, pythonic};
@@ -64,12 +64,7 @@ impl ToolFormat {
         tool_set: &ToolSet,
         document: &OutputConstraint,
     ) -> Option<String> {
-        let kind = match document.kind {
-            GrammarFormat::JsonSchema => "json_schema",
-            GrammarFormat::Regex => "regex",
-            GrammarFormat::Ebnf => "grammar",
-            GrammarFormat::ToolCalls => return None,
-        };
+        let kind = document.kind.document_name()?;
         if self == Self::Llama3Json {
             return None;
         }
