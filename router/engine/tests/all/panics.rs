@@ -126,7 +126,7 @@ async fn counts_continue_after_an_engine_failure() {
             let prompt = request(vec![5; 40], 2);
             assert_eq!(answer(&engine, prompt).await.1, End::Length);
         }
-        support::eventually("hits are counted", || hits() == expected).await;
+        crate::support::eventually("hits are counted", || hits() == expected).await;
         // The engine fails on this request and gets a new scheduler.
         assert!(engine.submit(request(vec![6; 7], 1)).await.is_err());
     }
