@@ -89,9 +89,10 @@ def torch_prefill(a: Arguments) -> Callable[[], object] | None:
 
 
 def torch_sample(a: Arguments) -> Callable[[], object]:
-    if not bool((a["temperature"] > 0).any()):
+    temperature = a["temperature"][a["slots"]]
+    if not bool((temperature > 0).any()):
         return lambda: a["logits"].argmax(-1)
-    temperature = a["temperature"][:, None].clamp(min=0.01)  # greedy rows: as good as cold ones
+    temperature = temperature[:, None].clamp(min=0.01)  # greedy rows: as good as cold ones
     return lambda: (a["logits"].float() / temperature).softmax(-1).multinomial(1)
 
 

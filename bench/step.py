@@ -26,8 +26,9 @@ from penstock.layers import Build
 from penstock.models.llama import Llama
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
+from penstock.worker.protocol.sampling_params import SamplingParams
 from penstock.worker.protocol.settings import KvPool, Limits
-from penstock.worker.protocol.step import NewSequence, Sampling, Step
+from penstock.worker.protocol.step import NewSequence, Step
 from penstock.worker.run.graphs import DeviceCapture
 from penstock.worker.run.runner import Pending, RankModel, Runner
 from penstock.worker.startup.loader import full_sums, kv_geometry
@@ -38,7 +39,7 @@ CUDA = torch.device("cuda")
 BLOCK_TOKENS = 16
 SEQUENCE_TOKENS = 8192
 NONE = np.zeros(0, np.int32)
-GREEDY = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
+GREEDY = SamplingParams()
 WARM = 8  # steps of a case that are not timed
 SLOTS = 257
 ROOM = 128  # blocks of a sequence

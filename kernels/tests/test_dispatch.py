@@ -164,5 +164,6 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match="kv_cache has shape"):
         penstock_kernels.copy_blocks(cache.transpose(0, 3), one, one)
     with pytest.raises(ValueError, match=r"top_k is torch\.int64"):
-        options = torch.ones(2), torch.ones(2).long(), torch.ones(2), one, one
-        penstock_kernels.sample(x, *options)
+        slots = torch.arange(2)
+        options = torch.ones(2), torch.ones(2).long(), torch.ones(2), slots, slots
+        penstock_kernels.sample(x, slots, *options)

@@ -55,10 +55,11 @@ def kept_by_reference(logits: Tensor, choices: list[Choice]) -> Tensor:
 
 
 def columns_of(choices: list[Choice], device: str) -> tuple[Tensor, ...]:
-    """Filters as `choose` takes them."""
+    """Slots and filters as `choose` takes them: each row has its own slot."""
     kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.float32)
     fields = zip(zip(*choices, strict=True), kinds, strict=True)
-    return tuple(torch.tensor(field, dtype=kind, device=device) for field, kind in fields)
+    slots = torch.arange(len(choices), device=device)
+    return slots, *(torch.tensor(field, dtype=kind, device=device) for field, kind in fields)
 
 
 def settled_and_kept(logits: Tensor, choices: list[Choice]) -> tuple[Tensor, Tensor]:
@@ -111,7 +112,7 @@ def test_lists_overflow_and_numbers_that_are_none(device: str) -> None:
     logits = torch.zeros(2, 20_000, device=device)
     logits[1] = torch.nan
     draw = torch.zeros(2, 2, dtype=torch.int64, device=device).unbind()
-    filters = *columns_of([Choice(1.0, 7)] * 2, device)[:3], None, None
+    filters = *columns_of([Choice(1.0, 7)] * 2, device)[:4], None, None
     ids, _, (settled, _, _) = triton.choose(logits, filters, draw)
     assert settled.tolist() == [0, 0]
     assert 0 <= ids[0] < 20_000

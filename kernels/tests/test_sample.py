@@ -24,6 +24,7 @@ def draw(
     rows, device = len(seed), logits.device
     return sample(
         logits.expand(rows, -1).contiguous(),
+        torch.arange(rows, device=device),
         torch.full((rows,), temperature, device=device),
         torch.full((rows,), top_k, dtype=torch.int32, device=device),
         torch.full((rows,), top_p, device=device),
@@ -93,6 +94,7 @@ def test_a_row_does_not_depend_on_its_batch(device: str) -> None:
     logits = torch.randn(9, 5000, generator=generator).to(device)
     seed, position = torch.arange(9) * 12345, torch.arange(9) + 100
     options = (
+        torch.arange(9, device=device),
         torch.tensor([0.0, 1.0, 0.7] * 3, device=device),
         torch.tensor([0, 0, 20] * 3, dtype=torch.int32, device=device),
         torch.tensor([1.0, 0.9, 1.0] * 3, device=device),
@@ -102,7 +104,8 @@ def test_a_row_does_not_depend_on_its_batch(device: str) -> None:
     ids, logprobs = sample(logits, *options)
     for row in (0, 4, 8):
         only = slice(row, row + 1)
-        alone, logprob = sample(logits[only], *(option[only] for option in options))
+        slots, *by_slot, positions = options
+        alone, logprob = sample(logits[only], slots[only], *by_slot, positions[only])
         assert alone == ids[only]
         torch.testing.assert_close(logprob, logprobs[only])
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use penstock_engine::shard::{Endpoint, LoadConfig};
 use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics, Workers};
 use penstock_http::Metrics;
-use penstock_request::logits_processors::Watermark;
+use penstock_request::sampling_params::Watermark;
 use penstock_request::{EngineState, Limits};
 use penstock_text::chat::RequestTemplates;
 use penstock_text::{Generator, ModelText, TextConfig};

@@ -25,4 +25,5 @@ pub mod tgi;
 pub mod tune;
 pub mod values;
 pub mod watermark;
+pub mod weight_files;
 pub mod workers;

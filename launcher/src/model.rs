@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::error::{Failure, Outcome};
 use crate::values::Dtype;
+use crate::weight_files::StoredWeights;
 
 /// The location of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +37,8 @@ pub struct ModelFacts {
     pub max_tokens: u32,
     /// The dtype of the stored weights.
     pub dtype: Option<Dtype>,
-    /// The size of all weight files in bytes; 0 if they are elsewhere.
-    pub weight_bytes: u64,
+    /// The sizes of the stored tensors; 0 if they are elsewhere.
+    pub weights: StoredWeights,
 }
 
 impl ModelFacts {
@@ -56,26 +57,27 @@ impl ModelFacts {
         })?;
         let config: Value = serde_json::from_str(&text)
             .map_err(|error| Failure::runtime(format!("{shown} is not JSON: {error}")))?;
-        let weight_bytes = match weights {
-            Weights::Here => weight_bytes(directory)?,
-            Weights::Elsewhere => 0,
+        let stored = match weights {
+            Weights::Here => StoredWeights::read(directory)?,
+            Weights::Elsewhere => StoredWeights::default(),
         };
-        Self::from_config(directory, &config, weight_bytes)
+        Self::from_config(directory, &config, stored)
             .map_err(|problem| Failure::runtime(format!("{shown}: {problem}")))
     }
 
-    fn from_config(directory: &Path, config: &Value, weight_bytes: u64) -> Result<Self, String> {
+    fn from_config(
+        directory: &Path,
+        config: &Value,
+        weights: StoredWeights,
+    ) -> Result<Self, String> {
         // Multimodal models keep the language model's configuration in `text_config`.
         let text = config.get("text_config").unwrap_or(config);
         let heads = count(text, "num_attention_heads")?;
-        let head_dim = match text.get("head_dim") {
-            None | Some(Value::Null) => count(text, "hidden_size")? / heads,
-            Some(_) => count(text, "head_dim")?,
+        let head_dim = match size(text, "head_dim")? {
+            Some(head_dim) => head_dim,
+            None => count(text, "hidden_size")? / heads,
         };
-        let kv_heads = match text.get("num_key_value_heads") {
-            None | Some(Value::Null) => heads,
-            Some(_) => count(text, "num_key_value_heads")?,
-        };
+        let kv_heads = size(text, "num_key_value_heads")?.unwrap_or(heads);
         let dtype = text.get("dtype").or_else(|| text.get("torch_dtype"));
         let dtype = dtype
             .or_else(|| config.get("torch_dtype"))
@@ -90,7 +92,7 @@ impl ModelFacts {
             head_dim,
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
             dtype: dtype.and_then(Dtype::from_name),
-            weight_bytes,
+            weights,
         })
     }
 
@@ -101,8 +103,7 @@ impl ModelFacts {
 
     /// Returns the bytes of one rank's weights in `dtype`; exact if every layer is split.
     pub fn rank_weight_bytes(&self, dtype: Dtype, tp: u32) -> u64 {
-        let stored = self.dtype.unwrap_or(dtype).bytes();
-        self.weight_bytes * dtype.bytes() / stored / u64::from(tp)
+        self.weights.bytes(dtype) / u64::from(tp)
     }
 }
 
@@ -114,11 +115,19 @@ fn family(config: &Value) -> String {
     name.unwrap_or("unknown architecture").to_owned()
 }
 
+/// Returns a size of config.json, or the family's default; an error if there is neither.
 fn count(config: &Value, field: &str) -> Result<u64, String> {
+    size(config, field)?.ok_or_else(|| format!("has no {field}, which every decoder model has"))
+}
+
+fn size(config: &Value, field: &str) -> Result<Option<u64>, String> {
     match config.get(field) {
-        None | Some(Value::Null) => Err(format!("has no {field}, which every decoder model has")),
+        None | Some(Value::Null) => {
+            let family = config.get("model_type").and_then(Value::as_str);
+            Ok(default_size(family, field))
+        }
         Some(value) => match value.as_u64() {
-            Some(number) if number > 0 => Ok(number),
+            Some(number) if number > 0 => Ok(Some(number)),
             _ => Err(format!(
                 "{field} must be a whole number above 0, not {value}"
             )),
@@ -126,30 +135,16 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
     }
 }
 
-fn weight_bytes(directory: &Path) -> Outcome<u64> {
-    let shown = directory.display();
-    let entries = std::fs::read_dir(directory)
-        .map_err(|error| Failure::runtime(format!("cannot list {shown}: {error}")))?;
-    let (mut bytes, mut pickled) = (0, false);
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.ends_with(".safetensors") {
-            // Hub caches contain symbolic links; count the size of the target.
-            bytes += std::fs::metadata(entry.path()).map_or(0, |metadata| metadata.len());
-        }
-        pickled |= name.ends_with(".bin") || name.ends_with(".pt");
-    }
-    match (bytes, pickled) {
-        (0, true) => Err(Failure::runtime(format!(
-            "{shown} has only pickled weights (*.bin, *.pt), which can run code when loaded. \
-             Convert them to safetensors, or take a model that has them."
-        ))),
-        (0, false) => Err(Failure::runtime(format!(
-            "{shown} has no *.safetensors files. Copy the model's weights there, or name another \
-             directory with --model."
-        ))),
-        (bytes, _) => Ok(bytes),
+/// Returns the sizes that transformers assumes where a family's config.json lacks them.
+fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
+    match (family?, field) {
+        ("gemma2" | "gemma3_text", "num_attention_heads") => Some(8),
+        ("gemma2" | "gemma3_text", "num_key_value_heads") => Some(4),
+        ("gemma2" | "gemma3_text", "head_dim") => Some(256),
+        ("gemma2", "max_position_embeddings") => Some(8192),
+        ("gemma3_text", "max_position_embeddings") => Some(131_072),
+        ("qwen3", "head_dim") => Some(128),
+        _ => None,
     }
 }
 
@@ -159,7 +154,11 @@ mod tests {
     use serde_json::json;
 
     fn facts(config: &Value) -> Result<ModelFacts, String> {
-        ModelFacts::from_config(Path::new("/m"), config, 1 << 20)
+        let weights = StoredWeights {
+            floats: 1 << 20,
+            other_bytes: 512,
+        };
+        ModelFacts::from_config(Path::new("/m"), config, weights)
     }
 
     #[test]
@@ -173,7 +172,21 @@ mod tests {
         assert_eq!(facts.dtype, Some(Dtype::Bfloat16));
         // 2 (key, value) x 4 layers x 4 of 8 heads x 64 elements x 2 bytes.
         assert_eq!(facts.kv_token_bytes(Dtype::Bfloat16, 2), 2 * 4 * 4 * 64 * 2);
-        assert_eq!(facts.rank_weight_bytes(Dtype::Float32, 2), 1 << 20);
+        assert_eq!(facts.rank_weight_bytes(Dtype::Float32, 2), (2 << 20) + 256);
+    }
+
+    #[test]
+    fn families_have_default_sizes() {
+        let config = json!({
+            "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
+            "text_config": {
+                "model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34,
+            },
+        });
+        let found = facts(&config).unwrap();
+        let heads = (found.heads, found.kv_heads, found.head_dim);
+        assert_eq!(heads, (8, 4, 256));
+        assert_eq!(found.max_tokens, 131_072);
     }
 
     #[test]

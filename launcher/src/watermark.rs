@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Read as _;
 
-use penstock_request::logits_processors::Watermark;
+use penstock_request::sampling_params::Watermark;
 use penstock_text::ModelText;
 use penstock_text::tokenize::{SpecialTokens, encode};
 use penstock_text::watermark::{Score, score};

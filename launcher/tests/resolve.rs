@@ -17,6 +17,7 @@ use penstock::model::ModelFacts;
 use penstock::resolve::{Plan, resolve, resolve_http};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
 use penstock::values::{ByteSize, Device, Dtype};
+use penstock::weight_files::StoredWeights;
 
 const GIB: u64 = 1 << 30;
 
@@ -30,7 +31,10 @@ fn model() -> ModelFacts {
         head_dim: 64,
         max_tokens: 2048,
         dtype: Some(Dtype::Bfloat16),
-        weight_bytes: 20 << 20,
+        weights: StoredWeights {
+            floats: 10 << 20,
+            other_bytes: 0,
+        },
     }
 }
 

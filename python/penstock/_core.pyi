@@ -22,6 +22,9 @@ def render_chat(job: str) -> str:
 def watermark_score(ids: list[int], gamma: float, key: int) -> tuple[int, int, float, float]:
     """Returns (pairs, green, z, p) for token ids."""
 
+def check_params(params: SamplingParams) -> None:
+    """Raises ValueError or TypeError if the router would refuse the parameters for any model."""
+
 class Event:
     """The output of one step for one choice of a request."""
 

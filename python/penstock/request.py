@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral  # numpy's integers too
 from typing import Protocol
 
+from penstock import _core
+
 SEEDS = 2**64
-# Maximum top-k candidates per token: the workers' limit.
-MOST_LOGPROBS = 20
-MOST_WORD_TOKENS = 16
 
 
 class Model(Protocol):
@@ -85,13 +83,13 @@ _STRUCTURED_OUTPUT_KINDS = ("json", "regex", "choice", "grammar", "json_object")
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Sampling parameters. Every value is checked on construction.
+    """Sampling parameters. Every value is checked on construction; the ranges are the server's.
 
     None for a list is an empty list.
 
     max_tokens: maximum length of the output; None is up to the model's context length.
     temperature: 0 is greedy sampling.
-    top_k: sample from this many most probable tokens; 0 is off.
+    top_k: sample from this many most probable tokens; 0 or -1 is off.
     top_p: sample from the most probable tokens with this cumulative probability; 1 is off.
     seed: the same seed draws the same random numbers in any batch, so the output is the same unless
         the GPU's rounding, which depends on the batch, flips a near tie. None draws a new seed for
@@ -168,26 +166,23 @@ class SamplingParams:
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, 2**32)
         _check_int("min_tokens", self.min_tokens, 0, 2**32)
-        _check_int("top_k", self.top_k, 0, 2**32)
         if self.seed is not None:
             _check_int("seed", self.seed, 0, SEEDS)
         _check_int("n", self.n, 1, 2**32)
         if self.best_of is not None:
             _check_int("best_of", self.best_of, self.n, 2**32)
-        _check_float("temperature", self.temperature, "at least 0", self.temperature >= 0)
-        _check_float("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
-        self._check_warpers()
         self._check_token_ids()
         self._check_beam()
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(self, name)
             if count is not None:
-                _check_int(name, count, 0, MOST_LOGPROBS + 1)
+                _check_int(name, count, 0, 2**32)
         outputs = self.structured_outputs
         if not (outputs is None or isinstance(outputs, StructuredOutputsParams)):
             raise TypeError(
                 f"structured_outputs must be StructuredOutputsParams, not {type(outputs).__name__}"
             )
+        _core.check_params(self)
 
     @property
     def choice_count(self) -> int:
@@ -210,8 +205,6 @@ class SamplingParams:
     def _check_beam(self) -> None:
         if self.beam_width is not None:
             _check_int("beam_width", self.beam_width, self.n, 2**32)
-        penalty = self.length_penalty
-        _check_float("length_penalty", penalty, "from -100 to 100", -100 <= penalty <= 100)
         if not (isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
             raise ValueError(
                 f'early_stopping must be True, False or "never", not {self.early_stopping!r}'
@@ -220,23 +213,10 @@ class SamplingParams:
             if getattr(self, name) != getattr(type(self), name) and not self.use_beam_search:
                 raise ValueError(f"{name} is only allowed when use_beam_search is True")
 
-    def _check_warpers(self) -> None:
-        _check_float("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)
-        _check_float("typical_p", self.typical_p, "above 0 and at most 1", 0 < self.typical_p <= 1)
-        repetition = self.repetition_penalty
-        _check_float(
-            "repetition_penalty", repetition, "from 1e-6 to 1e6", 1e-6 <= repetition <= 1e6
-        )
-        for name in ("frequency_penalty", "presence_penalty"):
-            value = getattr(self, name)
-            _check_float(name, value, "from -2 to 2", -2 <= value <= 2)
-
     def _check_token_ids(self) -> None:
         words, biases = self.bad_words_ids or (), self.logit_bias or {}
-        for word in words:
-            if not 1 <= len(word) <= MOST_WORD_TOKENS:
-                rule = f"lists of 1 to {MOST_WORD_TOKENS} token ids"
-                raise ValueError(f"bad_words_ids must hold {rule}, not {word}")
+        if not all(words):
+            raise ValueError("bad_words_ids must hold lists of at least one token id")
         lists: dict[str, Collection[int]] = {
             "stop_token_ids": self.stop_token_ids or (),
             "logit_bias": biases,
@@ -246,8 +226,6 @@ class SamplingParams:
         for name, ids in lists.items():
             for token_id in ids:
                 _check_int(name, token_id, 0, 2**32)
-        for bias in biases.values():
-            _check_float("logit_bias", bias, "from -100 to 100", -100 <= bias <= 100)
 
 
 @dataclass(frozen=True)
@@ -314,11 +292,6 @@ def _check_int(name: str, value: object, low: int, high: int) -> None:
         raise TypeError(f"{name} must be an int, not {value!r}")
     if not low <= int(value) < high:
         raise ValueError(f"{name} must be at least {low} and below {high}, not {value}")
-
-
-def _check_float(name: str, value: float, rule: str, holds: bool) -> None:
-    if not (holds and math.isfinite(value)):
-        raise ValueError(f"{name} must be {rule}, not {value}")
 
 
 def _check_strings(name: str, values: list[str]) -> None:

@@ -43,5 +43,6 @@ fn core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     grammar::register(module)?;
     module.add_function(wrap_pyfunction!(watermark::watermark_score, module)?)?;
     module.add_function(wrap_pyfunction!(render::render_chat, module)?)?;
+    module.add_function(wrap_pyfunction!(request::check_params, module)?)?;
     module.add_function(wrap_pyfunction!(run, module)?)
 }

@@ -4,34 +4,35 @@ use std::collections::BTreeMap;
 
 use penstock_http::{parse_chat_request, parse_structured_outputs};
 use penstock_request::ApiError;
-use penstock_request::logits_processors::{LogitsProcessors, Penalties};
+use penstock_request::grammar_spec::OutputConstraint;
 use penstock_request::logprobs::LogprobRequest;
+use penstock_request::sampling_params::{FLOATS, INTEGERS, SamplingParams as RouterParams};
 use penstock_request::types::{BeamParameters, EarlyStopping};
 use penstock_request::validate::{AtEos, Choices, FieldNames, OutputTextOptions, Parameters};
 use penstock_text::tokenize::SpecialTokens;
 use penstock_text::{Charge, GenerateInput, Generator, Prompt};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 
-/// `penstock.SamplingParams`, extracted attribute by attribute.
-#[derive(FromPyObject)]
+/// `penstock.SamplingParams`.
 pub(crate) struct SamplingParams {
+    /// The numeric parameters of the router's table.
+    numbers: RouterParams,
+    fields: SamplingFields,
+}
+
+/// The other attributes of `penstock.SamplingParams`.
+#[derive(FromPyObject)]
+struct SamplingFields {
     max_tokens: Option<u32>,
     min_tokens: u32,
-    temperature: f32,
-    top_k: u32,
-    top_p: f32,
     seed: Option<u64>,
     stop: Vec<String>,
     ignore_eos: bool,
     n: u32,
     best_of: Option<u32>,
     stop_token_ids: Vec<u32>,
-    min_p: f32,
-    typical_p: f32,
-    repetition_penalty: f32,
-    frequency_penalty: f32,
-    presence_penalty: f32,
     logit_bias: BTreeMap<u32, f32>,
     allowed_token_ids: Option<Vec<u32>>,
     bad_words_ids: Vec<Vec<u32>>,
@@ -46,6 +47,58 @@ pub(crate) struct SamplingParams {
     beam_width: Option<u32>,
     length_penalty: f32,
     early_stopping: EarlyStoppingArgument,
+}
+
+impl<'py> FromPyObject<'_, 'py> for SamplingParams {
+    type Error = PyErr;
+
+    fn extract(params: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            numbers: numbers(&params)?,
+            fields: params.extract()?,
+        })
+    }
+}
+
+/// Checks a `penstock.SamplingParams` by the router's rules that need no model. Structured outputs
+/// are checked when they are used.
+#[pyfunction]
+pub(crate) fn check_params(params: &Bound<'_, PyAny>) -> PyResult<()> {
+    let mut params: SamplingParams = params.extract()?;
+    params.fields.structured_outputs = None;
+    let parameters = params.parameters()?;
+    parameters
+        .check_alone(FieldNames::COMPLETIONS)
+        .map_err(|error| to_py_error(&error))
+}
+
+/// Reads the numeric parameters.
+fn numbers(params: &Bound<'_, PyAny>) -> PyResult<RouterParams> {
+    let mut numbers = RouterParams::default();
+    for param in FLOATS {
+        let given = params.getattr(param.name)?;
+        let given = given
+            .extract()
+            .map_err(|_| not_a_number(param.name, "a number", &given))?;
+        let assigned = param.assign(&mut numbers, Some(given));
+        assigned.map_err(|error| to_py_error(&error))?;
+    }
+    for param in INTEGERS {
+        let given = params.getattr(param.name)?;
+        if given.is_instance_of::<PyBool>() {
+            return Err(not_a_number(param.name, "an int", &given));
+        }
+        let given = given
+            .extract()
+            .map_err(|_| not_a_number(param.name, "an int", &given))?;
+        let assigned = param.assign(&mut numbers, given);
+        assigned.map_err(|error| to_py_error(&error))?;
+    }
+    Ok(numbers)
+}
+
+fn not_a_number(name: &str, what: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!("{name} must be {what}, not {given:?}"))
 }
 
 /// When a beam search ends, as in transformers.
@@ -73,7 +126,7 @@ pub(crate) enum PromptArgument {
     Ids(Vec<u32>),
 }
 
-impl SamplingParams {
+impl SamplingFields {
     /// Returns the parameters of the requested beam search, if any.
     fn beam(&self) -> Option<BeamParameters> {
         self.use_beam_search.then(|| BeamParameters {
@@ -86,72 +139,67 @@ impl SamplingParams {
                     EarlyStopping::Heuristic
                 }
             },
-            top_logprobs: 0,
         })
     }
 
-    fn parameters(self) -> PyResult<Parameters> {
-        let beam = self.beam();
-        let grammar = match &self.structured_outputs {
-            Some(outputs) => {
-                parse_structured_outputs(&outputs.wire).map_err(|error| to_py_error(&error))?
-            }
-            None => None,
+    fn constraint(&self) -> PyResult<Option<OutputConstraint>> {
+        let Some(outputs) = &self.structured_outputs else {
+            return Ok(None);
         };
-        let mut parameters = Parameters {
-            max_new_tokens: self.max_tokens,
-            min_new_tokens: self.min_tokens,
+        parse_structured_outputs(&outputs.wire).map_err(|error| to_py_error(&error))
+    }
+}
+
+impl SamplingParams {
+    fn parameters(self) -> PyResult<Parameters> {
+        let Self { numbers, fields } = self;
+        let beam = fields.beam();
+        let mut sampling = RouterParams {
             // Beam search ranks at temperature 1 and does not sample.
-            temperature: if beam.is_some() && self.temperature == 1.0 {
+            temperature: if beam.is_some() && numbers.temperature == 1.0 {
                 0.0
             } else {
-                self.temperature
+                numbers.temperature
             },
-            top_k: self.top_k,
-            top_p: self.top_p,
-            seed: self.seed,
-            stop: self.stop,
-            at_eos: if self.ignore_eos {
+            ..numbers
+        };
+        let constraint = fields.constraint()?;
+        sampling.logit_bias = fields.logit_bias.into_iter().collect();
+        sampling.allowed_token_ids = fields.allowed_token_ids;
+        for word in fields.bad_words_ids {
+            sampling.forbid(word);
+        }
+        Ok(Parameters {
+            sampling,
+            constraint,
+            max_new_tokens: fields.max_tokens,
+            min_new_tokens: fields.min_tokens,
+            seed: fields.seed,
+            stop: fields.stop,
+            at_eos: if fields.ignore_eos {
                 AtEos::Continue
             } else {
                 AtEos::Stop
             },
             choices: Choices {
-                n: self.n,
-                best_of: self.best_of.filter(|_| beam.is_none()),
+                n: fields.n,
+                best_of: fields.best_of.filter(|_| beam.is_none()),
             },
             beam,
-            stop_token_ids: self.stop_token_ids,
-            watermark: self.watermark,
-            logits_processors: LogitsProcessors {
-                min_p: self.min_p,
-                typical_p: self.typical_p,
-                penalties: Penalties {
-                    repetition: self.repetition_penalty,
-                    frequency: self.frequency_penalty,
-                    presence: self.presence_penalty,
-                },
-                logit_bias: self.logit_bias.into_iter().collect(),
-                allowed: self.allowed_token_ids,
-                ..LogitsProcessors::default()
-            },
+            stop_token_ids: fields.stop_token_ids,
+            watermark: fields.watermark,
             logprob_request: LogprobRequest {
-                tokens: self.logprobs,
-                prompt: self.prompt_logprobs,
+                tokens: fields.logprobs,
+                prompt: fields.prompt_logprobs,
                 ..LogprobRequest::default()
             },
-            grammar,
-            bad_words: self.bad_words,
+            bad_words: fields.bad_words,
             output_text: OutputTextOptions {
-                stop_string: self.include_stop_str_in_output,
-                special_tokens: !self.skip_special_tokens,
+                stop_string: fields.include_stop_str_in_output,
+                special_tokens: !fields.skip_special_tokens,
             },
             ..Parameters::default()
-        };
-        for word in self.bad_words_ids {
-            parameters.logits_processors.forbid(word);
-        }
-        Ok(parameters)
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The watermark detector, for Python.
 
-use penstock_request::logits_processors::Watermark;
+use penstock_request::sampling_params::Watermark;
 use penstock_text::watermark;
 use pyo3::prelude::*;
 

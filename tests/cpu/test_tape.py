@@ -88,10 +88,10 @@ def test_unrecordable_ops_are_launched(launch: Callable[[], Tensor]) -> None:
 def test_replay_falls_back_to_a_launch_for_other_numbers() -> None:
     logits, heat = torch.randn(2, 50), torch.zeros(2)
     top_k, top_p = torch.zeros(2, dtype=torch.int32), torch.ones(2)
-    seed, position = torch.tensor([1, 2]), torch.tensor([3, 4])
+    seed, position, slots = torch.tensor([1, 2]), torch.tensor([3, 4]), torch.arange(2)
 
     def launch() -> tuple[Tensor, Tensor]:
-        return sample(logits, heat, top_k, top_p, seed, position)
+        return sample(logits, slots, heat, top_k, top_p, seed, position)
 
     replay = record(launch)
     for temperature in (0.0, 5.0, 0.0):

@@ -11,18 +11,13 @@ from checkpoints import generate, prompt, reference, write
 from driver import Driver, greedy
 from local import LocalWorker
 from option_families import CASES, FAMILIES
-from penstock.attention import Chunks, KvPlaces, StepContext
-from penstock.config import read_config
-from penstock.layers import Build
-from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
-from penstock.weights import Checkpoint, load_weights
 from penstock.worker.startup import loader
-from ranks import Threads
+from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file
 
-LENGTH = 70
+PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
 
 
 @pytest.fixture(scope="module")
@@ -73,40 +68,13 @@ def test_dtypes_of_the_cpu(
     assert (logits[0][0].double() - exact).abs().max() < tolerance
 
 
-def prefilled(
-    path: Path, cls: type[Decoder], group: Group, given: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The last logits [1, vocab] of a prompt, on a rank of a group; of the rows `given`, if any."""
-    device = torch.device("cpu")
-    spec = cls.read_config(read_config(path))
-    methods = Methods(Unquantized(torch.float64, device))
-    model = cls(spec, Build(torch.float64, device, group, methods, 128))
-    with Checkpoint(path) as checkpoint:
-        load_weights(checkpoint, model.checkpoint_targets(), model.ignored, lambda *_: None)
-    model.finish()
-
-    def ints(*values: int) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int32)
-
-    caches = [
-        torch.zeros(5, 2, block.attention.kv_heads, 16, spec.head_dim, dtype=torch.float64)
-        for block in model.blocks
-    ]
-    positions = ints(*range(LENGTH))
-    chunks = Chunks(ints(0), ints(0, LENGTH), ints(LENGTH), LENGTH)
-    places = [KvPlaces(ints(*range(5))[None], positions)] * len(caches)
-    context = StepContext(positions, places, caches, None, chunks)
-    ids = torch.tensor(prompt(LENGTH)) if given is None else torch.zeros(LENGTH, dtype=torch.int64)
-    return model.logits(model.forward(ids, context, ints(LENGTH - 1), given))
-
-
 @pytest.mark.parametrize("kind", [kind for kind in CASES if kind != "gpt_bigcode"])  # 1 KV head
 def test_two_ranks_compute_what_one_does(checkpoints: dict[str, Path], kind: str) -> None:
     path, cls = checkpoints[kind], FAMILIES[kind]
 
     @torch.inference_mode()
     def work(group: Group) -> Any:
-        return prefilled(path, cls, group)
+        return prefilled(path, cls, group, PLAIN)
 
     alone = work(Group())
     for found in Threads(2).run(work):
@@ -122,9 +90,9 @@ def test_rows_in_place_of_embeddings(checkpoints: dict[str, Path], ranks: int) -
 
     @torch.inference_mode()
     def work(group: Group) -> Any:
-        return prefilled(path, cls, group, scaled.clone())
+        return prefilled(path, cls, group, PLAIN, scaled.clone())
 
     with torch.inference_mode():
-        expected = prefilled(path, cls, Group())
+        expected = prefilled(path, cls, Group(), PLAIN)
     for found in Threads(ranks).run(work):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)

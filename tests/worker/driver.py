@@ -177,10 +177,11 @@ class Driver:
         sequence.computed = shared * self.block_tokens
         for group, table in enumerate(other.tables):
             passed = self.passed(group, sequence.computed)
-            assert other.released[group] <= passed, "the other one's window is too far"
-            held = table[passed:shared]
-            self.leases.update((group, block) for block in held)
-            sequence.tables[group] = [*[(1 << 32) - 1] * passed, *held]
+            held = max(passed, other.released[group])
+            for block in table[passed:held]:
+                self.pools[group].remove(block)  # free, but not written since
+            self.leases.update((group, block) for block in table[held:shared])
+            sequence.tables[group] = [*[(1 << 32) - 1] * passed, *table[passed:shared]]
             sequence.released[group] = passed
 
     def fork(self, *sources: Running, steered: int | None = None) -> list[Running]:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from checkpoints import prompt
+from penstock.attention import Chunks, KvPlaces, StepContext
+from penstock.config import read_config
+from penstock.layers import Build
+from penstock.models.decoder import Decoder
 from penstock.parallel import Group
+from penstock.quant import Methods
+from penstock.weights import Checkpoint, load_weights
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 T = TypeVar("T")
+LENGTH = 70  # of the prompt of `prefilled`
 
 
 class Threads:
@@ -65,3 +74,34 @@ class Rank(Group):
 
     def join_columns(self, x: Tensor) -> Tensor:
         return torch.cat(self.threads.gather(self.rank, x), dim=1)
+
+
+def prefilled(
+    path: Path,
+    cls: type[Decoder],
+    group: Group,
+    methods: Methods,
+    given: Tensor | None = None,
+) -> Tensor:
+    """The last logits [1, vocab] float64 of a prompt, on a rank of a group; of the rows `given`,
+    if any, in place of its tokens' embeddings."""
+    device = torch.device("cpu")
+    spec = cls.read_config(read_config(path))
+    model = cls(spec, Build(torch.float64, device, group, methods, 128))
+    with Checkpoint(path) as checkpoint:
+        load_weights(checkpoint, model.checkpoint_targets(), model.ignored, lambda *_: None)
+    model.finish()
+
+    def ints(*values: int) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32)
+
+    caches = [
+        torch.zeros(5, 2, block.attention.kv_heads, 16, spec.head_dim, dtype=torch.float64)
+        for block in model.blocks
+    ]
+    positions = ints(*range(LENGTH))
+    chunks = Chunks(ints(0), ints(0, LENGTH), ints(LENGTH), LENGTH)
+    places = [KvPlaces(ints(*range(5))[None], positions)] * len(caches)
+    context = StepContext(positions, places, caches, None, chunks)
+    ids = torch.tensor(prompt(LENGTH)) if given is None else torch.zeros(LENGTH, dtype=torch.int64)
+    return model.logits(model.forward(ids, context, ints(LENGTH - 1), given))

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from driver import greedy, new_sequence
-from penstock.sampling import SamplingRows, choose
+from penstock.sampling import choose
 from penstock.worker.protocol.messages import to_sampling
+from penstock.worker.protocol.sampling_params import SLOT_PARAMS
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import NewSequence
-from penstock.worker.sampling.logits_processors import DeviceLogitsProcessors
+from penstock.worker.sampling.slot_params import SlotParams, column_length, row_places, row_words
 from penstock_kernels import process_logits
 from torch import Tensor
 from transformers import (
@@ -107,6 +108,7 @@ def entering(wish: Wish) -> NewSequence:
     sequence = greedy(PROMPT)
     sequence.slot, sequence.tokens = 0, ANSWER
     sampling = sequence.sampling
+    sampling.temperature, sampling.top_k, sampling.top_p = wish.temperature, wish.top_k, wish.top_p
     sampling.min_p, sampling.typical_p = wish.min_p, wish.typical_p
     sampling.penalties.repetition = wish.repetition
     sampling.penalties.frequency = wish.frequency
@@ -121,28 +123,18 @@ def entering(wish: Wish) -> NewSequence:
 
 
 def draw(wish: Wish) -> Tensor:
-    """DRAWS tokens, each with a seed of its own, through the worker's rules."""
-    logits_processors = DeviceLogitsProcessors(
-        Limits(1, 1, 64, 16, (KvPool(4),), VOCAB), torch.device("cpu")
-    )
-    logits_processors.enter(entering(wish))
-    slot = torch.zeros(1, dtype=torch.int64)
-    adjusted = (
-        process_logits(row(), slot, slot, logits_processors.params).expand(DRAWS, -1).contiguous()
-    )
-    min_p, typical_p = (
-        logits_processors.min_p_typical_p[:, :1].expand(-1, DRAWS).contiguous().unbind()
-    )
-    rows = SamplingRows(
-        torch.full((DRAWS,), wish.temperature),
-        torch.full((DRAWS,), wish.top_k, dtype=torch.int32),
-        torch.full((DRAWS,), wish.top_p),
-        torch.arange(DRAWS),
-        torch.full((DRAWS,), 10),
-        min_p,
-        typical_p,
-    )
-    return choose(adjusted, rows)[0]
+    """DRAWS tokens, each of a slot of its own with another seed, by the worker's parameters."""
+    params = SlotParams(Limits(DRAWS, 1, 64, 16, (KvPool(4),), VOCAB), torch.device("cpu"))
+    new = entering(wish)
+    params.enter(new)
+    rows = np.array([new.sampling.slot_row()] * DRAWS, SLOT_PARAMS)
+    rows["seed"] = np.arange(DRAWS)
+    places = row_places(np.arange(DRAWS, dtype=np.int32), column_length(DRAWS))
+    params.numbers[torch.from_numpy(places).long()] = torch.from_numpy(row_words(rows))
+    first = torch.zeros(1, dtype=torch.int64)
+    adjusted = process_logits(row(), first, first, params.params).expand(DRAWS, -1).contiguous()
+    positions = torch.full((DRAWS,), 10)
+    return choose(adjusted, torch.arange(DRAWS), positions, params.columns, filtered=True)[0]
 
 
 @pytest.mark.parametrize("wish", WISHES.values(), ids=WISHES)

@@ -10,28 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.faults import BadStep
+from penstock.worker.protocol.sampling_params import SamplerVariant, SamplingParams
 from penstock.worker.protocol.settings import KvPool, Limits
-from penstock.worker.protocol.step import (
-    Fork,
-    Growth,
-    LogitsProcessors,
-    NewSequence,
-    SamplerVariant,
-    Sampling,
-    Step,
-)
+from penstock.worker.protocol.step import Fork, Growth, NewSequence, Step
 from penstock.worker.state import State, Work
 from test_packing import ints
 
 SLOTS, BLOCK, LONGEST = 6, 4, 24
 POOLS = KvPool(60), KvPool(40, window=7)
 LIMITS = Limits(SLOTS, 500, LONGEST, BLOCK, POOLS, vocab=100)
-ASKED = (None, None, LogitsProcessors(min_p=0.5), LogitsProcessors(presence=1.0))
+ASKED: tuple[dict[str, float], ...] = ({}, {}, {"min_p": 0.5}, {"presence": 1.0})
 NEEDS = (
-    SamplerVariant.TOP_P,
-    SamplerVariant.TOP_P,
-    SamplerVariant.MIN_P,
-    SamplerVariant.LOGITS_PROCESSORS,
+    SamplerVariant.PLAIN,
+    SamplerVariant.PLAIN,
+    SamplerVariant.FILTERED,
+    SamplerVariant.PROCESSED,
 )
 
 
@@ -47,7 +40,7 @@ class Slot:
     computed: int
     generated: int
     tables: list[list[int]]
-    sampling: Sampling
+    sampling: SamplingParams
     seed: int
     asked: int  # index of ASKED
 
@@ -58,10 +51,11 @@ class Model:
 
     dice: random.Random
     slots: dict[int, Slot] = field(default_factory=dict)
-    needs: list[SamplerVariant] = field(default_factory=lambda: [SamplerVariant.TOP_P] * SLOTS)
+    needs: list[SamplerVariant] = field(default_factory=lambda: [SamplerVariant.PLAIN] * SLOTS)
     writes: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
+    params: list[int] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
-    processor_forks: list[tuple[int, int]] = field(default_factory=list)
+    list_forks: list[tuple[int, int]] = field(default_factory=list)
 
     def tables(self, number: int, tokens: int) -> list[list[int]]:
         """Of a sequence that enters slot `number`, each group's."""
@@ -76,16 +70,17 @@ class Model:
         ids = [dice.randrange(100) for _ in range(dice.randrange(1, 16))]
         computed, asked = dice.randrange(len(ids)), dice.randrange(4)
         stops = np.array([1, 2] if dice.random() < 0.5 else [], np.int64)
-        sampling = Sampling(
+        sampling = SamplingParams(
             temperature=dice.choice([0.0, 0.5]), top_k=dice.randrange(9), top_p=0.25,
             seed=dice.randrange(99), min_tokens=dice.randrange(4), stop_token_ids=stops,
-            logits_processors=ASKED[asked],
+            **ASKED[asked],
         )  # fmt: skip
         generated, tables = dice.randrange(len(ids) + 1), self.tables(number, computed)
         self.slots[number] = Slot(
             list(ids), computed, generated, tables, sampling, sampling.seed, asked
         )
-        if NEEDS[asked] or self.needs[number]:
+        self.params.append(number)
+        if NEEDS[asked] == SamplerVariant.PROCESSED:
             self.entries.append(number)
         self.needs[number] = NEEDS[asked]
         return NewSequence(number, ints(ids), generated, computed, arrays(tables), sampling)
@@ -94,8 +89,9 @@ class Model:
         slot = self.slots[number] = copy.deepcopy(self.slots[source])
         slot.tables = self.tables(number, len(slot.ids) - 1)
         slot.seed = self.dice.randrange(99)
-        if self.needs[source] or self.needs[number]:
-            self.processor_forks.append((source, number))
+        self.params.append(number)
+        if self.needs[source] == SamplerVariant.PROCESSED:
+            self.list_forks.append((source, number))
         self.needs[number] = self.needs[source]
         return Fork(source, number, arrays(slot.tables), slot.seed)
 
@@ -143,13 +139,14 @@ class Model:
             and len(slot.sampling.stop_token_ids)
         ]
         needs = [self.needs[n] for (n, _), y in zip(ordered, yields, strict=True) if y]
-        assert work.sampler_variant == max(needs, default=SamplerVariant.TOP_P)
+        assert work.sampler_variant == max(needs, default=SamplerVariant.PLAIN)
         writes = [(w.group, w.slot, w.column, w.blocks.tolist()) for w in work.writes]
         assert writes == self.writes
-        assert [new.slot for new in work.processor_entries] == self.entries
-        assert work.processor_forks == self.processor_forks
+        assert work.params == self.params
+        assert [new.slot for new in work.list_entries] == self.entries
+        assert work.list_forks == self.list_forks
         assert not work.faults and not work.constrained and work.logprob_requests is None
-        self.writes, self.entries, self.processor_forks = [], [], []
+        self.writes, self.params, self.entries, self.list_forks = [], [], [], []
         for slot, end, one in zip(slots, ends, yields, strict=True):
             slot.computed = end
             if one:
@@ -162,11 +159,13 @@ class Model:
             known = [token for token in slot.ids if token is not None]
             found: dict[str, Any] = {
                 "known": len(slot.ids), "held": len(known), "computed": slot.computed,
-                "generated": slot.generated, "seed": slot.seed,
-                **{n: getattr(slot.sampling, n) for n in ("temperature", "top_k", "top_p")},
+                "generated": slot.generated,
                 "min_tokens": slot.sampling.min_tokens,
             }  # fmt: skip
             assert {name: getattr(state, name)[number].item() for name in found} == found
+            names = ("temperature", "top_k", "top_p", "min_p", "presence")
+            params = {**{n: getattr(slot.sampling, n) for n in names}, "seed": slot.seed}
+            assert {name: state.params[name][number].item() for name in params} == params
             assert state.ids[number].tolist() == known
             for group, table in enumerate(slot.tables):
                 assert state.tables.used[group, number] == len(table)

@@ -18,9 +18,9 @@ from local import LocalWorker
 from penstock.attention import StepContext
 from penstock.cache import KvGeometry, KvShape
 from penstock.parallel import Group
-from penstock.sampling import SamplingRows, choose
+from penstock.sampling import choose
 from penstock.worker.batch.shape import TOKENS, Shape
-from penstock.worker.protocol.step import SamplerVariant
+from penstock.worker.protocol.sampling_params import SamplerVariant
 from penstock.worker.run.graphs import Graphs, Stages, Tokens
 from penstock.worker.run.runner import Pending
 from penstock.worker.startup.memory import Capacity
@@ -142,7 +142,7 @@ def test_warmup_steps_touch_only_padding(tmp_path: Path, case: str) -> None:
         cache.fill_(3.0)
     for shape in shapes:
         stages = runner.warmup_stages(shape)
-        ids, logprobs = stages.samplers[SamplerVariant.TOP_P](stages.forward())
+        ids, logprobs = stages.samplers[SamplerVariant.PLAIN](stages.forward())
         assert len(ids) == len(logprobs) == shape.samples
     runner.warmup_extras(shapes[0])
     assert all(bool((cache == 3.0).all()) for cache in runner.rank_model.kv.caches)
@@ -181,9 +181,10 @@ def test_unsampled_tokens_are_never_read(tmp_path: Path, monkeypatch: pytest.Mon
     runner.packer.pad = True
     runner.graphs = Graphs(Recorder(), torch.empty(64, 501))
 
-    def garbage(logits: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torch.Tensor]:
-        ids, logprobs = choose(logits, rows)
-        return (ids + (1 << 40) if only_compiled[0] else ids), logprobs
+    def garbage(*args: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        ids, logprobs = choose(*args, **options)
+        plain = not args[-1]  # what else chooses uses the ids itself
+        return (ids + (1 << 40) if only_compiled[0] and plain else ids), logprobs
 
     @contextmanager
     def compile_ahead(*_: object) -> Iterator[None]:
@@ -191,7 +192,7 @@ def test_unsampled_tokens_are_never_read(tmp_path: Path, monkeypatch: pytest.Mon
         yield
         only_compiled[0] = False
 
-    monkeypatch.setattr("penstock.worker.run.runner.choose", garbage)
+    monkeypatch.setattr("penstock.worker.sampling.slot_params.choose", garbage)
     monkeypatch.setattr("penstock.worker.startup.warmup.compile_ahead", compile_ahead)
     Warmup().run(runner)
     assert runner.last_token.max() < 501

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,25 @@ def test_declared_groups(group: Group) -> None:
     assert full.blocks == sliding.blocks == 32 * 16  # what 32 slots of 256 tokens can use
 
 
+@pytest.mark.parametrize("pad", [False, True])
+def test_layers_write_the_blocks_of_their_group(path: Path, pad: bool) -> None:
+    worker = LocalWorker()
+    driver = driver_of([worker], worker.load(path))  # type: ignore[list-item]
+    worker.runner.packer.pad = pad
+    driver.pools[1].reverse()
+    driver.when_free = lambda group, block: None
+    with closing(driver.stream):
+        (sequence,) = enter(driver, LONG)
+        driver.step([sequence], chunk=80)
+        driver.step([sequence])
+        driver.step([sequence])
+    assert not {*sequence.tables[0]} & {*sequence.tables[1]}
+    for group, table in enumerate(sequence.tables):
+        for cache in worker.runner.rank_model.kv.caches_of(group):
+            written = (~cache.isnan()).flatten(1).any(1).nonzero()[:, 0]
+            assert written.tolist() == sorted({*table})  # freed ones come again
+
+
 @pytest.mark.parametrize("chunk", [512, 16, 7])
 def test_in_a_batch(driver: Driver, expected: Expected, chunk: int) -> None:
     sequences = enter(driver, *PROMPTS)
@@ -172,17 +192,20 @@ def test_padded_steps(checkpoint: Callable[[str], Path], case: str) -> None:
     loaded, expected = worker.load(path, dtype="float64"), answers_of(path)
     worker.runner.packer.pad = True
     driver = driver_of([worker], loaded)  # type: ignore[list-item]
-    sequences = enter(driver, *PROMPTS)
-    driver.finish(sequences, chunk=20)
-    driver.stream.close()
+    with closing(driver.stream):
+        sequences = enter(driver, *PROMPTS)
+        driver.finish(sequences, chunk=20)
     check(sequences, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_of_the_cpu_backend_read_no_freed_block(path: Path, dtype: str) -> None:
-    """Launched one by one or from a tape: the same numbers whatever freed blocks hold."""
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_kernels_read_no_freed_block(path: Path, device: str, dtype: str) -> None:
+    """Launched one by one or from tapes and graphs: the same numbers whatever freed blocks hold."""
     worker = LocalWorker()
-    loaded = worker.load(path, dtype=dtype)
+    loaded = worker.load(path, device=device, dtype=dtype, kv_memory_bytes=256 << 20)
+    with torch.inference_mode():
+        list(worker.runner.spare_work)  # captures
     graphs, answers = worker.runner.graphs, []
     assert graphs is not None
     for poison in (False, True):
@@ -193,9 +216,9 @@ def test_kernels_of_the_cpu_backend_read_no_freed_block(path: Path, dtype: str) 
                     for cache in worker.runner.rank_model.kv.caches:
                         cache.zero_()
                 driver.when_free = lambda group, block: None
-            sequences = enter(driver, *PROMPTS)
-            driver.finish(sequences, chunk=20)
-            driver.stream.close()
+            with closing(driver.stream):
+                sequences = enter(driver, *PROMPTS)
+                driver.finish(sequences, chunk=20)
             answers.append([(s.tokens, s.logprobs) for s in sequences])
             assert all(s.released[1] for s in sequences)
     assert graphs.captured

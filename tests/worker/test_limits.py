@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from penstock.faults import BadStep
+from penstock.worker.protocol.sampling_params import SamplingParams
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import (
     Copies,
     FaultKind,
     Fork,
     Growth,
-    LogitsProcessors,
     NewSequence,
-    Sampling,
     SlotFault,
     Step,
-    Watermark,
 )
 from penstock.worker.sampling.limits import (
     MOST_BAD_WORDS,
@@ -33,12 +30,12 @@ from penstock.worker.state import State, Work
 
 POOL = KvPool(10)
 LIMITS = Limits(4, step_tokens=20, sequence_tokens=30, block_tokens=4, pools=(POOL,), vocab=50)
-SAMPLING = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
+SAMPLING = SamplingParams()
 TABLE = 8  # blocks of the longest sequence
 
 
-def error(processors: LogitsProcessors | None) -> str | None:
-    return sampling_error(replace(SAMPLING, logits_processors=processors), VOCAB)
+def error(**fields: Any) -> str | None:
+    return sampling_error(SamplingParams(**fields), VOCAB)
 
 
 def ints(*values: int) -> Any:
@@ -86,7 +83,11 @@ def test_blocks_of_the_longest_sequence() -> None:
         (sequence(token_ids=ints(0)), sequence(token_ids=ints(-1, 3)), "outside the vocabulary"),
         (sequence(computed=4), sequence(computed=5), "5 tokens computed"),
         (sequence(generated=5), sequence(generated=6), "6 generated"),
-        (sequence(), sequence(sampling=replace(SAMPLING, top_p=1.1)), "top_p must be above 0"),
+        (
+            sequence(),
+            sequence(sampling=replace(SAMPLING, banned=ints(50))),
+            "banned token id 50 is outside",
+        ),
         (blocks(9), blocks(10), "block 10 does not exist"),
         (blocks(0), blocks(-1), "does not exist"),
         (blocks(*[3] * 8), blocks(*[3] * 9), "has 9 blocks"),
@@ -252,12 +253,8 @@ def test_fork_of_an_empty_slot_is_one_fault() -> None:
     assert fault.slot == 2 and "has 9 blocks" in fault.message
 
 
-def mark(gamma: float = 0.5, delta: float = 1.0) -> Watermark:
-    return Watermark(gamma, delta, 1)
-
-
-def bias(count: int, value: float = 1.0) -> tuple[Any, Any]:
-    return np.arange(count, dtype=np.int32), np.full(count, value, np.float32)
+def bias(count: int) -> tuple[Any, Any]:
+    return np.arange(count, dtype=np.int32), np.ones(count, np.float32)
 
 
 def words(*lengths: int) -> tuple[Any, ...]:
@@ -266,20 +263,11 @@ def words(*lengths: int) -> tuple[Any, ...]:
 
 VOCAB = MOST_BIASES + 1
 CHANGES: list[tuple[str, list[Any], list[Any], str]] = [
-    ("min_p", [0, 1], [-0.01, 1.01, math.nan], "min_p must be from 0 to 1"),
-    ("typical_p", [0.01, 1], [0, 1.01, math.nan], "typical_p must be above 0"),
-    ("repetition", [0.01, 9], [0, -1, math.inf, math.nan], "repetition penalty must be above 0"),
-    ("frequency", [-2, 2], [math.inf, math.nan], "frequency penalty must be a number"),
-    ("presence", [-2, 2], [-math.inf, math.nan], "presence penalty must be a number"),
-    ("watermark", [mark(0.01), mark(0.99)], [mark(0), mark(1)], "gamma must be between 0 and 1"),
-    ("watermark", [mark(delta=-3)], [mark(delta=math.inf)], "delta must be a number"),
-    ("bias", [bias(MOST_BIASES)], [bias(MOST_BIASES + 1)], "bias has 1025 tokens"),
-    ("bias", [bias(1)], [(ints(0), ints(1, 2)), (ints(3, 3), ints(1, 2))], "no value, or more"),
-    ("bias", [bias(2)], [bias(2, math.inf), bias(2, math.nan)], "must hold numbers"),
+    ("bias", [bias(MOST_BIASES)], [bias(MOST_BIASES + 1)], "1025 logit bias token ids"),
+    ("bias", [bias(1)], [(ints(0), ints(1, 2))], "1 tokens and 2 values"),
     ("bias", [(ints(VOCAB - 1), ints(1))], [(ints(VOCAB), ints(1))], "logit bias token id 1025"),
     ("bias", [(ints(0), ints(1))], [(ints(-1), ints(1))], "outside the vocabulary"),
     ("allowed", [ints(0, VOCAB - 1)], [ints(VOCAB)], "allowed token id 1025"),
-    ("allowed", [ints(7)], [ints()], "no token is allowed"),
     ("banned", [ints(0, VOCAB - 1), ints()], [ints(VOCAB)], "banned token id 1025"),
     ("bad_words", [words(*[2] * MOST_BAD_WORDS)], [words(*[2] * 257)], "there are 257 bad words"),
     ("bad_words", [words(2), words(WORD_TOKENS)], [words(1), words(17)], "2 to 16 are possible"),
@@ -289,17 +277,10 @@ CHANGES: list[tuple[str, list[Any], list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "good", "bad", "text"), CHANGES)
-def test_logits_processor_parameters_are_validated(
+def test_lists_of_sampling_parameters_are_validated(
     name: str, good: list[Any], bad: list[Any], text: str
 ) -> None:
     for value in good:
-        assert error(LogitsProcessors(**{name: value})) is None
+        assert error(**{name: value}) is None
     for value in bad:
-        assert text in str(error(LogitsProcessors(**{name: value})))
-
-
-def test_tokens_both_allowed_and_banned_are_banned() -> None:
-    assert error(LogitsProcessors(allowed=ints(1, 2), banned=ints(2))) is None
-    none = LogitsProcessors(allowed=ints(1, 2), banned=ints(2, 1))
-    assert error(none) == "no token is allowed"
-    assert error(None) is None
+        assert text in str(error(**{name: value}))

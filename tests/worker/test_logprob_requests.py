@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.worker.logprobs import LogprobRequests, PromptSpan
-from penstock.worker.protocol.step import NewSequence, Sampling
+from penstock.worker.protocol.sampling_params import SamplingParams
+from penstock.worker.protocol.step import NewSequence
 
 SLOTS, VOCAB = 8, 30
 
@@ -38,8 +39,8 @@ def entering(slot: int, dice: random.Random) -> tuple[NewSequence, Slot]:
         dice.choice([None, 0, 2, 99]) if asks else None,
         np.array([4, 5], np.int32) if asks and dice.random() < 0.4 else None,
     )
-    sampling = Sampling(
-        0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64), None, found.top, found.prompt_top, found.named
+    sampling = SamplingParams(
+        top_logprobs=found.top, prompt_logprobs=found.prompt_top, logprob_token_ids=found.named
     )
     new = NewSequence(slot, ids, generated, 0, {}, sampling, request_id=found.request)
     return new, found
@@ -113,7 +114,7 @@ def test_sequences_without_logprobs_are_not_tracked() -> None:
     """While nobody asks, steps look no further."""
     requests = LogprobRequests(SLOTS, VOCAB)
     new, _ = entering(3, random.Random(0))
-    silent = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
+    silent = SamplingParams()
     requests.enter(NewSequence(3, new.token_ids, 0, 0, {}, silent))
     requests.fork(3, 4)
     assert not requests.slots

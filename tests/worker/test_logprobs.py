@@ -360,12 +360,12 @@ def test_step_without_logprobs_runs_no_logprob_kernels(
 
     for name in ("LogprobCollector", "mask_tokens", "apply_mask"):
         watch(runner, name)
-    for name in ("rows", "choose"):
-        watch(worker.runner.logits_processors, name)
+    for name in ("enter", "process_and_choose"):
+        watch(worker.runner.slot_params, name)
     asked: list[tuple[dict[str, Any], set[str]]] = [
         ({"top_k": 9, "top_p": 0.9, "seed": 3}, set()),
-        ({"min_p": 0.1}, {"rows"}),
-        ({"banned_token_ids": [5]}, {"choose", "rows"}),
+        ({"min_p": 0.1}, set()),
+        ({"banned_token_ids": [5]}, {"enter", "process_and_choose"}),
         ({"top_logprobs": 2}, {"LogprobCollector"}),
         ({"min_tokens": 9, "stop_token_ids": [7]}, {"mask_tokens"}),
     ]

@@ -22,7 +22,7 @@ from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from penstock.rpc import shard_pb2 as pb
-from penstock.sampling import SamplingRows
+from penstock.sampling import SamplerColumns
 from penstock.worker.batch.shape import step_sizes
 from penstock.worker.logprobs import PIECE
 from penstock.worker.protocol.messages import to_settings
@@ -144,17 +144,23 @@ def test_measuring_step_covers_all_memory_use(monkeypatch: pytest.MonkeyPatch) -
             asked.append(len(hidden))
             return hidden
 
-    def choose(logits: torch.Tensor, rows: SamplingRows) -> None:
-        further = None if rows.min_p is None else (rows.min_p.tolist(), rows.typical_p.tolist())
-        chosen.append((logits.dtype, further))
-        assert rows.temperature.tolist() == rows.top_p.tolist() == [0.5] * 8
-        assert rows.top_k.tolist() == [50] * 8
+    def choose(
+        logits: torch.Tensor,
+        slots: torch.Tensor,
+        position: torch.Tensor,
+        columns: SamplerColumns,
+        filtered: bool,
+    ) -> None:
+        chosen.append((logits.dtype, filtered))
+        assert slots.tolist() == position.tolist() == list(range(8))
+        assert columns.temperature.tolist() == columns.top_p.tolist() == [0.5] * 8
+        assert columns.min_p.tolist() == columns.typical_p.tolist() == [0.5] * 8
+        assert columns.top_k.tolist() == [50] * 8
 
     monkeypatch.setattr(memory, "choose", choose)
     context = prompts_context(CAPACITY, GEOMETRY, torch.device("cpu"), 20)
     memory.exercise(Model(), CAPACITY, context)  # type: ignore[arg-type]
-    half = [0.5] * 8
-    assert chosen == [(torch.float32, (half, half)), (torch.bfloat16, None)]
+    assert chosen == [(torch.float32, True), (torch.bfloat16, False)]
     assert asked == [8, PIECE]
 
 
@@ -248,15 +254,17 @@ def test_no_room_for_one_sequence_is_refused_with_advice() -> None:
 def test_slot_bytes_match_allocated_memory(settings: dict[str, int]) -> None:
     worker = LocalWorker()
     loaded = worker.load(BROOK, **settings)
-    runner, processors = worker.runner, worker.runner.logits_processors
+    runner, params = worker.runner, worker.runner.slot_params
     tensors = [
         runner.inputs,
         runner.last_token,
         runner.tables,
-        *processors.params,
-        processors.min_p_typical_p,
+        params.numbers,
+        params.bad_words,
+        params.recent_tokens,
     ]
-    tensors += [processors.bad_word_counts, processors.bad_words, processors.recent_tokens]
+    lists = params.params
+    tensors += [lists.counts, lists.bias_ids, lists.bias_values, lists.allowed]
     taken = sum(tensor.nbytes for tensor in tensors)
     # Rows of the rules are rounded up, by a few bytes each.
     assert taken <= loaded.memory.slots <= taken + 16 * (loaded.max_slots + 1)

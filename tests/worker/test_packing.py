@@ -23,8 +23,10 @@ from penstock.worker.batch.shape import (
     step_sizes,
     tensors,
 )
+from penstock.worker.protocol.sampling_params import SamplingParams
 from penstock.worker.protocol.settings import KvPool, Limits
-from penstock.worker.protocol.step import Copies, Fork, NewSequence, Sampling, Step
+from penstock.worker.protocol.step import Copies, Fork, NewSequence, Step
+from penstock.worker.sampling.slot_params import ROW_WORDS, column_length, row_places, row_words
 from penstock.worker.state import State, Work
 
 SLOTS, BLOCK = 48, 4
@@ -50,7 +52,7 @@ def entering(slot: int, tokens: int, dice: random.Random) -> NewSequence:
     blocks = ints(range(15 * slot, 15 * slot + 15))
     tables = {0: blocks, 1: blocks[::-1]}
     stops = np.array([slot, 7], np.int64) if slot % 3 == 0 else np.zeros(0, np.int64)
-    sampling = Sampling(
+    sampling = SamplingParams(
         temperature=dice.choice([0.0, 0.5]), top_k=dice.randrange(9), top_p=0.5 + slot / 100,
         seed=-dice.randrange(1 << 60), min_tokens=2, stop_token_ids=stops,
     )  # fmt: skip
@@ -125,14 +127,12 @@ def expected(state: State, work: Work, shape: Shape) -> dict[str, Any]:
     padding = {"id_slot": SPARE, "position": 0, "kv_slot0": -1, "kv_slot1": -1, "ids": -1}
     for name, rest in padding.items():
         fields[name] = filled(fields[name], t, rest)
-    rows: dict[str, list[Any]] = {"sample_slot": [SPARE] * r, "top_p": [1.0] * r}
-    for name in ("seed", "sample_position", "sample_row", "top_k", "temperature"):
+    rows: dict[str, list[Any]] = {"sample_slot": [SPARE] * r}
+    for name in ("sample_position", "sample_row"):
         rows[name] = [0] * r
     for place, slot, row, position in samples:
         rows["sample_slot"][place], rows["sample_row"][place] = slot, row
         rows["sample_position"][place] = position
-        for name in ("seed", "top_k", "temperature", "top_p"):
-            rows[name][place] = getattr(state, name)[slot].item()
     return {**fields, **rows}
 
 
@@ -169,7 +169,7 @@ def fields_tokens(shape: Shape) -> int:
 
 
 def test_packed_step_has_its_writes() -> None:
-    """Tables, forks, copies, steered tokens and masked stop tokens, in pairs from the end."""
+    """Tables, forks, copies, steered and masked tokens, parameters, in pairs from the end."""
     state, _, _ = stepped(DECODES[:2])
     state.computed[3] = state.known[3] - 2
     last = step(
@@ -193,7 +193,7 @@ def test_packed_step_has_its_writes() -> None:
         whole = asdict(extras)
         for group, count in enumerate(whole.pop("copies")):
             whole[f"copies{group}"] = count
-        for name in ("writes", "forks", "copies0", "copies1", "steered", "masks"):
+        for name in ("writes", "forks", "copies0", "copies1", "steered", "masks", "params"):
             count = whole[name]
             lists[name] = buffer[at : at + 2 * count].reshape(2, count).tolist()
             at += 2 * count
@@ -206,6 +206,10 @@ def test_packed_step_has_its_writes() -> None:
         # Stop tokens of slot 3, whose first token this is, not of slot 0, whose third it is.
         rows = dict(zip(work.slots[work.yields].tolist(), found.samples.tolist(), strict=True))
         assert lists["masks"] == [[rows[3]] * 2, [3, 7]]
+        places = row_places(ints([45]), column_length(SLOTS)).ravel().tolist()
+        expected_row = state.params[[1]].copy()
+        expected_row["seed"] = 5
+        assert lists["params"] == [places, row_words(expected_row).ravel().tolist()]
 
 
 def test_packed_step_without_writes_ends_with_its_inputs() -> None:
@@ -246,9 +250,9 @@ def test_the_largest_step_fits_the_buffer(limits: Limits) -> None:
                 groups = len(limits.pools)
                 left = buffer_words(limits) - layout(shape, groups)["end"][0]
                 # All tables anew, each block copied, each slot forked and steered, all stop tokens
-                # masked.
+                # masked, all parameters anew.
                 tables = groups * slots * limits.table_blocks
-                pairs = tables + 900 * groups + 2 * slots + slots * 256
+                pairs = tables + 900 * groups + 2 * slots + slots * (256 + ROW_WORDS)
                 assert left >= 2 * pairs
 
 
@@ -287,7 +291,7 @@ def test_padding_uses_only_the_spare_row() -> None:
     buffer = torch.full((layout(shape, 2)["end"][0],), 7, dtype=torch.int32)
     views = tensors(shape, buffer, 2)
     fill_padding(views, 9)
-    values = {"ids": -1, "kv_slot0": -1, "kv_slot1": -1, "top_p": 1}
+    values = {"ids": -1, "kv_slot0": -1, "kv_slot1": -1}
     for name, view in views.items():
         spare = 9 if name.endswith("_slot") else 0
         assert view.eq(values.get(name, spare)).all(), name

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.config import Fields, read_rope
-from penstock.layers import rope_table
+from penstock.config import Fields, RopeSpec, read_rope
+from penstock.layers import rope_order, rope_table
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -22,7 +22,8 @@ def compared(head_dim: int, **rope: Any) -> None:
         hidden_size=head_dim, num_attention_heads=1, head_dim=head_dim,
         max_position_embeddings=256, rope_parameters=dict(rope),
     )  # fmt: skip
-    frequencies, factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
+    init = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
+    frequencies, factor = init(config, torch.device("cpu"), seq_len=POSITIONS)
     angles = torch.outer(torch.arange(POSITIONS, dtype=torch.float32), frequencies)
     table = rope_table(read_rope(Fields(raw)), head_dim, POSITIONS)
     assert table.dtype == torch.float32 and table.shape == (POSITIONS, head_dim)
@@ -64,3 +65,44 @@ def test_llama3(head_dim: int, original: int, low: float, high: float) -> None:
 @pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
 def test_linear(factor: float) -> None:
     compared(64, rope_type="linear", rope_theta=10000.0, factor=factor)
+
+
+@pytest.mark.parametrize("original", [POSITIONS - 1, POSITIONS, 128])
+@pytest.mark.parametrize("given", [{}, {"factor": 4.0}, {"factor": 0.5}, {"attention_factor": 1.3}])
+def test_longrope(original: int, given: dict[str, float]) -> None:
+    """The long factors from one position beyond the original length on."""
+    generator = torch.Generator().manual_seed(original)
+    factors = (1 + torch.rand(2, 32, generator=generator) * 9).tolist()
+    compared(
+        64, rope_type="longrope", rope_theta=10000.0, short_factor=factors[0],
+        long_factor=factors[1], original_max_position_embeddings=original, **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
+def test_reordered_heads_have_the_products_of_the_pairs(fraction: float, interleaved: bool) -> None:
+    """Halves of a reordered head rotate as the pairs of a head's leading dimensions would."""
+    head_dim, rope = 24, RopeSpec("default", 100.0, fraction=fraction, interleaved=interleaved)
+    dims, order = rope.dims(head_dim), rope_order(rope, head_dim) or list(range(head_dim))
+    assert sorted(order) == list(range(head_dim))
+    q, k = torch.randn(2, POSITIONS, head_dim, dtype=torch.float64)
+
+    def pairs(x: torch.Tensor) -> torch.Tensor:
+        """Each pair is a complex number, turned by its angle."""
+        parts = (-1, 2) if interleaved else (2, -1)
+        first, second = x[:, :dims].unflatten(1, parts).unbind(2 if interleaved else 1)
+        steps = torch.arange(0, dims, 2, dtype=torch.float64) / dims
+        angles = torch.outer(torch.arange(POSITIONS, dtype=torch.float64), 100.0**-steps)
+        turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
+        return torch.cat((turned.real, turned.imag, x[:, dims:]), 1)
+
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        """As the kernels rotate."""
+        cos, sin = rope_table(rope, head_dim, POSITIONS).double().chunk(2, 1)
+        a, b = x[:, order].chunk(2, 1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), 1)
+
+    torch.testing.assert_close(
+        halves(q) @ halves(k).t(), pairs(q) @ pairs(k).t(), rtol=0, atol=1e-4
+    )

@@ -87,12 +87,12 @@ def test_prepare_reports_grammar_errors(error: Exception, kind: Any) -> None:
 def test_invalid_sampling_is_refused_before_the_grammar() -> None:
     grammar_cache, request = GrammarCache(), pb.PrepareRequest()
     request.CopyFrom(WITH_GRAMMAR)
-    request.sampling.top_p = 2
+    request.sampling.stop_token_ids.append(1 << 20)
     reply = shard(grammar_cache).Prepare(request, Call())
-    assert reply.error.kind == pb.RequestError.KIND_INVALID and "top_p" in reply.error.message
+    assert reply.error.kind == pb.RequestError.KIND_INVALID and "stop token" in reply.error.message
     assert not grammar_cache.asked
     request.ClearField("grammar")
-    request.sampling.top_p = 1
+    request.sampling.ClearField("stop_token_ids")
     assert (
         shard(grammar_cache).Prepare(request, Call()) == pb.PrepareReply()
         and not grammar_cache.asked

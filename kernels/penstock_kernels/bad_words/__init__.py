@@ -25,7 +25,7 @@ def bad_words(
     L - 2 tokens before `previous`, the newest last. Slots without words are left alone.
 
     Args: logits [S, V] any float, rows may be strided; slots [S] int64, the row of the tables of
-        each row; previous [S] int64, the token before the one to be chosen; counts [N] int32, words
+        each row; previous [S] int64, the token before the one to be chosen; counts [N] int64, words
         of each slot; words [N, M, L] int32, each of 2 tokens at least, L at least 3; recent
         [N, L - 2] int32, ANY where there is no token. A slot with words is in `slots` once.
     Bytes moved: 4 L for each word of the rows.
@@ -39,7 +39,7 @@ def bad_words(
     expect("previous", previous, (rows,), (torch.int64,))
     expect_rank("words", words, "N, M, L")
     count, most, length = words.shape
-    expect("counts", counts, (count,), (torch.int32,))
+    expect("counts", counts, (count,), (torch.int64,))
     expect("words", words, (count, most, length), (torch.int32,))
     expect("recent", recent, (count, length - 2), (torch.int32,))
     _OP.on(logits)(logits, slots, previous, counts, words, recent)

@@ -32,7 +32,7 @@ def _case(size: Size, kind: str, rows: int, vocab: int, shape: tuple[int, int]) 
             "logits": torch.randn((rows, vocab + 3), device=device).to(dtype)[:, :vocab],
             "slots": torch.randperm(SLOTS, device=device)[:rows],
             "previous": draw(rows),
-            "counts": counts.int(),
+            "counts": counts,
             "words": torch.where(place < length - tokens, ANY, words).int(),
             "recent": recent.int(),
         }

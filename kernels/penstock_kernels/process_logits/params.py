@@ -34,8 +34,8 @@ class LogitsProcessorParams(NamedTuple):
     """Rows [N] of sequences; all on one device."""
 
     counts: Tensor  # [N, V] int16: GENERATED and PROMPT bits of each token
-    floats: Tensor  # [N, len(FloatParam)] float32
-    ints: Tensor  # [N, len(IntParam)] int64
+    floats: Tensor  # [N, len(FloatParam)] float32, of any strides
+    ints: Tensor  # [N, len(IntParam)] int64, of any strides
     bias_ids: Tensor  # [N, B] int32, each id once
     bias_values: Tensor  # [N, B] float32; -inf makes a token impossible
     allowed: Tensor  # [N, ceil(V / 32)] int32: bit v % 32 of word v // 32, least significant first

@@ -29,8 +29,10 @@ def _process_logits(
     stride,
     vocabulary,
     biases,
-    FLOATS: tl.constexpr,
-    INTS: tl.constexpr,
+    float_column,
+    int_column,
+    FLOAT_SLOT: tl.constexpr,
+    INT_SLOT: tl.constexpr,
     GENERATED: tl.constexpr,
     BITS: tl.constexpr,
     TILE: tl.constexpr,
@@ -38,22 +40,22 @@ def _process_logits(
     row = tl.program_id(0).to(tl.int64)
     start = tl.program_id(1) * TILE
     slot = tl.load(slots + row)
-    floats += slot * FLOATS
-    ints += slot * INTS
+    floats += slot * FLOAT_SLOT
+    ints += slot * INT_SLOT
     token = start + tl.arange(0, TILE)
     exists = token < vocabulary
     x = tl.load(logits + row * stride + token, exists, other=0.0).to(tl.float32)
 
     bias_ids += slot * biases
     bias_values += slot * biases
-    for i in range(tl.load(ints + 0)):
+    for i in range(tl.load(ints)):
         id = tl.load(bias_ids + i)
         if (id >= start) & (id < start + TILE):
             x += tl.where(token == id, tl.load(bias_values + i), 0.0)
 
-    repetition = tl.load(floats + 0)
-    frequency = tl.load(floats + 1)
-    presence = tl.load(floats + 2)
+    repetition = tl.load(floats)
+    frequency = tl.load(floats + float_column)
+    presence = tl.load(floats + 2 * float_column)
     if (repetition != 1) | (frequency != 0) | (presence != 0):
         count = tl.load(counts + slot * vocabulary + token, exists, other=0).to(tl.int32)
         x = tl.where(count > 0, tl.where(x < 0, x * repetition, x / repetition), x)
@@ -61,18 +63,18 @@ def _process_logits(
         x -= frequency * generated.to(tl.float32)
         x -= tl.where(generated > 0, presence, 0.0)
 
-    if tl.load(ints + 1) > 0:
+    if tl.load(ints + int_column) > 0:
         width = (vocabulary + BITS - 1) // BITS
         bits = tl.load(allowed + slot * width + token // BITS, exists, other=0)
         x = tl.where((bits >> (token % BITS)) & 1 == 1, x, float("-inf"))
 
-    delta = tl.load(floats + 3)
+    delta = tl.load(floats + 3 * float_column)
     if delta != 0:
-        key = tl.load(ints + 3).to(tl.uint64, bitcast=True)
+        key = tl.load(ints + 3 * int_column).to(tl.uint64, bitcast=True)
         last = tl.load(previous + row).to(tl.uint64, bitcast=True)
         state = splitmix(splitmix(key, tl.full((), 0, tl.uint64)), last)
         word = splitmix(state, token.to(tl.uint64)) >> 32
-        x += tl.where(word.to(tl.int64) < tl.load(ints + 2), delta, 0.0)
+        x += tl.where(word.to(tl.int64) < tl.load(ints + 2 * int_column), delta, 0.0)
     tl.store(out + row * vocabulary + token, x, exists)
 
 
@@ -102,8 +104,10 @@ def process_logits(
             logits.stride(0),
             vocabulary,
             params.bias_ids.shape[1],
-            len(FloatParam),
-            len(IntParam),
+            params.floats.stride(1),
+            params.ints.stride(1),
+            params.floats.stride(0),
+            params.ints.stride(0),
             GENERATED,
             ALLOWED_BITS,
             TILE,

@@ -14,6 +14,7 @@ _OP = Op("sample", reference.sample)
 
 def sample(
     logits: Tensor,
+    slots: Tensor,
     temperature: Tensor,
     top_k: Tensor,
     top_p: Tensor,
@@ -36,9 +37,10 @@ def sample(
     position, number of the group or id of the token) alone, so a row's choice does not depend on
     its neighbours nor on its place in the batch.
 
-    Args: logits [S, V] any float, rows may be strided; temperature [S] float32, 0 or more; top_k
-        [S] int32, 0 = all; top_p [S] float32 in (0, 1], 1 = all; seed and position [S] int64; min_p
-        [S] float32 in [0, 1], 0 = all, and typical_p [S] float32 in (0, 1], 1 = all: both or none.
+    Args: logits [S, V] any float, rows may be strided; slots [S] int64, the entry of each row in
+        the parameters [N]; temperature [N] float32, 0 or more; top_k [N] int32, 0 = all; top_p [N]
+        float32 in (0, 1], 1 = all; seed [N] int64; position [S] int64; min_p [N] float32 in [0, 1],
+        0 = all, and typical_p [N] float32 in (0, 1], 1 = all: both or none.
     Returns: ids [S] int64; log-probabilities [S] float32 of those ids under log_softmax(logits),
         before temperature and what is kept.
     Precision: float32 inside.
@@ -54,13 +56,17 @@ def sample(
     expect_rows("logits", logits)
     expect("logits", logits, tuple(logits.shape), FLOATS)
     rows = (logits.shape[0],)
-    expect("temperature", temperature, rows, (torch.float32,))
-    expect("top_k", top_k, rows, (torch.int32,))
-    expect("top_p", top_p, rows, (torch.float32,))
-    expect("seed", seed, rows, (torch.int64,))
+    expect("slots", slots, rows, (torch.int64,))
     expect("position", position, rows, (torch.int64,))
+    entries = tuple(temperature.shape)
+    expect("temperature", temperature, entries, (torch.float32,))
+    expect("top_k", top_k, entries, (torch.int32,))
+    expect("top_p", top_p, entries, (torch.float32,))
+    expect("seed", seed, entries, (torch.int64,))
     if min_p is None or typical_p is None:
-        return _OP.on(logits)(logits, temperature, top_k, top_p, seed, position)
-    expect("min_p", min_p, rows, (torch.float32,))
-    expect("typical_p", typical_p, rows, (torch.float32,))
-    return _OP.on(logits)(logits, temperature, top_k, top_p, seed, position, min_p, typical_p)
+        return _OP.on(logits)(logits, slots, temperature, top_k, top_p, seed, position)
+    expect("min_p", min_p, entries, (torch.float32,))
+    expect("typical_p", typical_p, entries, (torch.float32,))
+    return _OP.on(logits)(
+        logits, slots, temperature, top_k, top_p, seed, position, min_p, typical_p
+    )

@@ -61,16 +61,22 @@ def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], tit
         logits = 3 * torch.randn(rows, vocabulary + 5, device=device)
         logits[:, ::7] = -torch.inf
         logits[:, 3:10] = logits[:, 2:3]  # ties
-        columns = map(torch.tensor, zip(*choices, strict=True))
+        # Rows take the slots in another order, and a slot more than there are rows has none.
+        slots = torch.randperm(rows + 1, device=device)[:rows]
+        by_slot = [GREEDY] * (rows + 1)
+        for slot, choice in zip(slots.tolist(), choices, strict=True):
+            by_slot[slot] = choice
+        columns = map(torch.tensor, zip(*by_slot, strict=True))
         temperature, top_k, top_p, min_p, typical_p = columns
         min_p_typical_p = {"min_p": min_p, "typical_p": typical_p}
         has_min_p = any(choice[3:] != GREEDY[3:] for choice in choices)
         return {
             "logits": logits.to(dtype)[:, :vocabulary],
+            "slots": slots,
             "temperature": temperature.to(device, torch.float32),
             "top_k": top_k.to(device, torch.int32),
             "top_p": top_p.to(device, torch.float32),
-            "seed": torch.randint(-(1 << 62), 1 << 62, (rows,), device=device),
+            "seed": torch.randint(-(1 << 62), 1 << 62, (rows + 1,), device=device),
             "position": torch.randint(0, 1 << 40, (rows,), device=device),
             **{n: p.to(device, torch.float32) for n, p in min_p_typical_p.items() if has_min_p},
         }

@@ -11,6 +11,7 @@ from .noise import GROUP, GROUPS, exponential
 
 def sample(
     logits: Tensor,
+    slots: Tensor,
     temperature: Tensor,
     top_k: Tensor,
     top_p: Tensor,
@@ -22,15 +23,17 @@ def sample(
     """See the public function."""
     inner = wide(logits)
     ids = inner.argmax(dim=-1)
+    temperature = temperature[slots]
     random = temperature > 0
     if bool(random.any()):
         rows = random.nonzero().squeeze(1)
         drawn = inner if len(rows) == len(random) else inner[rows]
+        drawn_slots = slots[rows]
         scaled = _scaled(drawn, temperature[rows])
-        scaled = _kept_top(scaled, top_k[rows], top_p[rows])
+        scaled = _kept_top(scaled, top_k[drawn_slots], top_p[drawn_slots])
         if min_p is not None and typical_p is not None:
-            scaled = _kept_min_p_typical_p(scaled, min_p[rows], typical_p[rows])
-        ids[rows] = _draw(scaled, (seed[rows], position[rows]))
+            scaled = _kept_min_p_typical_p(scaled, min_p[drawn_slots], typical_p[drawn_slots])
+        ids[rows] = _draw(scaled, (seed[drawn_slots], position[rows]))
     chosen = inner.gather(1, ids[:, None]).squeeze(1)
     return ids, (chosen - inner.logsumexp(dim=-1)).float()
 

@@ -39,16 +39,15 @@ NOTHING = tl.constexpr(0xFFFFFFFF)  # a bound that nothing reaches
 # the row's own; and the sum of the latter weights times scaled logits. The third of a filtered row
 # becomes what is kept of a tile, relative to the row's largest logit.
 FIELDS = tl.constexpr(4)
-ANYWHERE = ["typical_ps"]  # behind min_ps, wherever that ends: one variant for all
 
 
 @triton.jit
-def filters_of(row, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P: tl.constexpr):
-    """(top_k, top_p, min_p, typical_p) of a row."""
+def filters_of(slot, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P: tl.constexpr):
+    """(top_k, top_p, min_p, typical_p) of a slot."""
     min_p, typical_p = tl.full((), 0.0, tl.float32), tl.full((), 1.0, tl.float32)
     if HAS_MIN_P:
-        min_p, typical_p = tl.load(min_ps + row), tl.load(typical_ps + row)
-    return tl.load(top_ks + row), tl.load(top_ps + row), min_p, typical_p
+        min_p, typical_p = tl.load(min_ps + slot), tl.load(typical_ps + slot)
+    return tl.load(top_ks + slot), tl.load(top_ps + slot), min_p, typical_p
 
 
 @triton.jit

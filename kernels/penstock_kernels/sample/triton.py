@@ -18,7 +18,7 @@ from ..sizes import divided_up, power_of_two
 from .bits import LOG2_E, below_peak, keeps, log2_scale, row_tile, splitmix, weight_below
 from .noise import GROUP, GROUPS
 from .passes import masses_by_passes, thresholds_by_passes
-from .shortlist import ANYWHERE, FIELDS, ROOM, filtering, filters_of, list_part, settle
+from .shortlist import FIELDS, ROOM, filtering, filters_of, list_part, settle
 
 # Warps of a program that weighs a tile, a group of tokens: the fewer, the fewer instructions
 # add up what their lanes found; and of one that chooses in a row.
@@ -62,9 +62,10 @@ def _gumbel(state, number):
     return -tl.log(uniform * curved)
 
 
-@triton.jit(do_not_specialize=["apart"], do_not_specialize_on_alignment=ANYWHERE)
+@triton.jit(do_not_specialize=["apart"])
 def _weigh(
     logits,
+    slots,
     temperatures,
     top_ks,
     top_ps,
@@ -89,8 +90,9 @@ def _weigh(
     tile, tiles = tl.program_id(1), tl.num_programs(1)
     logits += row * stride
     fields = parts + (row * tiles + tile) * FIELDS
-    temperature = tl.load(temperatures + row)
-    filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
+    slot = tl.load(slots + row)
+    temperature = tl.load(temperatures + slot)
+    filters = filters_of(slot, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
     if (temperature > 0) & filtering(filters, vocabulary):
         lists = bounds, counts, listed
         list_part(
@@ -155,9 +157,10 @@ def _store_thresholds(settled_rows, floors, ceilings, row, settled, floor, ceili
     tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
 
 
-@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
+@triton.jit
 def _choose(
     logits,
+    slots,
     temperatures,
     top_ks,
     top_ps,
@@ -192,8 +195,9 @@ def _choose(
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     parts += row * tiles * FIELDS
-    temperature = tl.load(temperatures + row)
-    filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
+    slot = tl.load(slots + row)
+    temperature = tl.load(temperatures + slot)
+    filters = filters_of(slot, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
     filtered = (temperature > 0) & filtering(filters, vocabulary)
     settled = tl.full((), 1, tl.int1)
     floor, ceiling = tl.full((), 0, tl.uint32), tl.full((), 0xFFFFFFFF, tl.uint32)
@@ -206,16 +210,17 @@ def _choose(
         )  # fmt: skip
     _store_thresholds(settled_rows, floors, ceilings, row, settled, floor, ceiling)
     if settled:
-        state = _noise_state(tl.load(seeds + row), tl.load(positions + row))
+        state = _noise_state(tl.load(seeds + slot), tl.load(positions + row))
         _choose_token(
             logits + row * stride, temperature, state, (floor, ceiling), parts, tiles, vocabulary,
             ids + row, logprobs + row, filtered, GROUPS, BLOCK, TILE,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
+@triton.jit
 def _choose_rest(
     logits,
+    slots,
     temperatures,
     top_ks,
     top_ps,
@@ -253,9 +258,10 @@ def _choose_rest(
     if tl.load(settled_rows + row) == 0:
         logits += row * stride
         parts += row * tiles * FIELDS
-        temperature = tl.load(temperatures + row)
+        slot = tl.load(slots + row)
+        temperature = tl.load(temperatures + slot)
         scale = log2_scale(temperature)
-        filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
+        filters = filters_of(slot, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
         lists = bounds, counts, listed
         settled, floor, ceiling = settle(
             logits, parts, lists, row, tiles, scale, filters, vocabulary, DIGITS,
@@ -270,21 +276,22 @@ def _choose_rest(
             )  # fmt: skip
             tl.debug_barrier()
         _store_thresholds(settled_rows, floors, ceilings, row, settled, floor, ceiling)
-        state = _noise_state(tl.load(seeds + row), tl.load(positions + row))
+        state = _noise_state(tl.load(seeds + slot), tl.load(positions + row))
         _choose_token(
             logits, temperature, state, (floor, ceiling), parts, tiles, vocabulary, ids + row,
             logprobs + row, True, GROUPS, BLOCK, TILE,
         )  # fmt: skip
 
 
-# Per row: temperature, top_k, top_p, min_p and typical_p.
-Filters = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+# The slot of each row; per slot: temperature, top_k, top_p, min_p and typical_p.
+Filters = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 # Per row: whether it is settled without passes over it, then the least and the greatest keys kept.
 RowThresholds = tuple[Tensor, Tensor, Tensor]
 
 
 def sample(
     logits: Tensor,
+    slots: Tensor,
     temperature: Tensor,
     top_k: Tensor,
     top_p: Tensor,
@@ -295,7 +302,7 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """See the public function."""
     ids, logprobs, _ = choose(
-        logits, (temperature, top_k, top_p, min_p, typical_p), (seed, position)
+        logits, (slots, temperature, top_k, top_p, min_p, typical_p), (seed, position)
     )
     return ids, logprobs
 
@@ -303,7 +310,8 @@ def sample(
 def choose(
     logits: Tensor, filters: Filters, draw: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, RowThresholds]:
-    """Ids, log-probabilities, and what was found of each row; `draw` are (seed, position)."""
+    """Ids, log-probabilities, and what was found of each row; `draw` are (seed per slot,
+    position per row)."""
     rows, vocabulary = logits.shape
     tiles = divided_up(vocabulary, GROUP)
 
@@ -318,7 +326,7 @@ def choose(
         empty(torch.int32, tiles),
         empty(torch.int32, tiles, ROOM.value),
     )
-    early, has_min_p = early_launch(logits.device), filters[3] is not None
+    early, has_min_p = early_launch(logits.device), filters[4] is not None
     stride = logits.stride(0)
     if rows:
         options = {

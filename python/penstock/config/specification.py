@@ -75,7 +75,7 @@ class QkNorm:
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary position embeddings: `numbers` are the parameters of `kind`, a key of `rope.KINDS`."""
+    """Rotary position embeddings: `numbers` are the parameters of `kind`."""
 
     kind: str
     theta: float

@@ -125,6 +125,7 @@ def act_mul(x: Tensor, activation: str = "silu") -> Tensor:
 
 def sample(
     logits: Tensor,
+    slots: Tensor,
     temperature: Tensor,
     top_k: Tensor,
     top_p: Tensor,
@@ -136,9 +137,11 @@ def sample(
     """The op, where all rows are greedy; otherwise its reference."""
     ids = torch.empty(len(logits), dtype=torch.int64)
     logprobs = torch.empty(len(logits), dtype=torch.float32)
-    if cpu.greedy(logits, temperature, ids, logprobs):
+    if cpu.greedy(logits, temperature.index_select(0, slots), ids, logprobs):
         return ids, logprobs
-    return _reference(sample)(logits, temperature, top_k, top_p, seed, position, min_p, typical_p)
+    return _reference(sample)(
+        logits, slots, temperature, top_k, top_p, seed, position, min_p, typical_p
+    )
 
 
 def _reference(kernel: Callable[P, R]) -> Callable[P, R]:

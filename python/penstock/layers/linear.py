@@ -72,7 +72,8 @@ class ColumnLinear(Linear):
         self.bias = build.empty(self.outputs) if bias else None
         fusable = gate is Activation.SILU and not bias
         self.fused_gate = method if fusable and isinstance(method, FusesGate) else None
-        self.gate = None if gate is None or self.fused_gate is not None else gate.value
+        self.gated = self.fused_gate is not None
+        self.gate = None if gate is None or self.gated else gate.value
         rms = residual.norm.kind is not NormKind.LAYER
         self.fused_norm = method if rms and isinstance(method, FusesNorm) else None
 
@@ -102,8 +103,7 @@ class ColumnLinear(Linear):
             x, total = norm(residual)
             return self.product(x), total
         operands = NormInput(x, total, norm.weight, norm.eps)
-        gated = self.fused_gate is not None
-        out, total = self.fused_norm.apply_normed(self.weights, operands, self.bias, gated)
+        out, total = self.fused_norm.apply_normed(self.weights, operands, self.bias, self.gated)
         return (out if self.gate is None else act_mul(out, self.gate)), total
 
     def product(self, x: Tensor) -> Tensor:

@@ -23,16 +23,15 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class SamplingRows:
-    """Parameters of the rows that yield a token; tensors [R] on the device."""
+class SamplerColumns:
+    """Parameters of the slots that the sampler reads; tensors [N] on the device."""
 
-    temperature: Tensor  # float32; 0 = greedy
-    top_k: Tensor  # int32; 0 = off
-    top_p: Tensor  # float32; 1 = off
     seed: Tensor  # int64
-    position: Tensor  # int64, of the token to come: the random numbers' counter
-    min_p: Tensor | None = None  # float32; 0 = off
-    typical_p: Tensor | None = None  # float32; 1 = off; given with min_p
+    top_k: Tensor  # int32; 0 = off
+    temperature: Tensor  # float32; 0 = greedy
+    top_p: Tensor  # float32; 1 = off
+    min_p: Tensor  # float32; 0 = off
+    typical_p: Tensor  # float32; 1 = off
 
 
 def mask_tokens(logits: Tensor, rows: Tensor, ids: Tensor) -> None:
@@ -40,19 +39,26 @@ def mask_tokens(logits: Tensor, rows: Tensor, ids: Tensor) -> None:
     logits[rows, ids] = -torch.inf
 
 
-def choose(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor]:
-    """Token ids [R] int64 and their log-probabilities [R] float32.
+def choose(
+    logits: Tensor, slots: Tensor, position: Tensor, columns: SamplerColumns, filtered: bool
+) -> tuple[Tensor, Tensor]:
+    """Token ids [R] int64 and their log-probabilities [R] float32 of logits [R, V].
+
+    `slots` [R] int64 are the rows' entries in `columns`; `position` [R] int64, of the token to
+    come, is the counter of the random numbers. Without `filtered`, min_p and typical_p are not
+    read.
 
     Every rank has the same logits to the last bit, for they were gathered, and the choice is a pure
     function of them: so all ranks go on with the same tokens without a word between them.
     """
     return sample(
         logits,
-        rows.temperature,
-        rows.top_k,
-        rows.top_p,
-        rows.seed,
-        rows.position,
-        rows.min_p,
-        rows.typical_p,
+        slots,
+        columns.temperature,
+        columns.top_k,
+        columns.top_p,
+        columns.seed,
+        position,
+        columns.min_p if filtered else None,
+        columns.typical_p if filtered else None,
     )

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from penstock.faults import BadStep
 from penstock.grammar import Matcher
 from penstock.worker.logprobs import LogprobRequests, StepLogprobRequests
+from penstock.worker.protocol.sampling_params import SLOT_PARAMS, SamplerVariant, SamplingParams
 from penstock.worker.protocol.settings import Limits
 from penstock.worker.protocol.step import (
     Bools,
@@ -25,7 +26,6 @@ from penstock.worker.protocol.step import (
     Ints,
     Longs,
     NewSequence,
-    SamplerVariant,
     SlotFault,
     Step,
 )
@@ -47,13 +47,11 @@ class Work:
     writes: list[TableWrite] = field(default_factory=list)
     forks: list[tuple[int, int]] = field(default_factory=list)
     masked: list[tuple[int, Longs]] = field(default_factory=list)  # (run, ids not to yield)
-    sampler_variant: SamplerVariant = (
-        SamplerVariant.TOP_P
-    )  # what the runs that yield need between them
-    processor_entries: list[NewSequence] = field(
-        default_factory=list
-    )  # whose rules go to the device
-    processor_forks: list[tuple[int, int]] = field(default_factory=list)
+    sampler_variant: SamplerVariant = SamplerVariant.PLAIN  # what the runs that yield need together
+    # Slots whose sampling parameters change; sequences and forks with lists among them.
+    params: list[int] = field(default_factory=list)
+    list_entries: list[NewSequence] = field(default_factory=list)
+    list_forks: list[tuple[int, int]] = field(default_factory=list)
     # Runs that follow a grammar: (place among the yielding runs, where the sequence is).
     constrained: list[tuple[int, Matcher]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)  # slot -> why its grammar cannot go on
@@ -84,25 +82,21 @@ class State:
         self.computed = np.zeros(n, np.int32)
         self.generated = np.zeros(n, np.int32)
         self.tables = BlockTables(limits)
-        self.temperature = np.zeros(n, np.float32)
-        self.top_k = np.zeros(n, np.int32)
-        self.top_p = np.ones(n, np.float32)
-        self.seed = np.zeros(n, np.int64)
+        self.params = np.array([SamplingParams().slot_row()] * n, SLOT_PARAMS)
         self.min_tokens = np.zeros(n, np.int64)
         self.stop_ids: list[Longs] = [np.zeros(0, np.int64)] * n
         self.ids: list[Ints] = [np.zeros(0, np.int32)] * n  # the first `held`, known to the host
         self.held = np.zeros(n, np.int32)
-        # What the slots' rules on the device make of the choice, of slots not in use as well.
         self.sampler_variant = np.zeros(n, np.int8)
         self.matchers: dict[int, Matcher] = {}  # by slot; the runner advances them
         self.logprob_requests = LogprobRequests(limits.slots, limits.vocab)
 
-        # All of a slot's state but its table and seed, which a fork has for itself; what a slot has
-        # on the device is copied by its owner, from `Work.forks`.
+        # All of a slot's state but its table and seed, which a fork has for itself; what else a
+        # slot has on the device is copied by its owner, from `Work.forks`.
         self._copied_lists: tuple[list[Any], ...] = (self.ids, self.stop_ids)
         self._copied: tuple[npt.NDArray[Any], ...] = (
-            self.known, self.computed, self.generated, self.held, self.temperature, self.top_k,
-            self.top_p, self.min_tokens,
+            self.known, self.computed, self.generated, self.held, self.params, self.min_tokens,
+            self.sampler_variant,
         )  # fmt: skip
 
     def fold(self, step: Step) -> Work:
@@ -117,16 +111,15 @@ class State:
         self.logprob_requests.leave(step.finished)
         for sequence in step.new:
             self._enter(sequence, writes, faults)
-        entries = [new for new in step.new if self._enter_logits_processors(new)]
         forks = [(f.source, f.destination) for f in step.forks if self._fork(f, writes, faults)]
         self._steer(step)
         writes += self.tables.grow(step, self.active)
         work = self._run(step, faults)
         work.writes, work.forks = writes, forks
-        work.processor_entries, work.processor_forks = (
-            entries,
-            [f for f in forks if self._fork_logits_processors(*f)],
-        )
+        entries = [new for new in step.new if self.active[new.slot]]
+        work.params = [new.slot for new in entries] + [slot for _, slot in forks]
+        work.list_entries = [new for new in entries if self._has_lists(new.slot)]
+        work.list_forks = [fork for fork in forks if self._has_lists(fork[1])]
         work.sampler_variant = SamplerVariant(
             (self.sampler_variant[work.slots] * work.yields).max(initial=0)
         )
@@ -208,10 +201,8 @@ class State:
         self.known[slot] = len(new.token_ids)
         self.computed[slot] = new.computed
         self.generated[slot] = new.generated
-        self.temperature[slot] = sampling.temperature
-        self.top_k[slot] = sampling.top_k
-        self.top_p[slot] = sampling.top_p
-        self.seed[slot] = sampling.seed
+        self.params[slot] = sampling.slot_row()
+        self.sampler_variant[slot] = sampling.sampler_variant
         self.min_tokens[slot] = sampling.min_tokens
         self.stop_ids[slot] = sampling.stop_token_ids
         if new.matcher is not None:
@@ -219,20 +210,9 @@ class State:
         writes += self.tables.set(slot, new.tables)
         self.logprob_requests.enter(new)
 
-    def _enter_logits_processors(self, new: NewSequence) -> bool:
-        """Whether the slot's rules on the device change with this sequence."""
-        processors = new.sampling.logits_processors
-        sampler_variant = SamplerVariant.TOP_P if processors is None else processors.sampler_variant
-        if not self.active[new.slot] or not (sampler_variant or self.sampler_variant[new.slot]):
-            return False
-        self.sampler_variant[new.slot] = sampler_variant
-        return True
-
-    def _fork_logits_processors(self, source: int, destination: int) -> bool:
-        """The same of a fork."""
-        changes = bool(self.sampler_variant[source] or self.sampler_variant[destination])
-        self.sampler_variant[destination] = self.sampler_variant[source]
-        return changes
+    def _has_lists(self, slot: int) -> bool:
+        """Whether tables on the device may hold lists of the slot's sampling parameters."""
+        return bool(self.sampler_variant[slot] == SamplerVariant.PROCESSED)
 
     def _sequence_error(self, new: NewSequence) -> str | None:
         ids, limits = new.token_ids, self.limits
@@ -262,7 +242,7 @@ class State:
             array[slot] = array[source]
         for values in self._copied_lists:
             values[slot] = values[source]
-        self.seed[slot] = fork.seed
+        self.params["seed"][slot] = fork.seed
         if source in self.matchers:
             self.matchers[slot] = self.matchers[source].copy()
         self.logprob_requests.fork(source, slot)

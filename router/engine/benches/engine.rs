@@ -13,7 +13,8 @@ use penstock_engine::shard::{Endpoint, LoadConfig};
 use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics};
 use penstock_mock_shard::{Cost, MockConfig, MockShard};
 use penstock_request::EngineState;
-use penstock_request::types::{EngineRequest, Sampling, Stopping};
+use penstock_request::sampling_params::SamplingParams;
+use penstock_request::types::{EngineRequest, Stopping};
 use prometheus_client::registry::Registry;
 
 const PROMPT: usize = 20;
@@ -76,10 +77,11 @@ async fn consume(engine: Engine, number: u32) {
     let request = EngineRequest {
         cache_salt: Box::default(),
         prompt: vec![number + 1; PROMPT],
-        sampling: Sampling {
+        sampling: SamplingParams {
             temperature: 0.0,
-            ..Sampling::default()
+            ..SamplingParams::default()
         },
+        grammar: None,
         stopping: Stopping {
             max_new_tokens: ANSWER,
             min_new_tokens: 0,

@@ -12,6 +12,8 @@ use super::types::{BeamParameters, Candidate, EarlyStopping, End, EngineRequest,
 /// The beam search of one request.
 pub(super) struct BeamSearch {
     beam: BeamParameters,
+    /// Top logprobs per token that the client gets.
+    top_logprobs: u32,
     stopping: Stopping,
     /// Tokens of all hypotheses.
     token_tree: TokenTree,
@@ -75,6 +77,7 @@ impl BeamSearch {
         };
         Some(Self {
             beam: request.beam?,
+            top_logprobs: request.sampling.top_logprobs,
             stopping: request.stopping.clone(),
             token_tree: TokenTree::default(),
             hypotheses: vec![first],
@@ -111,7 +114,7 @@ impl BeamSearch {
 
     /// Records the top logprobs of this step.
     fn record_top_logprobs(&mut self) {
-        let count = self.beam.top_logprobs as usize;
+        let count = self.top_logprobs as usize;
         for line in self.hypotheses.iter_mut().filter(|_| count > 0) {
             let next = line.next.iter().flatten().take(count);
             line.top_logprobs = Some(self.token_tree.add_top_logprobs(next.copied().collect()));

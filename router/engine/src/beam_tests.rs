@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use penstock_request::types::Sampling;
+use penstock_request::sampling_params::SamplingParams;
 use penstock_scheduler::ids::RequestId;
 
 use super::*;
@@ -16,7 +16,8 @@ fn request(beam: BeamParameters, max_new_tokens: u32) -> EngineRequest {
     EngineRequest {
         cache_salt: Box::default(),
         prompt: vec![1],
-        sampling: Sampling::default(),
+        sampling: SamplingParams::default(),
+        grammar: None,
         stopping: Stopping {
             max_new_tokens,
             min_new_tokens: 0,
@@ -67,7 +68,6 @@ fn the_best_hypotheses_win_at_max_new_tokens() {
         width: 2,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        top_logprobs: 0,
     };
     let (found, steps_taken) = run(beam, 3, MODEL);
     assert_eq!((found[0].clone(), steps_taken), (vec![5, 5, 5], 3));
@@ -82,7 +82,6 @@ fn sequences_without_continuation_end_before_others_fork() {
         width: 2,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        top_logprobs: 0,
     };
     let mut search = BeamSearch::new(&request(beam, 9), id(0)).unwrap();
     let far_apart = next(&[(5, -0.1), (6, -9.0)]);
@@ -105,9 +104,10 @@ fn pruning_keeps_the_tokens_of_all_hypotheses() {
         width: 8,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        top_logprobs: 1,
     };
-    let mut search = BeamSearch::new(&request(beam, 6_000), id(0)).unwrap();
+    let mut wanted = request(beam, 6_000);
+    wanted.sampling.top_logprobs = 1;
+    let mut search = BeamSearch::new(&wanted, id(0)).unwrap();
     let (mut live, mut newest) = (vec![id(0)], 0);
     let mut hashes = HashMap::from([(id(0), 0)]);
     for step in 0..5_000_u32 {
@@ -155,7 +155,6 @@ fn early_stopping_ends_at_width_finished_hypotheses() {
         width: 2,
         length_penalty: 5.0,
         early_stopping,
-        top_logprobs: 0,
     };
     let (found, steps_taken) = run(beam(EarlyStopping::WhenFull), 9, ends);
     assert_eq!((found.len(), steps_taken), (2, 2));
@@ -210,7 +209,6 @@ fn a_wide_search_finds_the_best_of_all_sequences() {
             width: 200,
             length_penalty,
             early_stopping: EarlyStopping::Never,
-            top_logprobs: 2,
         };
         let found = search_with(beam, 4);
         let expected = all_answers(4, length_penalty);
@@ -233,7 +231,9 @@ fn a_wide_search_finds_the_best_of_all_sequences() {
 }
 
 fn search_with(beam: BeamParameters, most: u32) -> Vec<BeamOutput> {
-    let mut search = BeamSearch::new(&request(beam, most), id(0)).unwrap();
+    let mut wanted = request(beam, most);
+    wanted.sampling.top_logprobs = 2;
+    let mut search = BeamSearch::new(&wanted, id(0)).unwrap();
     let mut histories = HashMap::from([(id(0), Vec::new())]);
     let mut newest = 0;
     loop {
@@ -283,7 +283,6 @@ fn a_beam_search_ends_when_no_better_hypothesis_is_possible() {
             width: 2,
             length_penalty,
             early_stopping,
-            top_logprobs: 0,
         };
         let row = (early_stopping, length_penalty, model[0].0);
         assert_eq!(run(beam, 6, model).1, expected_steps, "{row:?}");
@@ -296,7 +295,6 @@ fn impossible_or_low_ranked_continuations_are_not_results() {
         width: 2,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        top_logprobs: 0,
     };
     // The end token ranks third, below the best two, until the last step.
     let low: &[_] = &[(5, -1.0), (6, -1.5), (0, -2.0), (7, f32::NEG_INFINITY)];
@@ -320,9 +318,10 @@ fn results_have_top_logprobs_only_on_request() {
             width: 1,
             length_penalty: 1.0,
             early_stopping: EarlyStopping::Never,
-            top_logprobs: count,
         };
-        let mut search = BeamSearch::new(&request(beam, 1), id(0)).unwrap();
+        let mut request = request(beam, 1);
+        request.sampling.top_logprobs = count;
+        let mut search = BeamSearch::new(&request, id(0)).unwrap();
         let found = search.take(id(0), next(MODEL), |_, _| vec![]).unwrap();
         assert_eq!(found[0].top_logprobs, expected);
     }
@@ -334,7 +333,6 @@ fn candidate_count_is_width_plus_end_tokens() {
         width: 3,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        top_logprobs: 0,
     };
     assert_eq!([0, 2].map(|ends| beam.candidate_count(ends)), [3, 5]);
 }

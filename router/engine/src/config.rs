@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 
-use super::types::Sampling;
 use crate::shard::{Loaded, StepLimits};
+use penstock_request::types::EngineRequest;
 
 /// Settings of the engine, chosen by the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +60,9 @@ pub enum PreparePolicy {
 }
 
 impl PreparePolicy {
-    /// Whether the workers prepare a request with these sampling parameters.
-    pub(super) fn needs(self, sampling: &Sampling) -> bool {
-        self == Self::Always || sampling.grammar.is_some()
+    /// Whether the workers prepare this request.
+    pub(super) fn needs(self, request: &EngineRequest) -> bool {
+        self == Self::Always || request.grammar.is_some()
     }
 }
 
@@ -114,6 +114,7 @@ impl RestartPolicy {
 /// Combines the settings and the workers' limits into the scheduler's configuration.
 pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> SchedulerConfig {
     SchedulerConfig {
+        block_tokens: loaded.block_tokens,
         groups: loaded.kv_groups.clone(),
         max_slots: loaded.max_slots,
         max_step_tokens: loaded.max_step_tokens,
@@ -140,27 +141,38 @@ pub(super) fn micros(time: Duration) -> u64 {
 /// Returns the bytes that a decode step reads on a rank: the weights, and per token of context.
 /// Unknown (zero) with sliding-window layers, since the scheduler counts contexts in full.
 fn decode_reads(loaded: &Loaded) -> DecodeReads {
-    if loaded.kv_groups.iter().any(|group| group.window > 0) {
+    if loaded.kv_groups.iter().any(|group| !is_full(group)) {
         return DecodeReads::default();
     }
-    let groups = loaded.kv_groups.iter().zip(&loaded.block_bytes);
+    let block_bytes: u64 = loaded.block_bytes.iter().sum();
     DecodeReads {
         weights: loaded.memory.weights,
-        token: groups
-            .map(|(group, bytes)| bytes / u64::from(group.block_tokens.max(1)))
-            .sum(),
+        token: block_bytes / u64::from(loaded.block_tokens.max(1)),
     }
 }
 
-/// Returns the tokens that the KV memory of one group holds.
-pub(super) fn kv_tokens(group: &KvGroup) -> u64 {
-    u64::from(group.block_tokens) * u64::from(group.blocks)
+/// Returns the tokens that the KV memory holds: every sequence needs blocks of every group, so the
+/// smallest group is the limit. Groups with windows count only where no group is without one.
+pub(super) fn kv_tokens(loaded: &Loaded) -> u64 {
+    let any_full = loaded.kv_groups.iter().any(is_full);
+    let groups = loaded.kv_groups.iter();
+    let blocks = groups
+        .filter(|group| !any_full || is_full(group))
+        .map(|group| u64::from(group.blocks));
+    blocks.min().unwrap_or(0) * u64::from(loaded.block_tokens)
+}
+
+fn is_full(group: &KvGroup) -> bool {
+    group.kind == GroupKind::Full
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::shard::MemoryReport;
+    use penstock_request::grammar_spec::{GrammarFormat, GrammarSpec, OutputConstraint};
+    use penstock_request::sampling_params::SamplingParams;
+    use penstock_request::types::Stopping;
 
     #[test]
     fn backoff_doubles_within_bounds_and_ends() {
@@ -176,14 +188,10 @@ mod tests {
         assert_eq!(waits, [Some(0), Some(1), Some(2), Some(3), Some(3), None]);
     }
 
-    fn loaded(groups: &[(u32, u32, u32)], block_bytes: &[u64]) -> Loaded {
-        let group = |&(block_tokens, blocks, window): &(u32, u32, u32)| KvGroup {
-            block_tokens,
-            blocks,
-            window,
-        };
+    fn loaded(kv_groups: [KvGroup; 2], block_bytes: &[u64]) -> Loaded {
         Loaded {
-            kv_groups: groups.iter().map(group).collect(),
+            block_tokens: 8,
+            kv_groups: kv_groups.to_vec(),
             block_bytes: block_bytes.to_vec(),
             max_slots: 7,
             max_step_tokens: 8,
@@ -207,10 +215,12 @@ mod tests {
             aging: Duration::MAX,
             ..EngineConfig::default()
         };
+        let group = |blocks, kind| KvGroup { blocks, kind };
         // 512 bytes a token in one group, 64 in the other.
-        let two = loaded(&[(16, 5, 0), (8, 20, 0)], &[8_192, 512]);
+        let full = [group(10, GroupKind::Full), group(20, GroupKind::Full)];
+        let two = loaded(full, &[4_096, 512]);
         let limits = scheduler_config(&config, &two);
-        assert_eq!(limits.groups, two.kv_groups);
+        assert_eq!((limits.block_tokens, &limits.groups), (8, &two.kv_groups));
         assert_eq!((limits.max_slots, limits.max_step_tokens), (7, 8));
         assert_eq!(
             (limits.max_sequence_tokens, limits.max_tokens_per_run),
@@ -221,19 +231,47 @@ mod tests {
         assert_eq!(limits.aging, u64::MAX);
         let (weights, token) = (1_000, 576);
         assert_eq!(limits.decode_reads, DecodeReads { weights, token });
-        let windows = loaded(&[(16, 5, 0), (8, 20, 64)], &[8_192, 512]);
+        let sliding = group(5, GroupKind::Sliding { window: 64 });
+        let windows = loaded([full[0], sliding], &[4_096, 512]);
         assert_eq!(
             scheduler_config(&config, &windows).decode_reads,
             DecodeReads::default()
         );
-        // The smallest group bounds what all sequences hold.
-        assert_eq!(two.kv_groups.iter().map(kv_tokens).min(), Some(80));
+        // The smallest group without a window bounds what all sequences hold.
+        assert_eq!((kv_tokens(&two), kv_tokens(&windows)), (80, 80));
+        assert_eq!(kv_tokens(&loaded([sliding; 2], &[1, 1])), 40);
     }
 
     #[test]
     fn requests_with_a_grammar_need_prepare_unless_policy_is_always() {
-        let plain = Sampling::default();
+        let plain = EngineRequest {
+            prompt: vec![1],
+            sampling: SamplingParams::default(),
+            grammar: None,
+            stopping: Stopping {
+                max_new_tokens: 1,
+                min_new_tokens: 0,
+                stop_token_ids: Vec::new(),
+            },
+            choices: 1,
+            beam: None,
+            cache_salt: Box::default(),
+        };
         assert!(!PreparePolicy::WhenNeeded.needs(&plain));
         assert!(PreparePolicy::Always.needs(&plain));
+        let constrained = EngineRequest {
+            grammar: Some(Box::new(GrammarSpec {
+                constraint: OutputConstraint {
+                    kind: GrammarFormat::Regex,
+                    field: "regex",
+                    text: "a".into(),
+                    complete: false,
+                },
+                end_token_ids: vec![2],
+                reasoning: None,
+            })),
+            ..plain
+        };
+        assert!(PreparePolicy::WhenNeeded.needs(&constrained));
     }
 }

@@ -25,7 +25,7 @@ use super::{
         CloseOutcome, EmitOutcome, Record, Records, Stage, Submission, SubmitReply, see_log,
         slot_error_message,
     },
-    types::{Candidate, Logprobs, Sampling, Stopping, SubmitError, Token, TokenEvent},
+    types::{Candidate, EngineRequest, Logprobs, SubmitError, Token, TokenEvent},
 };
 use crate::shard::{PrepareError, StepAnswer, StepLogprobs};
 
@@ -126,7 +126,10 @@ impl Core {
 
     /// Takes requests that restarted workers must prepare again out of the queue and returns them:
     /// those that `needed` selects and whose tokens no worker has seen.
-    pub(super) fn prepare_again(&mut self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
+    pub(super) fn prepare_again(
+        &mut self,
+        needed: impl Fn(&EngineRequest) -> bool,
+    ) -> Vec<RequestId> {
         let ids = self.records.waiting(needed);
         for &id in &ids {
             self.scheduler.prepare_again(id);
@@ -204,9 +207,9 @@ impl Core {
         Some(plan)
     }
 
-    /// Returns the parameters that the workers need when a request enters a slot.
-    pub(super) fn parameters(&self, id: RequestId) -> Option<(&Sampling, &Stopping)> {
-        self.records.parameters(id)
+    /// Returns a request, with the parameters that the workers need when it enters a slot.
+    pub(super) fn request(&self, id: RequestId) -> Option<&EngineRequest> {
+        self.records.request(id)
     }
 
     /// Returns the request's client, if known.

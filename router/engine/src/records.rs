@@ -14,11 +14,9 @@ use tokio::sync::oneshot;
 
 use super::beam::{BeamOutput, BeamSearch};
 use super::event_router::{EventBatch, EventSender};
-use super::types::{
-    Candidate, End, EngineRequest, Logprobs, Sampling, Stopping, SubmitError, TokenEvent,
-    WHOLE_VOCABULARY,
-};
+use super::types::{Candidate, End, EngineRequest, Logprobs, SubmitError, TokenEvent};
 use crate::shard::{PromptLogprobs, SlotError};
+use penstock_request::sampling_params::WHOLE_VOCABULARY;
 
 /// Entries into a slot while unprepared, without a token in between, after which a request fails.
 const MAX_UNPREPARED_ENTRIES: u8 = 3;
@@ -175,7 +173,7 @@ impl Record {
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
             cache_salt: salted(salt, &self.request.cache_salt),
-            max_cached_tokens: match self.request.sampling.logprob_options.prompt {
+            max_cached_tokens: match self.request.sampling.prompt_logprobs {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
             },
@@ -214,7 +212,7 @@ impl Record {
 
     /// Token ids whose logprobs the client requested.
     pub(super) fn logprob_token_ids(&self) -> &[u32] {
-        &self.request.sampling.logprob_options.token_ids
+        &self.request.sampling.logprob_token_ids
     }
 
     /// Reports to the submitter that the request is accepted.
@@ -276,7 +274,7 @@ impl Record {
         if prompt.is_empty() || part.start > self.prompt_logprobs_sent {
             return;
         }
-        if self.request.sampling.logprob_options.prompt != Some(WHOLE_VOCABULARY) {
+        if self.request.sampling.prompt_logprobs != Some(WHOLE_VOCABULARY) {
             for token in &mut prompt {
                 // A token of probability 0 is no alternative.
                 token.top.retain(|candidate| candidate.logprob.is_finite());
@@ -285,7 +283,7 @@ impl Record {
         self.prompt_logprobs_sent += u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         if self.prompt_logprobs_sent as usize >= self.request.prompt.len() {
             // All positions are sent; do not request them again when the sequence is recomputed.
-            self.request.sampling.logprob_options.prompt = None;
+            self.request.sampling.prompt_logprobs = None;
         }
         for choice in self.choices.iter_mut().filter(|choice| choice.open) {
             let logprobs = Logprobs {
@@ -446,11 +444,9 @@ impl Records {
         self.0.is_empty()
     }
 
-    /// Returns the parameters that the workers need when a request enters a slot.
-    pub(super) fn parameters(&self, id: RequestId) -> Option<(&Sampling, &Stopping)> {
-        self.0
-            .get(&id)
-            .map(|record| (&record.request.sampling, &record.request.stopping))
+    /// Returns a request, with the parameters that the workers need when it enters a slot.
+    pub(super) fn request(&self, id: RequestId) -> Option<&EngineRequest> {
+        Some(&self.0.get(&id)?.request)
     }
 
     /// Returns the request's client, if known.
@@ -466,10 +462,10 @@ impl Records {
     }
 
     /// Returns requests selected by `needed` whose tokens no worker has seen, in order of arrival.
-    pub(super) fn waiting(&self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
+    pub(super) fn waiting(&self, needed: impl Fn(&EngineRequest) -> bool) -> Vec<RequestId> {
         let waits = |id: &RequestId| {
             let record = self.0.get(id);
-            record.is_some_and(|record| !record.has_started() && needed(&record.request.sampling))
+            record.is_some_and(|record| !record.has_started() && needed(&record.request))
         };
         self.ids().into_iter().filter(waits).collect()
     }

@@ -30,8 +30,7 @@ fn limits(loaded: &Loaded) -> Limits {
         max_slots: loaded.max_slots,
         max_step_tokens: loaded.max_step_tokens,
         vocab_size: loaded.vocab_size,
-        // Every sequence needs blocks of every group, so the smallest group is the limit.
-        kv_tokens: loaded.kv_groups.iter().map(kv_tokens).min().unwrap_or(0),
+        kv_tokens: kv_tokens(loaded),
         device_name: loaded.device_name.clone(),
     }
 }

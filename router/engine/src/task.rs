@@ -255,7 +255,7 @@ impl Task {
         self.ready = Some(Instant::now());
         self.shared.publish(EngineState::Ready);
         let preparer = group.preparer();
-        for id in core.prepare_again(|sampling| self.config.prepare_policy.needs(sampling)) {
+        for id in core.prepare_again(|request| self.config.prepare_policy.needs(request)) {
             self.prepare(id, core, &preparer);
         }
         self.run_steps(core, group).await
@@ -327,11 +327,7 @@ impl Task {
 
     fn admit(&mut self, submission: Submission, core: &mut Core, preparer: &Preparer) {
         let id = submission.id;
-        if !self
-            .config
-            .prepare_policy
-            .needs(&submission.request.sampling)
-        {
+        if !self.config.prepare_policy.needs(&submission.request) {
             core.admit(submission);
         } else if core.admit_preparing(submission) {
             self.prepare(id, core, preparer);
@@ -339,9 +335,9 @@ impl Task {
     }
 
     fn prepare(&mut self, id: RequestId, core: &Core, preparer: &Preparer) {
-        if let Some((sampling, stopping)) = core.parameters(id) {
+        if let Some(request) = core.request(id) {
             let client = core.client(id);
-            let call = preparer.prepare(id, client, sampling, stopping);
+            let call = preparer.prepare(id, client, request);
             self.preparing.begin(id, client, call);
         }
     }
@@ -392,7 +388,7 @@ impl Task {
 fn send_steps(core: &mut Core, group: &mut ShardGroup) -> Result<bool, ShardError> {
     let mut sent = false;
     while let Some(plan) = core.plan() {
-        group.send(&plan, |id| core.parameters(id))?;
+        group.send(&plan, |id| core.request(id))?;
         sent = true;
     }
     Ok(sent)

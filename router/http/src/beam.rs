@@ -30,7 +30,6 @@ impl BeamFields {
                 early_stopping: self
                     .early_stopping
                     .map_or_else(Default::default, |early| early.0),
-                top_logprobs: 0,
             }));
         }
         let alone = [

@@ -18,6 +18,7 @@ mod ids;
 mod inflate;
 mod invocations;
 mod json;
+#[cfg(feature = "kserve")]
 mod kserve;
 pub mod metrics;
 mod model_names;
@@ -113,7 +114,7 @@ impl App {
     }
 
     fn routes(self) -> Router {
-        Router::new()
+        let routes = Router::new()
             .route("/", get(health).post(native::compatible))
             .route("/generate", post(native::generate))
             .route("/generate_stream", post(native::generate_stream))
@@ -143,19 +144,12 @@ impl App {
             .route("/api-doc/openapi.json", get(docs::openapi))
             .route("/ping", get(health))
             .route("/docs", get(docs::page))
-            .route("/v2", get(kserve::server))
-            .route("/v2/models/stats", get(kserve::all_stats))
-            .route("/v2/repository/index", post(kserve::index))
-            .route("/v2/health/live", get(health))
-            .route("/v2/health/ready", get(ready))
-            .merge(kserve_routes(kserve::MODEL))
-            .merge(kserve_routes(&format!(
-                "{}/versions/{{version}}",
-                kserve::MODEL
-            )))
             .route("/health", get(health))
             .route("/ready", get(ready))
-            .route("/metrics", get(metrics))
+            .route("/metrics", get(metrics));
+        #[cfg(feature = "kserve")]
+        let routes = routes.merge(kserve::routes());
+        routes
             .fallback(not_found)
             .method_not_allowed_fallback(wrong_method)
             .layer(middleware::from_fn_with_state(self.clone(), count))
@@ -166,14 +160,15 @@ impl App {
     /// Returns the routes of a connection beyond the limit: health checks; everything else gets
     /// 503.
     fn spare_routes(self) -> Router {
-        Router::new()
+        let routes = Router::new()
             .route("/", get(health).post(full))
             .route("/ping", get(health))
-            .route("/v2/health/live", get(health))
-            .route("/v2/health/ready", get(ready))
             .route("/health", get(health))
             .route("/ready", get(ready))
-            .route("/metrics", get(metrics))
+            .route("/metrics", get(metrics));
+        #[cfg(feature = "kserve")]
+        let routes = routes.merge(kserve::health_routes());
+        routes
             .fallback(full)
             .method_not_allowed_fallback(full)
             .layer(middleware::from_fn_with_state(self.clone(), count))
@@ -187,21 +182,6 @@ async fn full(uri: Uri) -> Response {
                    open files";
     let error = ApiError::new(ErrorKind::Unavailable, message).retry(Duration::from_secs(1));
     error::for_path(uri.path(), error)
-}
-
-/// Returns the routes of a model; `model` is its path, with or without a version.
-fn kserve_routes(model: &str) -> Router<App> {
-    Router::new()
-        .route(model, get(kserve::model))
-        .route(&format!("{model}/ready"), get(kserve::model_ready))
-        .route(&format!("{model}/config"), get(kserve::config))
-        .route(&format!("{model}/stats"), get(kserve::stats))
-        .route(&format!("{model}/infer"), post(kserve::infer))
-        .route(&format!("{model}/generate"), post(kserve::generate))
-        .route(
-            &format!("{model}/generate_stream"),
-            post(kserve::generate_stream),
-        )
 }
 
 /// Liveness: 200 while the process answers, also while the model loads or workers restart.
@@ -250,13 +230,20 @@ async fn metrics(State(app): State<App>) -> Response {
 
 async fn not_found(uri: Uri) -> Response {
     let path = Excerpt::new(uri.path());
-    let reason = if uri.path().starts_with(kserve::REPOSITORY_MODELS) {
-        "; models cannot be loaded or unloaded by request"
-    } else {
-        ""
-    };
+    let reason = reason_for(uri.path());
     let message = format!("there is no route `{path}`{reason}; /docs lists all routes");
     error::for_path(uri.path(), ApiError::new(ErrorKind::NotFound, message))
+}
+
+/// Returns why there is no route of this path, if that is not obvious.
+fn reason_for(path: &str) -> &'static str {
+    match path {
+        #[cfg(feature = "kserve")]
+        path if path.starts_with(kserve::REPOSITORY_MODELS) => {
+            "; models cannot be loaded or unloaded by request"
+        }
+        _ => "",
+    }
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {

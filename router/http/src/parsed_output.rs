@@ -3,7 +3,7 @@
 use std::task::{Context, Poll, ready};
 
 use penstock_request::error::ApiError;
-use penstock_request::types::{GrammarFormat, GrammarSpec};
+use penstock_request::grammar_spec::{GrammarFormat, OutputConstraint};
 use penstock_text::generation::{FinishReason, Generation, TextEnd, TextEvent};
 use penstock_text::tool_parsers::{
     OutputDelta, OutputDeltas, OutputParser, OutputParserOptions, ToolChoiceMode, ToolFields,
@@ -161,14 +161,14 @@ pub(super) struct ToolPlan {
     /// How the output is parsed.
     pub(super) parser_options: OutputParserOptions,
     /// The grammar of the output, if any.
-    pub(super) grammar: Option<Box<GrammarSpec>>,
+    pub(super) grammar: Option<OutputConstraint>,
 }
 
 /// Combines the tools with the response grammar, which applies to outputs that are no tool call.
 pub(super) fn plan_tools(
     (tool_set, fields): (Option<&ToolSet>, ToolFields),
     generator: &penstock_text::Generator,
-    grammar: Option<Box<GrammarSpec>>,
+    grammar: Option<OutputConstraint>,
 ) -> Result<ToolPlan, ApiError> {
     let mut parser_options = OutputParserOptions {
         reasoning: generator.reasoning_format(),
@@ -202,8 +202,8 @@ pub(super) fn plan_tools(
 fn grammar_with_calls(
     format: ToolFormat,
     (tool_set, fields): (&ToolSet, ToolFields),
-    grammar: Option<Box<GrammarSpec>>,
-) -> Result<Option<Box<GrammarSpec>>, ApiError> {
+    grammar: Option<OutputConstraint>,
+) -> Result<Option<OutputConstraint>, ApiError> {
     let Some(document) = grammar else {
         let text = format.call_grammar(tool_set);
         return Ok(text.map(|text| calls_grammar(fields.list, text)));
@@ -229,13 +229,11 @@ fn grammar_with_calls(
     Ok(Some(calls_grammar(field, text)))
 }
 
-fn calls_grammar(field: &'static str, text: String) -> Box<GrammarSpec> {
-    Box::new(GrammarSpec {
+fn calls_grammar(field: &'static str, text: String) -> OutputConstraint {
+    OutputConstraint {
         kind: GrammarFormat::ToolCalls,
         field,
         text,
         complete: true,
-        end_token_ids: Vec::new(),
-        reasoning: None,
-    })
+    }
 }

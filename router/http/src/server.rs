@@ -12,8 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
+#[cfg(feature = "kserve")]
+use super::kserve::grpc::start as start_grpc;
 use super::threads::{ConnectionKind, NewConnection, Threads};
-use super::{App, Metrics, kserve};
+use super::{App, Metrics};
 use crate::config::RouterConfig;
 
 /// Pause after the system refused to accept a connection, for example for lack of file descriptors.
@@ -30,7 +32,7 @@ const GRPC_SHARE: usize = 8;
 pub struct Listeners {
     /// All HTTP routes.
     pub http: TcpListener,
-    /// KServe's gRPC service, if enabled.
+    /// KServe's gRPC service, if enabled; an error without the feature `kserve`.
     pub kserve: Option<TcpListener>,
 }
 
@@ -58,7 +60,7 @@ pub async fn serve(
     let share = kserve.as_ref().map_or(0, |_| most.div_ceil(GRPC_SHARE));
     let server = Server::new(&app, most - share)?;
     let stop = server.stop.subscribe();
-    let kserve = kserve.map(|grpc| kserve::grpc::start(grpc, &app, share, stop));
+    let kserve = kserve.map(|grpc| start_grpc(grpc, &app, share, stop));
     let mut kserve = kserve.transpose()?;
     let mut shutdown = pin!(shutdown);
     loop {
@@ -80,6 +82,17 @@ pub async fn serve(
         ended(kserve.as_mut()).await;
     }
     Ok(())
+}
+
+#[cfg(not(feature = "kserve"))]
+fn start_grpc(
+    _listener: TcpListener,
+    _app: &App,
+    _connections: usize,
+    _stop: watch::Receiver<bool>,
+) -> io::Result<oneshot::Receiver<()>> {
+    let message = "this server was built without KServe's gRPC service";
+    Err(io::Error::new(io::ErrorKind::Unsupported, message))
 }
 
 /// Waits for the end of the gRPC server; forever if there is none.

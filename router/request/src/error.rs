@@ -5,8 +5,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::types::SubmitError;
-
 /// A failed request. The message is for the client's developer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -164,25 +162,6 @@ impl fmt::Display for Excerpt<'_> {
         match text.char_indices().nth(*most) {
             None => f.write_str(text),
             Some((end, _)) => write!(f, "{}... ({} bytes in all)", &text[..end], text.len()),
-        }
-    }
-}
-
-impl From<SubmitError> for ApiError {
-    fn from(error: SubmitError) -> Self {
-        let message = error.to_string();
-        match error {
-            SubmitError::Overloaded { retry_after } => {
-                Self::new(ErrorKind::Overloaded, message).retry(retry_after)
-            }
-            SubmitError::Unavailable { retry_after, .. } => {
-                Self::new(ErrorKind::Unavailable, message).retry(retry_after)
-            }
-            SubmitError::Draining => {
-                Self::new(ErrorKind::Unavailable, message).retry(Duration::from_secs(5))
-            }
-            SubmitError::Invalid(_) => Self::new(ErrorKind::Validation, message),
-            SubmitError::Internal(_) => Self::new(ErrorKind::Internal, message),
         }
     }
 }

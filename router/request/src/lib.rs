@@ -7,11 +7,13 @@
 pub mod backend;
 pub mod client;
 pub mod error;
-pub mod logits_processors;
+pub mod grammar_spec;
 pub mod logprobs;
 pub mod range;
 mod request_limits;
+pub mod sampling_params;
 mod state;
+mod submit_error;
 pub mod types;
 pub mod validate;
 

@@ -2,7 +2,8 @@
 
 use crate::error::ApiError;
 use crate::range::Range;
-use crate::types::{Candidate, LogprobOptions, WHOLE_VOCABULARY};
+use crate::sampling_params::WHOLE_VOCABULARY;
+use crate::types::Candidate;
 
 /// Maximum top logprobs per token: the workers' limit.
 pub const MAX_TOP_LOGPROBS: u32 = 20;
@@ -92,14 +93,9 @@ impl TokenNames {
 }
 
 impl LogprobRequest {
-    /// Returns the options for the workers.
-    pub fn logprob_options(self) -> LogprobOptions {
-        let echoed = self.tokens.filter(|_| self.echo);
-        LogprobOptions {
-            top: self.tokens.unwrap_or(0),
-            prompt: echoed.max(self.prompt),
-            token_ids: Vec::new(),
-        }
+    /// Returns the top logprobs for each prompt token that the workers return.
+    pub(crate) fn prompt_logprobs(self) -> Option<u32> {
+        self.tokens.filter(|_| self.echo).max(self.prompt)
     }
 
     /// Whether the response includes anything about the prompt's tokens.
@@ -125,7 +121,7 @@ impl LogprobRequest {
         (tokens, answers): (usize, u32),
         vocabulary: usize,
     ) -> Result<(), ApiError> {
-        let Some(top) = self.logprob_options().prompt else {
+        let Some(top) = self.prompt_logprobs() else {
             return Ok(());
         };
         let top = u64::from(top).min(vocabulary as u64);

@@ -10,9 +10,9 @@ use crate::error::ApiError;
 /// The numbers from `least` to `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range<T> {
-    /// Lower bound.
+    /// Smallest number, or the bound below all.
     pub least: T,
-    /// Upper bound.
+    /// Largest number, or the bound above all.
     pub most: T,
     /// Which bounds belong to the range.
     pub ends: Ends,
@@ -21,28 +21,43 @@ pub struct Range<T> {
 /// Which bounds belong to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Both.
+    /// Both bounds.
     Both,
-    /// The upper bound only.
+    /// The upper bound.
     Most,
     /// None.
     Neither,
 }
 
 /// A number that can bound a range.
-pub trait Number: Copy + PartialOrd + fmt::Debug {
+pub trait Number: Copy + PartialOrd + fmt::Debug + Default {
+    /// The largest number of the type.
+    const LARGEST: Self;
+
     /// Returns the JSON value: a float like 1e-6 as its shortest decimal.
     fn json(self) -> Value {
         serde_json::from_str(&format!("{self:?}")).unwrap_or_default()
     }
 }
 
-impl Number for f32 {}
-impl Number for i32 {}
-impl Number for i64 {}
-impl Number for u32 {}
-impl Number for u64 {}
-impl Number for usize {}
+impl Number for f32 {
+    const LARGEST: Self = Self::MAX;
+}
+impl Number for i32 {
+    const LARGEST: Self = Self::MAX;
+}
+impl Number for i64 {
+    const LARGEST: Self = Self::MAX;
+}
+impl Number for u32 {
+    const LARGEST: Self = Self::MAX;
+}
+impl Number for u64 {
+    const LARGEST: Self = Self::MAX;
+}
+impl Number for usize {
+    const LARGEST: Self = Self::MAX;
+}
 
 impl<T: Number> Range<T> {
     /// Creates a range that includes both bounds.
@@ -79,8 +94,26 @@ impl<T: Number> Range<T> {
         if self.has(value) {
             return Ok(());
         }
-        let message = format!("`{name}` must be {self}. Given: {value:?}");
+        let message = format!("{}. Given: {value:?}", self.rule(name, value));
         Err(ApiError::validation(name, message))
+    }
+
+    /// Like `check`, with TGI's message, which does not include the value.
+    pub(crate) fn check_native(self, name: &'static str, value: T) -> Result<(), ApiError> {
+        if self.has(value) {
+            return Ok(());
+        }
+        Err(ApiError::validation(name, self.rule(name, value)))
+    }
+
+    /// Returns the rule that a value breaks.
+    fn rule(self, name: &'static str, value: T) -> String {
+        let zero = T::default();
+        let any_positive = self.ends == Ends::Most && self.most == T::LARGEST;
+        if value <= zero && (self.least > zero || any_positive) {
+            return format!("`{name}` must be strictly positive");
+        }
+        format!("`{name}` must be {self}")
     }
 }
 

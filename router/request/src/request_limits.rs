@@ -1,7 +1,7 @@
 //! The configured limits of requests.
 
-use crate::logits_processors::Watermark;
 use crate::logprobs::MAX_TOP_LOGPROBS;
+use crate::sampling_params::Watermark;
 
 /// Limits of requests and what they may use. The launcher sets every field.
 #[derive(Clone, Debug, PartialEq)]

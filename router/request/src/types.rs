@@ -1,10 +1,12 @@
 //! Input and output of the engine: token ids in, token ids out. Text is handled elsewhere.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use crate::logits_processors::LogitsProcessors;
+use crate::grammar_spec::GrammarSpec;
+use crate::sampling_params::SamplingParams;
+pub use crate::submit_error::SubmitError;
 
 /// A validated request; no later code validates it again.
 #[derive(Clone, Debug)]
@@ -12,7 +14,9 @@ pub struct EngineRequest {
     /// Token ids of the whole prompt, with chat template and truncation applied; never empty.
     pub prompt: Vec<u32>,
     /// Sampling parameters; sent to the workers.
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
+    /// Constraint on the output; the workers prepare it before the request is accepted.
+    pub grammar: Option<Box<GrammarSpec>>,
     /// Stopping conditions; used by the scheduler.
     pub stopping: Stopping,
     /// Choices to generate from the prompt, each with its own seed; at least 1.
@@ -22,6 +26,18 @@ pub struct EngineRequest {
     /// Prefix-cache salt: only requests with the same one share computed blocks; empty = the common
     /// cache.
     pub cache_salt: Box<str>,
+}
+
+impl EngineRequest {
+    /// Returns how many top logprobs per token the workers return: at least the candidates that
+    /// beam search needs.
+    #[must_use]
+    pub fn worker_top_logprobs(&self) -> u32 {
+        let ends = self.stopping.stop_token_ids.len();
+        let candidates = self.beam.map_or(0, |beam| beam.candidate_count(ends));
+        let candidates = u32::try_from(candidates).unwrap_or(u32::MAX);
+        self.sampling.top_logprobs.max(candidates)
+    }
 }
 
 /// Parameters of beam search. The names are those of `transformers`.
@@ -34,8 +50,6 @@ pub struct BeamParameters {
     pub length_penalty: f32,
     /// When the search may end before `max_new_tokens`.
     pub early_stopping: EarlyStopping,
-    /// Top logprobs to return for each generated token; 0 = none. Set by validation.
-    pub top_logprobs: u32,
 }
 
 impl BeamParameters {
@@ -56,112 +70,6 @@ pub enum EarlyStopping {
     WhenFull,
     /// When no running beam, at any length, could beat the worst finished hypothesis.
     Never,
-}
-
-/// A constraint on the output text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrammarSpec {
-    /// The format of `text`.
-    pub kind: GrammarFormat,
-    /// The client's field that holds it; named in error messages.
-    pub field: &'static str,
-    /// A JSON schema, a regular expression or a grammar, as the client sent it; or tool calls.
-    pub text: String,
-    /// Whether the output is forced to complete before its tokens run out.
-    pub complete: bool,
-    /// The model's end tokens, allowed where the text is complete.
-    pub end_token_ids: Vec<u32>,
-    /// Markers of the reasoning that may precede the text; known once the prompt is rendered.
-    pub reasoning: Option<ReasoningMarkers>,
-}
-
-/// The markers around a model's reasoning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReasoningMarkers {
-    /// Opening and closing marker: text, or a special token.
-    pub marks: [&'static str; 2],
-    /// Whether the prompt ends inside the reasoning.
-    pub started: bool,
-}
-
-/// The format of a grammar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrammarFormat {
-    /// A JSON schema; the output is a document that matches it.
-    JsonSchema,
-    /// A regular expression that matches the whole output.
-    Regex,
-    /// A grammar in Lark's syntax, or in EBNF with `root ::=`.
-    Ebnf,
-    /// Tool calls, as proto/README.md describes them.
-    ToolCalls,
-}
-
-/// Sampling parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0 = greedy.
-    pub temperature: f32,
-    /// 0 = off.
-    pub top_k: u32,
-    /// 1 = off.
-    pub top_p: f32,
-    /// Seed of the counter-based generator; chosen by the router if the client gave none.
-    pub seed: u64,
-    /// Logits processors: penalties, bias, masks and filters applied before sampling.
-    pub logits_processors: LogitsProcessors,
-    /// Constraint on the output; the workers prepare it before the request is accepted.
-    pub grammar: Option<Box<GrammarSpec>>,
-    /// Which logprobs to return; sent to the workers in the same message.
-    pub logprob_options: LogprobOptions,
-}
-
-impl Default for Sampling {
-    /// Samples from the model's distribution at temperature 1.
-    fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            seed: 0,
-            logits_processors: LogitsProcessors::default(),
-            grammar: None,
-            logprob_options: LogprobOptions::default(),
-        }
-    }
-}
-
-/// Logprobs to return in addition to those of the generated tokens.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogprobOptions {
-    /// Top logprobs for each generated token.
-    pub top: u32,
-    /// Top logprobs for each prompt token, in addition to its own; `None` = no prompt logprobs,
-    /// `WHOLE_VOCABULARY` = all.
-    pub prompt: Option<u32>,
-    /// Tokens whose logprobs are returned at each generated token, whatever their rank; no
-    /// duplicates.
-    pub token_ids: Vec<u32>,
-}
-
-/// Requests the logprobs of the whole vocabulary; also in the protocol.
-pub const WHOLE_VOCABULARY: u32 = u32::MAX;
-
-impl Sampling {
-    /// Returns the seed of a choice. Choice 0 uses the request's own seed, so that the first of n
-    /// choices equals the only choice of the same request without n. Other seeds are derived by the
-    /// finalizer of SplitMix64 (Steele, Lea, Flood 2014), so that choices draw independent noise.
-    #[must_use]
-    pub fn choice_seed(&self, choice: u32) -> u64 {
-        if choice == 0 {
-            return self.seed;
-        }
-        let step = u64::from(choice).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.seed.wrapping_add(step);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 /// Stopping conditions.
@@ -264,52 +172,5 @@ impl Logprobs {
                 .collect(),
             prompt: std::mem::take(&mut self.prompt),
         }
-    }
-}
-
-/// Why a request was refused. Nothing has been sent to the client yet.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// The queue is full.
-    #[error("Model is overloaded")]
-    Overloaded {
-        /// Retry-after hint, estimated from the backlog.
-        retry_after: Duration,
-    },
-    /// No worker can step now (loading, restarting).
-    #[error("{reason}")]
-    Unavailable {
-        /// Explanation for people.
-        reason: String,
-        /// Retry-after hint.
-        retry_after: Duration,
-    },
-    /// The server is draining.
-    #[error("server is shutting down")]
-    Draining,
-    /// The worker or the scheduler rejected the request itself.
-    #[error("{0}")]
-    Invalid(String),
-    /// Preparing the request failed, and the request is not to blame.
-    #[error("{0}")]
-    Internal(String),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The first outputs of SplitMix64 from state 0, as its authors' program prints them.
-    #[test]
-    fn seeds_of_choices_are_the_outputs_of_splitmix64() {
-        let sampling = Sampling::default();
-        let seeds = [0, 1, 2, 3].map(|choice| sampling.choice_seed(choice));
-        let outputs = [
-            0,
-            0xe220_a839_7b1d_cdaf,
-            0x6e78_9e6a_a1b9_65f4,
-            0x06c4_5d18_8009_454f,
-        ];
-        assert_eq!(seeds, outputs);
     }
 }

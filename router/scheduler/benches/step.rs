@@ -1,7 +1,7 @@
 //! Times one step of 1,024 running sequences: `plan` and `complete`, pipelined as in the engine.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
@@ -13,10 +13,10 @@ const RUNNING: u32 = 1_024;
 
 fn config() -> SchedulerConfig {
     SchedulerConfig {
+        block_tokens: 16,
         groups: vec![KvGroup {
-            block_tokens: 16,
             blocks: 131_072,
-            window: 0,
+            kind: GroupKind::Full,
         }],
         max_slots: RUNNING,
         max_step_tokens: 8_192,

@@ -13,7 +13,7 @@
     reason = "a program around the scheduler, not the scheduler: it reports and measures itself"
 )]
 
-use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
@@ -31,10 +31,10 @@ const BLOCKS: u32 = 6_144;
 
 fn config() -> SchedulerConfig {
     SchedulerConfig {
+        block_tokens: 16,
         groups: vec![KvGroup {
-            block_tokens: 16,
             blocks: BLOCKS,
-            window: 0,
+            kind: GroupKind::Full,
         }],
         max_slots: SLOTS,
         max_step_tokens: 4_096,

@@ -2,11 +2,10 @@
 //! room.
 
 use crate::config::Reserve;
-use crate::flight::Reach;
+use crate::flight::Chunk;
 use crate::ids::Micros;
-use crate::memory::{Group, Hits};
-use crate::plan_builder::{PlanBuilder, Shortage, full, tables};
-use crate::planner::chunk;
+use crate::memory::PrefixMatch;
+use crate::plan_builder::{PlanBuilder, Shortage, full};
 use crate::scheduler::Scheduler;
 use crate::sequence::{QueueClass, Sequence, SequenceKey};
 
@@ -22,13 +21,6 @@ enum Admission {
     Later,
     /// Its blocks would not last.
     NoRoom,
-}
-
-/// The result of a prefix search over all groups.
-struct PrefixMatch {
-    /// Leading tokens, a whole number of blocks in every group.
-    tokens: u32,
-    hits: Vec<Hits>,
 }
 
 impl Scheduler {
@@ -69,18 +61,14 @@ impl Scheduler {
             Reserve::Growth => (builder.decode_stats.wanting, &builder.others),
             Reserve::ToFinish => (0, &self.running),
         };
-        let spare = |group: &Group| i64::from(group.pool.available()) - i64::from(wanting);
-        let mut spare: Vec<_> = self.groups.iter().map(spare).collect();
+        let mut spare = self.memory.available(wanting);
         for &key in keys {
             let sequence = &self.store[key];
-            for (spare, group) in spare.iter_mut().zip(&self.groups) {
-                let block_tokens = group.geometry.block_tokens;
-                // A lower bound of the missing blocks: `room` is the least over all groups.
-                let short = self
-                    .target(sequence, block_tokens)
-                    .saturating_sub(sequence.room);
-                let missing = short.div_ceil(block_tokens);
-                *spare -= i64::from(missing.min(self.max_held_blocks(group)));
+            // A lower bound of the missing tokens: `room` is the least over all groups.
+            let target = self.target(sequence, self.memory.block_tokens());
+            let missing = target.saturating_sub(sequence.room);
+            for (spare, blocks) in spare.iter_mut().zip(self.memory.missing_blocks(missing)) {
+                *spare -= blocks;
             }
         }
         spare
@@ -95,12 +83,6 @@ impl Scheduler {
         known.saturating_add(headroom).min(sequence.max_room())
     }
 
-    /// Returns the most blocks of a group that a sequence holds at once.
-    fn max_held_blocks(&self, group: &Group) -> u32 {
-        let plans = u32::from(self.config.depth);
-        group.max_held_blocks(self.config.max_step_tokens.saturating_mul(plans))
-    }
-
     fn try_admit(
         &mut self,
         key: SequenceKey,
@@ -111,38 +93,46 @@ impl Scheduler {
         if self.store[key].in_flight > 0 {
             return Admission::Later;
         }
-        let found = self.search(key);
+        let mut found = self.search(key);
         if !aged && self.claimed(key, found.tokens, &builder.claimants) {
             return Admission::Later;
         }
-        let needs = self.needs(key, &found);
-        if needs
-            .iter()
-            .zip(spare.iter())
-            .any(|(need, spare)| need > spare)
-        {
-            return Admission::NoRoom;
+        let mut needs = self.needs(key, &found);
+        if !fits(&needs, spare) {
+            // A checkpoint needs a block beside the state that is restored from it.
+            found = PrefixMatch::default();
+            needs = self.needs(key, &found);
+            if !fits(&needs, spare) {
+                return Admission::NoRoom;
+            }
         }
-        let remaining = self.store[key].len() - found.tokens;
+        let length = self.store[key].len();
+        let remaining = length - found.tokens;
         // If only the last token is left, forks find the same blocks as their parent.
         let forks_to_make = match remaining {
             1 => 0,
             _ => self.store[key].forks_to_make,
         };
-        let (tokens, reach) = chunk(
-            remaining,
-            forks_to_make,
-            builder.budget,
-            self.config.max_tokens_per_run,
-        );
-        if tokens == 0 || !builder.may_prefill(remaining) {
+        let chunk = self.chunk(found.tokens, length, forks_to_make, builder.budget);
+        if chunk.tokens == 0 || !builder.may_prefill(remaining) {
             return Admission::Later;
+        }
+        // Groups with windows may hold less than the first chunk.
+        let k = self.config.max_tokens_per_run;
+        let wanted = self.store[key].room_to_run(chunk, found.tokens, k);
+        let room = self.memory.room_after(&found);
+        let chunk = match wanted <= room {
+            true => chunk,
+            false => chunk.within(room, found.tokens, length),
+        };
+        if chunk.tokens == 0 {
+            return Admission::NoRoom;
         }
         for (spare, need) in spare.iter_mut().zip(needs) {
             *spare -= need;
         }
         self.begin(key, &found, builder.now);
-        self.first_run(key, tokens, reach, builder);
+        self.first_run(key, chunk, builder);
         if remaining == 1 {
             self.make_forks(key, builder.now);
         }
@@ -151,56 +141,27 @@ impl Scheduler {
 
     fn search(&mut self, key: SequenceKey) -> PrefixMatch {
         let sequence = &mut self.store[key];
+        // The last known token must run, so at least its block is computed again.
         let last = (sequence.len() - 1).min(sequence.max_cached_tokens);
-        let mut found = PrefixMatch {
-            tokens: 0,
-            hits: vec![Hits::default(); self.groups.len()],
-        };
-        if !self.config.prefix_cache {
-            return found;
-        }
-        // Shrinks until it is a whole number of found blocks in every group. The last known token
-        // must run, so at least its block is computed again.
-        found.tokens = last;
-        loop {
-            let (chains, contents) = sequence.parts();
-            let mut first = None;
-            for ((group, chain), hits) in self.groups.iter().zip(chains).zip(&mut found.hits) {
-                let block_tokens = group.geometry.block_tokens;
-                *hits = group.search(chain, contents, found.tokens / block_tokens);
-                found.tokens = found.tokens.min(hits.blocks * block_tokens);
-                first.get_or_insert(found.tokens);
-            }
-            // A group must not take what a later group lacks.
-            if first.is_none_or(|first| first == found.tokens) {
-                return found;
-            }
-        }
+        let (kv, contents) = sequence.parts();
+        self.memory.search(kv, contents, last)
     }
 
     /// Returns whether a running sequence is about to compute the next block that this one lacks.
     fn claimed(&self, key: SequenceKey, hit: u32, claimants: &[SequenceKey]) -> bool {
-        let Some(group) = self.groups.first() else {
-            return false;
-        };
-        let block = (hit / group.geometry.block_tokens) as usize;
-        let end = hit + group.geometry.block_tokens;
+        let block_tokens = self.memory.block_tokens();
+        let (block, end) = (hit / block_tokens, hit + block_tokens);
         let sequence = &self.store[key];
         if end >= sequence.len() || end > sequence.max_cached_tokens {
             return false;
         }
-        let block_key = sequence
-            .chains
-            .first()
-            .and_then(|chain| chain.keys.get(block));
+        let block_key = sequence.kv.block_key(block);
+        let mut others = claimants.iter().map(|&claimant| &self.store[claimant]);
         block_key.is_some()
-            && claimants
-                .iter()
-                .map(|&claimant| &self.store[claimant])
-                .any(|other| {
-                    let theirs = other.chains.first().and_then(|chain| chain.keys.get(block));
-                    theirs == block_key && other.computed < end && end <= other.claimed
-                })
+            && others.any(|other| {
+                let same = other.kv.block_key(block) == block_key;
+                same && other.computed < end && end <= other.claimed
+            })
     }
 
     /// Returns the blocks per group that an admission takes from the spare ones. A resumed sequence
@@ -211,13 +172,9 @@ impl Scheduler {
             QueueClass::Resumed => sequence.len() - found.tokens,
             QueueClass::Fresh => 0,
         };
-        let need = |(group, hits): (&Group, &Hits)| {
-            let headroom = recomputed.max(group.geometry.block_tokens);
-            let target = group.blocks_for(self.target(sequence, headroom));
-            let shared = i64::from(hits.blocks - hits.unleased);
-            (i64::from(target) - shared).min(i64::from(self.max_held_blocks(group)))
-        };
-        self.groups.iter().zip(&found.hits).map(need).collect()
+        let headroom = recomputed.max(self.memory.block_tokens());
+        self.memory
+            .blocks_needed(found, self.target(sequence, headroom))
     }
 
     /// Moves a sequence from the queue into a slot, with the found blocks.
@@ -231,46 +188,31 @@ impl Scheduler {
         let sequence = &mut self.store[key];
         sequence.computed = found.tokens;
         sequence.planned = found.tokens;
-        let (chains, contents) = sequence.parts();
-        for (group, chain) in self.groups.iter_mut().zip(chains) {
-            group.lease_hits(chain, contents, found.tokens / group.geometry.block_tokens);
-            group.release_behind_window(chain, found.tokens);
-        }
-        let smallest = self
-            .groups
-            .iter()
-            .map(|group| group.geometry.block_tokens)
-            .min();
-        sequence.boundary = found.tokens + smallest.unwrap_or(0);
-        if self.config.prefix_cache {
-            let size = self
-                .groups
-                .first()
-                .map_or(1, |group| group.geometry.block_tokens);
-            sequence.claimed = sequence.len() / size * size;
+        self.memory.lease_hit(&mut sequence.kv, found);
+        let block_tokens = self.memory.block_tokens();
+        sequence.boundary = found.tokens + block_tokens;
+        if self.memory.caches() {
+            sequence.claimed = sequence.len() / block_tokens * block_tokens;
         }
         self.enter(key, slot);
     }
 
-    fn first_run(
-        &mut self,
-        key: SequenceKey,
-        tokens: u32,
-        reach: Reach,
-        builder: &mut PlanBuilder,
-    ) {
+    fn first_run(&mut self, key: SequenceKey, chunk: Chunk, builder: &mut PlanBuilder) {
         let sequence = &self.store[key];
         let Some(slot) = sequence.slot() else { return };
-        let wanted = match reach {
-            Reach::Yields => sequence.room_to_yield(self.config.max_tokens_per_run),
-            Reach::Part => sequence.planned + tokens,
-        };
+        let k = self.config.max_tokens_per_run;
+        let wanted = sequence.room_to_run(chunk, sequence.planned, k);
         self.extend(key, wanted);
         let sequence = &self.store[key];
         builder.claimants.push(key);
         builder
             .new
-            .push(full(sequence, slot, tables(sequence), sequence.planned));
-        self.push_prompt(key, tokens, reach, builder);
+            .push(full(sequence, slot, sequence.kv.tables(), sequence.planned));
+        self.push_prompt(key, chunk, builder);
     }
+}
+
+/// Returns whether the needed blocks are spare in every group.
+fn fits(needs: &[i64], spare: &[i64]) -> bool {
+    needs.iter().zip(spare).all(|(need, spare)| need <= spare)
 }

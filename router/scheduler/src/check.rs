@@ -1,7 +1,6 @@
 //! `Scheduler::check`: all invariants between calls. Takes time proportional to all blocks and
 //! tokens; for tests.
 
-use crate::memory::Group;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, QueueClass, Sequence, State};
 
@@ -17,7 +16,7 @@ impl std::fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), Violation> {
+pub(crate) fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), Violation> {
     if holds {
         Ok(())
     } else {
@@ -29,10 +28,9 @@ impl Scheduler {
     /// Verifies all invariants: blocks conserved and counted, slots unique, queue and counters
     /// consistent, positions in order.
     pub fn check(&self) -> Result<(), Violation> {
-        for index in 0..self.groups.len() {
-            self.check_references(index)?;
-            check_states(index, &self.groups[index])?;
-        }
+        let copies = self.pending_forks.iter().flat_map(|fork| &fork.copies);
+        self.memory
+            .check(self.store.iter().map(|(_, sequence)| &sequence.kv), copies)?;
         self.check_slots()?;
         self.check_counters()?;
         let consistent = self.queue.is_consistent(|key| self.store[key].since);
@@ -46,37 +44,6 @@ impl Scheduler {
         ensure(orphans == 0, || {
             format!("{orphans} block references belong to no sequence")
         })
-    }
-
-    fn check_references(&self, index: usize) -> Result<(), Violation> {
-        let pool = &self.groups[index].pool;
-        let mut counted = vec![0_u32; pool.total() as usize];
-        for (_, sequence) in self.store.iter() {
-            for lease in sequence
-                .chains
-                .get(index)
-                .iter()
-                .flat_map(|chain| &chain.leases)
-            {
-                counted[lease.block().0 as usize] += 1;
-            }
-        }
-        let copies = self
-            .pending_forks
-            .iter()
-            .flat_map(|pending| &pending.copies);
-        for copy in copies.filter(|copy| copy.group == index) {
-            counted[copy.source.block().0 as usize] += 1;
-        }
-        for (block, &count) in counted.iter().enumerate() {
-            let references = pool.references(crate::ids::BlockId(block as u32));
-            ensure(references == count, || {
-                format!(
-                    "group {index}, block {block}: {references} references counted, {count} held"
-                )
-            })?;
-        }
-        Ok(())
     }
 
     fn check_slots(&self) -> Result<(), Violation> {
@@ -154,8 +121,9 @@ impl Scheduler {
             format!("{id:?} has too many runs in flight")
         })?;
         if sequence.slot().is_none() {
-            let empty = sequence.chains.iter().all(|chain| chain.leases.is_empty());
-            return ensure(empty, || format!("{id:?} holds blocks without a slot"));
+            return ensure(sequence.kv.held() == 0, || {
+                format!("{id:?} holds blocks without a slot")
+            });
         }
         let positions = sequence.computed < sequence.len()
             && sequence.planned <= sequence.len()
@@ -167,64 +135,8 @@ impl Scheduler {
                 sequence.len()
             )
         })?;
-        for (group, chain) in self.groups.iter().zip(&sequence.chains) {
-            let held = chain.len();
-            let behind = group.blocks_behind_window(sequence.computed);
-            ensure(
-                (chain.behind_window..=chain.behind_window + 1).contains(&behind),
-                || {
-                    format!(
-                        "{id:?}: {} of {behind} blocks behind the window were released",
-                        chain.behind_window
-                    )
-                },
-            )?;
-            let room = held * group.geometry.block_tokens;
-            ensure(room >= sequence.computed && room >= sequence.room, || {
-                format!("{id:?}: {held} blocks for {} tokens", sequence.computed)
-            })?;
-            let full = sequence.computed / group.geometry.block_tokens;
-            let indexed = if self.config.prefix_cache { full } else { 0 };
-            ensure(chain.indexed == indexed, || {
-                format!(
-                    "{id:?}: {} of {indexed} computed blocks indexed",
-                    chain.indexed
-                )
-            })?;
-        }
-        Ok(())
+        self.memory
+            .check_sequence(&sequence.kv, sequence.computed, sequence.room)
+            .map_err(|violation| Violation(format!("{id:?}: {violation}")))
     }
-}
-
-fn check_states(index: usize, group: &Group) -> Result<(), Violation> {
-    let pool = &group.pool;
-    let mut seen = vec![0_u32; pool.total() as usize];
-    for block in pool.free_blocks() {
-        seen[block.0 as usize] += 1;
-        ensure(!group.prefix.contains(block), || {
-            format!("group {index}: free block {block} is in the prefix index")
-        })?;
-    }
-    for block in pool.cached_blocks() {
-        seen[block.0 as usize] += 1;
-        ensure(group.prefix.contains(block), || {
-            format!("group {index}: cached block {block} is not in the prefix index")
-        })?;
-    }
-    let indexed = (0..pool.total()).map(crate::ids::BlockId);
-    for block in indexed.filter(|&block| group.prefix.contains(block)) {
-        ensure(group.prefix.finds(block), || {
-            format!("group {index}: block {block} is in the prefix index and cannot be found")
-        })?;
-    }
-    for (block, &count) in seen.iter().enumerate() {
-        let leased = pool.references(crate::ids::BlockId(block as u32)) > 0;
-        ensure(count + u32::from(leased) == 1, || {
-            format!("group {index}: block {block} is in {count} lists, leased: {leased}")
-        })?;
-    }
-    let sum = pool.free() + pool.leased() + pool.cached();
-    ensure(sum == pool.total(), || {
-        format!("group {index}: {sum} of {} blocks", pool.total())
-    })
 }

@@ -5,6 +5,8 @@ use crate::request::AddError;
 /// All limits of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
+    /// Tokens per block, the same in all KV groups; from Load.
+    pub block_tokens: u32,
     /// KV memory, one entry per group; from the last message of Load.
     pub groups: Vec<KvGroup>,
     /// Sequences that may hold a slot at once; from Load.
@@ -64,23 +66,36 @@ pub enum Reserve {
     ToFinish,
 }
 
-/// KV memory of one kind.
+/// KV memory of one kind of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvGroup {
-    /// Tokens per block.
-    pub block_tokens: u32,
     /// Blocks in the pool.
     pub blocks: u32,
-    /// Sliding window in tokens; 0 = unlimited.
-    pub window: u32,
+    /// What a sequence keeps in them.
+    pub kind: GroupKind,
+}
+
+/// What a sequence keeps in a KV group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupKind {
+    /// Keys and values of all its tokens.
+    Full,
+    /// Keys and values of its last tokens.
+    Sliding {
+        /// Tokens that a token attends to, itself included; at least 1.
+        window: u32,
+    },
+    /// One block with the state after its computed tokens, as recurrent layers have it. A sequence
+    /// without computed tokens begins with the empty state, whatever its block contains.
+    State,
 }
 
 /// Why a scheduler cannot run with a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// There is no KV group, or one without blocks or with empty blocks.
+    /// There is no KV group, or one without blocks.
     NoMemory,
-    /// `max_slots`, `max_tokens_per_run`, `depth` or `max_waiting` is 0.
+    /// `block_tokens`, a window, `max_slots`, `max_tokens_per_run`, `depth` or `max_waiting` is 0.
     Zero(&'static str),
     /// A step must hold the tokens that one sequence may yield.
     StepTooSmall {
@@ -118,11 +133,16 @@ impl std::error::Error for ConfigError {}
 impl SchedulerConfig {
     /// Checks that a scheduler can run with these limits.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let empty = |group: &KvGroup| group.blocks == 0 || group.block_tokens == 0;
-        if self.groups.is_empty() || self.groups.iter().any(empty) {
+        if self.groups.is_empty() || self.groups.iter().any(|group| group.blocks == 0) {
             return Err(ConfigError::NoMemory);
         }
+        let windows = self.groups.iter().map(|group| match group.kind {
+            GroupKind::Sliding { window } => window,
+            GroupKind::Full | GroupKind::State => 1,
+        });
         let counts = [
+            ("block_tokens", u64::from(self.block_tokens)),
+            ("window", u64::from(windows.min().unwrap_or(1))),
             ("max_slots", u64::from(self.max_slots)),
             ("max_tokens_per_run", u64::from(self.max_tokens_per_run)),
             ("depth", u64::from(self.depth)),
@@ -143,11 +163,7 @@ impl SchedulerConfig {
 
     /// Checks that a sequence of `tokens` prompt and generated tokens could run alone.
     pub fn admits(&self, tokens: u64) -> Result<(), AddError> {
-        // The last generated token is never attended to, so it needs no room.
-        let rooms = self
-            .groups
-            .iter()
-            .map(|g| u64::from(g.blocks) * u64::from(g.block_tokens) + 1);
+        let rooms = self.groups.iter().map(|group| self.longest_in(group));
         let pool = rooms.min().unwrap_or(0);
         let limit = pool.min(u64::from(self.max_sequence_tokens));
         if tokens > limit {
@@ -155,6 +171,27 @@ impl SchedulerConfig {
         } else {
             Ok(())
         }
+    }
+
+    /// Returns the tokens of the longest sequence that a group can hold alone.
+    fn longest_in(&self, group: &KvGroup) -> u64 {
+        let (blocks, block_tokens) = (u64::from(group.blocks), u64::from(self.block_tokens));
+        let pool = match group.kind {
+            GroupKind::Full => blocks * block_tokens,
+            GroupKind::Sliding { window } => {
+                // The window, the tokens of a run, a block that is not full at each end, and one
+                // that is not released yet.
+                let tokens = u64::from(window) + u64::from(self.max_tokens_per_run);
+                let held = (tokens - 2).div_ceil(block_tokens) + 2;
+                match held <= blocks {
+                    true => u64::MAX - 1,
+                    false => blocks * block_tokens,
+                }
+            }
+            GroupKind::State => u64::MAX - 1,
+        };
+        // The last generated token is never attended to, so it needs no room.
+        pool + 1
     }
 
     /// Returns the slots that a step's tokens suffice for: every running sequence can decode in
@@ -171,10 +208,10 @@ mod tests {
 
     fn least() -> SchedulerConfig {
         SchedulerConfig {
+            block_tokens: 1,
             groups: vec![KvGroup {
-                block_tokens: 1,
                 blocks: 1,
-                window: 0,
+                kind: GroupKind::Full,
             }],
             max_slots: 1,
             max_step_tokens: 3,
@@ -202,7 +239,11 @@ mod tests {
         let cases: &[Case] = &[
             (|c| c.groups.clear(), &["no KV blocks"]),
             (|c| c.groups[0].blocks = 0, &["no KV blocks"]),
-            (|c| c.groups[0].block_tokens = 0, &["no KV blocks"]),
+            (|c| c.block_tokens = 0, &["block_tokens", "at least 1"]),
+            (
+                |c| c.groups[0].kind = GroupKind::Sliding { window: 0 },
+                &["window", "at least 1"],
+            ),
             (|c| c.max_slots = 0, &["max_slots", "at least 1"]),
             (|c| c.max_tokens_per_run = 0, &["max_tokens_per_run", "1"]),
             (|c| c.depth = 0, &["depth", "at least 1"]),
@@ -222,12 +263,13 @@ mod tests {
     fn a_sequence_may_fill_the_smallest_group_and_one_token_more() {
         let mut config = least();
         config.max_sequence_tokens = 100;
-        let group = |block_tokens, blocks| KvGroup {
-            block_tokens,
-            blocks,
-            window: 0,
-        };
-        config.groups = vec![group(4, 9), group(3, 5), group(16, 2)];
+        config.block_tokens = 3;
+        config.groups = [9, 5, 6]
+            .map(|blocks| KvGroup {
+                blocks,
+                kind: GroupKind::Full,
+            })
+            .to_vec();
         assert_eq!(config.admits(16), Ok(()));
         let (tokens, limit) = (17, 16);
         let refused = AddError::TooLong { tokens, limit };
@@ -237,5 +279,29 @@ mod tests {
         config.max_sequence_tokens = 15;
         assert_eq!(config.admits(15), Ok(()));
         assert!(config.admits(16).is_err());
+    }
+
+    #[test]
+    fn a_sequence_may_exceed_a_group_that_holds_its_window() {
+        let mut config = least();
+        config.block_tokens = 4;
+        config.max_sequence_tokens = 1_000;
+        config.max_tokens_per_run = 1;
+        let group = |blocks, window| KvGroup {
+            blocks,
+            kind: GroupKind::Sliding { window },
+        };
+        // A window of 9 tokens reaches into 3 blocks, and a fourth may not be released yet.
+        config.groups = vec![group(4, 9)];
+        assert_eq!(config.admits(1_000), Ok(()));
+        config.groups = vec![group(3, 9)];
+        assert_eq!(config.admits(13), Ok(()));
+        assert!(config.admits(14).is_err());
+        let state = KvGroup {
+            blocks: 1,
+            kind: GroupKind::State,
+        };
+        config.groups = vec![state];
+        assert_eq!(config.admits(1_000), Ok(()));
     }
 }

@@ -24,6 +24,25 @@ pub(crate) enum Reach {
     Yields,
 }
 
+/// Known tokens of one sequence that run in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) tokens: u32,
+    pub(crate) reach: Reach,
+}
+
+impl Chunk {
+    /// Returns the part of a chunk from `position` that has room, in a sequence of `length` known
+    /// tokens. It may be empty.
+    pub(crate) fn within(self, room: u32, position: u32, length: u32) -> Self {
+        let tokens = self.tokens.min(room.saturating_sub(position));
+        Self {
+            tokens: tokens.min(length - position - 1),
+            reach: Reach::Part,
+        }
+    }
+}
+
 /// One plan in flight.
 #[derive(Debug)]
 pub(crate) struct Flight {

@@ -1,11 +1,11 @@
 //! `Scheduler::fork`: a second sequence that continues a live one.
 
-use crate::ids::{GroupId, Micros, SequenceId};
-use crate::memory::Chain;
+use crate::ids::{Micros, SequenceId};
+use crate::memory::{ForkedKv, SequenceKv};
 use crate::plan::{BlockCopy, Fork, NewSequence, Table};
-use crate::plan_builder::{full, tables};
+use crate::plan_builder::full;
 use crate::request::AddError;
-use crate::scheduler::{PendingCopy, PendingFork, Scheduler};
+use crate::scheduler::{PendingFork, Scheduler};
 use crate::sequence::{Order, QueueClass, Sequence, SequenceKey, State};
 
 /// Why `fork` refused.
@@ -118,12 +118,7 @@ impl Scheduler {
                 new.push(full(child, destination, tables, child.computed));
             }
             for copy in pending.copies {
-                copies.push(BlockCopy {
-                    group: GroupId(copy.group as u32),
-                    source: copy.source.block(),
-                    destination: copy.destination,
-                });
-                self.groups[copy.group].give_back(copy.source);
+                copies.push(self.memory.plan_copy(copy));
             }
         }
         (forks, copies)
@@ -136,8 +131,7 @@ impl Scheduler {
             .pending_forks
             .iter()
             .all(|pending| pending.child != parent);
-        let room = self.groups.iter().all(|group| group.pool.available() > 0);
-        ready && not_pending && room && self.slots.free() > 0
+        ready && not_pending && self.memory.can_fork() && self.slots.free() > 0
     }
 
     /// Puts `child` into a slot with the parent's computed blocks.
@@ -148,45 +142,20 @@ impl Scheduler {
         let Some(parent_slot) = self.store[parent].slot() else {
             return;
         };
-        let computed = self.store[parent].computed;
-        let mut pending = PendingFork {
+        let original = &self.store[parent];
+        let (computed, planned, phase) = (original.computed, original.planned, original.phase);
+        let (parent_generation, boundary) = (original.generation, original.boundary);
+        let ForkedKv { kv, room, copies } = self.memory.fork(&original.kv, computed);
+        self.pending_forks.push(PendingFork {
             child,
             parent,
-            parent_generation: self.store[parent].generation,
+            parent_generation,
             parent_slot,
-            blocks: Vec::new(),
-            copies: Vec::new(),
-        };
-        let mut chains = Vec::new();
-        let mut room = u32::MAX;
-        for (index, group) in self.groups.iter_mut().enumerate() {
-            let original = &self.store[parent].chains[index];
-            let full = (computed / group.geometry.block_tokens - original.behind_window) as usize;
-            let mut chain = original.copy_with(Vec::with_capacity(full + 1));
-            for lease in &original.leases[..full] {
-                chain.leases.push(group.pool.share(lease.block()));
-            }
-            if !computed.is_multiple_of(group.geometry.block_tokens)
-                && let Some(copy) = group.take()
-            {
-                let source = group.pool.share(original.leases[full].block());
-                let destination = copy.block();
-                pending.copies.push(PendingCopy {
-                    group: index,
-                    source,
-                    destination,
-                });
-                chain.leases.push(copy);
-            }
-            room = room.min(chain.len() * group.geometry.block_tokens);
-            pending.blocks.push(chain.len() as usize);
-            chains.push(chain);
-        }
-        self.pending_forks.push(pending);
-        let (planned, phase) = (self.store[parent].planned, self.store[parent].phase);
-        let boundary = self.store[parent].boundary;
+            blocks: kv.lengths(),
+            copies,
+        });
         let sequence = &mut self.store[child];
-        sequence.chains = chains;
+        sequence.kv = kv;
         sequence.room = room;
         sequence.computed = computed;
         sequence.planned = planned;
@@ -219,14 +188,14 @@ impl Sequence {
             salt: self.salt.clone(),
             max_cached_tokens: u32::MAX,
             class: self.class.clone(),
-            chains: self.chains.iter().map(|_| Chain::default()).collect(),
+            kv: SequenceKv::new(self.kv.lengths().len()),
             ..Self::default()
         }
     }
 }
 
 fn pending_tables(child: &Sequence, pending: &PendingFork) -> Vec<Table> {
-    let mut tables = tables(child);
+    let mut tables = child.kv.tables();
     for (table, &blocks) in tables.iter_mut().zip(&pending.blocks) {
         table.blocks.truncate(blocks);
     }

@@ -21,7 +21,7 @@
 //!   recomputes (`admission`).
 //! - **Order** is the [`Policy`]'s. Later sequences may pass one that does not fit, until it has
 //!   waited for `aging`.
-//! - **Prefix cache** (`memory`, `prefix`). A full block becomes findable when an *outcome*
+//! - **Prefix cache** (`memory`). A full block becomes findable when an *outcome*
 //!   confirms it, chunk by chunk and for generated tokens too. Steps run in order, so the next step
 //!   could read the block before the outcome arrives; but a run can fail, and its readers would
 //!   then be wrong. The price is one step of waiting for a request that arrives together with an
@@ -29,9 +29,10 @@
 //!   block. Nothing is computed twice.
 //! - **Pipelining.** Up to `depth` plans are made ahead of their outcomes; token ids that are not
 //!   yet known live on the workers. Outcomes of finished sequences are dropped.
-//! - **KV groups.** Each group has its own pool and geometry. In a group with a sliding window, a
-//!   sequence holds only the blocks that its window still reaches (`memory`). A prefix hit is what
-//!   all groups have.
+//! - **KV groups** (`memory`). Each kind of layers has its own pool and block tables: full attention,
+//!   a sliding window (a sequence holds only the blocks that its window still reaches), or one state
+//!   per sequence (recurrent layers). A block has the same number of tokens in all groups. Admission
+//!   needs room in every group. A prefix hit is what all groups have.
 
 pub mod config;
 pub mod ids;
@@ -39,7 +40,6 @@ pub mod plan;
 pub mod request;
 
 mod admission;
-mod blocks;
 mod check;
 mod cost;
 mod counters;
@@ -52,7 +52,6 @@ mod pace;
 mod plan_builder;
 mod planner;
 mod policy;
-mod prefix;
 mod queue;
 mod scheduler;
 mod sequence;

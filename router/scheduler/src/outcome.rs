@@ -244,7 +244,7 @@ impl Scheduler {
         for &key in keys {
             self.store[key].prefetch();
         }
-        if self.config.prefix_cache {
+        if self.memory.caches() {
             self.prefetch_index(keys);
         }
         for &key in keys {
@@ -255,34 +255,23 @@ impl Scheduler {
     /// Computes the keys of the next blocks and touches their buckets.
     fn prefetch_index(&mut self, keys: &[SequenceKey]) {
         let mut block_keys = Vec::with_capacity(keys.len());
-        for (index, group) in self.groups.iter().enumerate() {
-            for &key in keys {
-                let sequence = &mut self.store[key];
-                sequence.flush();
-                let (chains, contents) = sequence.parts();
-                block_keys.extend(group.next_key(&mut chains[index], contents));
-            }
-            group.prefix.prefetch(block_keys.drain(..));
+        for &key in keys {
+            let sequence = &mut self.store[key];
+            sequence.flush();
+            let (kv, contents) = sequence.parts();
+            block_keys.extend(self.memory.next_key(kv, contents));
         }
+        self.memory.prefetch_index(block_keys.into_iter());
     }
 
     /// Makes the full blocks of a running sequence's computed tokens findable and releases those
-    /// behind its window.
+    /// behind its windows.
     fn settle_blocks(&mut self, key: SequenceKey) {
         let sequence = &mut self.store[key];
         sequence.flush();
         let computed = sequence.computed;
-        let (chains, contents) = sequence.parts();
-        let mut boundary = u32::MAX;
-        for (group, chain) in self.groups.iter_mut().zip(chains) {
-            if self.config.prefix_cache {
-                group.index(chain, contents, computed);
-            }
-            group.release_behind_window(chain, computed);
-            let size = group.geometry.block_tokens;
-            boundary = boundary.min((computed / size + 1) * size);
-        }
-        sequence.boundary = boundary;
+        let (kv, contents) = sequence.parts();
+        sequence.boundary = self.memory.settle(kv, contents, computed);
     }
 }
 

@@ -1,10 +1,10 @@
 //! A plan under construction.
 
-use crate::blocks::BlockLease;
 use crate::cost::StepLoad;
 use crate::counters::Streams;
-use crate::flight::{FlightRun, Reach};
+use crate::flight::{Chunk, FlightRun, Reach};
 use crate::ids::{BlockId, GroupId, Micros, Slot};
+use crate::memory::BlockLease;
 use crate::plan::{Growth, NewSequence, Run, Table};
 use crate::sequence::{Sequence, SequenceKey};
 
@@ -122,17 +122,16 @@ impl PlanSection {
     pub(crate) fn push_decode(&mut self, sequence: &mut Sequence, key: SequenceKey) {
         sequence.in_flight += 1;
         sequence.yielding += 1;
-        self.push(sequence, key, 1, Reach::Yields);
+        let chunk = Chunk {
+            tokens: 1,
+            reach: Reach::Yields,
+        };
+        self.push(sequence, key, chunk);
     }
 
     #[inline]
-    pub(crate) fn push(
-        &mut self,
-        sequence: &Sequence,
-        key: SequenceKey,
-        tokens: u32,
-        reach: Reach,
-    ) {
+    pub(crate) fn push(&mut self, sequence: &Sequence, key: SequenceKey, chunk: Chunk) {
+        let Chunk { tokens, reach } = chunk;
         let Some(slot) = sequence.slot() else { return };
         self.runs.push(Run { slot, tokens });
         let generation = sequence.generation;
@@ -205,15 +204,4 @@ pub(crate) fn full(
         computed,
         tables,
     }
-}
-
-/// Returns the block tables of a sequence, one per group.
-pub(crate) fn tables(sequence: &Sequence) -> Vec<Table> {
-    let chains = sequence.chains.iter().enumerate();
-    chains
-        .map(|(g, chain)| Table {
-            group: GroupId(g as u32),
-            blocks: chain.blocks(),
-        })
-        .collect()
 }

@@ -2,8 +2,9 @@
 
 use crate::cost::StepLoad;
 use crate::counters::Streams;
-use crate::flight::{Flight, Reach};
+use crate::flight::{Chunk, Flight, Reach};
 use crate::ids::{Micros, StepId};
+use crate::memory::BlockLease;
 use crate::plan::StepPlan;
 use crate::plan_builder::{DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage};
 use crate::policy::SequenceFacts;
@@ -63,7 +64,7 @@ impl Scheduler {
 
     fn plan_builder(&mut self, now: Micros) -> PlanBuilder {
         let runs = std::mem::take(&mut self.spare_runs);
-        let groups = self.groups.len();
+        let groups = self.memory.groups();
         PlanBuilder {
             now,
             new: Vec::new(),
@@ -166,10 +167,8 @@ impl Scheduler {
     /// will take.
     fn can_grow_later(&self, key: SequenceKey, wanted: u32, builder: &PlanBuilder) -> bool {
         let missing = wanted - self.store[key].room;
-        self.groups.iter().all(|group| {
-            missing <= group.geometry.block_tokens
-                && group.pool.available() as usize > builder.pending_growth.len()
-        })
+        let sequences = builder.pending_growth.len() + 1;
+        missing <= self.memory.block_tokens() && self.memory.has_blocks_for(sequences)
     }
 
     /// Takes the blocks of all decodes together, so that their cache misses overlap.
@@ -177,9 +176,7 @@ impl Scheduler {
         for pending_growth in &builder.pending_growth {
             self.store[pending_growth.key].prefetch();
         }
-        for group in &self.groups {
-            group.prefetch(builder.pending_growth.len());
-        }
+        self.memory.prefetch(builder.pending_growth.len());
         for PendingGrowth { key, run, wanted } in builder.pending_growth.drain(..) {
             self.grow(key, wanted, run, &mut builder.decodes);
         }
@@ -189,13 +186,11 @@ impl Scheduler {
         let sequence = &self.store[key];
         let k = self.config.max_tokens_per_run;
         let remaining = sequence.len() - sequence.planned;
-        let (mut tokens, mut reach) = chunk(remaining, sequence.forks_to_make, builder.budget, k);
-        let planned = sequence.planned;
-        let mut wanted = match reach {
-            Reach::Yields => sequence.room_to_yield(k),
-            Reach::Part => planned + tokens,
-        };
-        if tokens == 0 || !builder.may_prefill(remaining) {
+        let forks_to_make = sequence.forks_to_make;
+        let (planned, length) = (sequence.planned, sequence.len());
+        let mut chunk = self.chunk(planned, length, forks_to_make, builder.budget);
+        let mut wanted = sequence.room_to_run(chunk, planned, k);
+        if chunk.tokens == 0 || !builder.may_prefill(remaining) {
             return;
         }
         let room = match wanted <= sequence.room {
@@ -206,26 +201,32 @@ impl Scheduler {
             }
         };
         if room < wanted {
-            (tokens, reach, wanted) = (tokens.min(room.saturating_sub(planned)), Reach::Part, room);
-            tokens = tokens.min(self.store[key].len() - planned - 1);
-            if tokens == 0 {
+            chunk = chunk.within(room, planned, length);
+            wanted = room;
+            if chunk.tokens == 0 {
                 return;
             }
         }
         let run = builder.prompts.runs.len();
         self.grow(key, wanted, run, &mut builder.prompts);
-        self.push_prompt(key, tokens, reach, builder);
+        self.push_prompt(key, chunk, builder);
     }
 
     /// Records a run over known tokens that have room.
     pub(crate) fn push_prompt(
         &mut self,
         key: SequenceKey,
-        tokens: u32,
-        reach: Reach,
+        chunk: Chunk,
         builder: &mut PlanBuilder,
     ) {
+        let Chunk { tokens, reach } = chunk;
         let sequence = &mut self.store[key];
+        if self
+            .memory
+            .plan_checkpoint(&mut sequence.kv, sequence.planned)
+        {
+            sequence.boundary = sequence.boundary.min(sequence.planned + 1);
+        }
         sequence.planned += tokens;
         sequence.in_flight += 1;
         let mut spent = tokens;
@@ -240,7 +241,7 @@ impl Scheduler {
         builder
             .prefill
             .add_prompt(sequence.planned - tokens, tokens);
-        builder.prompts.push(sequence, key, tokens, reach);
+        builder.prompts.push(sequence, key, chunk);
     }
 
     /// Preempts juniors (from index `after` of the running list) until `key` can hold `wanted`
@@ -270,16 +271,33 @@ impl Scheduler {
 
     /// Returns how many tokens a sequence could hold with all available blocks.
     pub(crate) fn possible_room(&self, key: SequenceKey) -> u32 {
-        let sequence = &self.store[key];
-        let rooms = self
-            .groups
-            .iter()
-            .zip(&sequence.chains)
-            .map(|(group, chain)| {
-                let blocks = u64::from(group.pool.available()) + u64::from(chain.len());
-                blocks * u64::from(group.geometry.block_tokens)
-            });
-        rooms.min().unwrap_or(0).min(u64::from(u32::MAX)) as u32
+        self.memory.possible_room(&self.store[key].kv)
+    }
+
+    /// Returns how many of `length` known tokens to run from `position` within `budget`, and how far
+    /// they reach. With `forks_to_make`, the last token is excluded: each fork runs it. A run that
+    /// reaches the last token may yield several tokens and runs all of them but one in the same
+    /// step.
+    pub(crate) fn chunk(
+        &self,
+        position: u32,
+        length: u32,
+        forks_to_make: u32,
+        budget: u32,
+    ) -> Chunk {
+        let remaining = length - position;
+        let all = forks_to_make == 0 && remaining + self.config.max_tokens_per_run - 1 <= budget;
+        let (tokens, reach) = match all {
+            true => (remaining, Reach::Yields),
+            false => (budget.min(remaining - 1), Reach::Part),
+        };
+        match self.memory.tokens_to_checkpoint(position, tokens, length) {
+            Some(tokens) => Chunk {
+                tokens,
+                reach: Reach::Part,
+            },
+            None => Chunk { tokens, reach },
+        }
     }
 
     fn victim(&self, after: usize) -> SequenceKey {
@@ -305,24 +323,14 @@ impl Scheduler {
     /// Takes the blocks for `wanted` tokens, which must be available, and records them as growth.
     fn grow(&mut self, key: SequenceKey, wanted: u32, run: usize, section: &mut PlanSection) {
         let sequence = &mut self.store[key];
-        let mut room = u32::MAX;
-        let chains = self.groups.iter_mut().zip(&mut sequence.chains);
-        for (index, (group, chain)) in chains.enumerate() {
-            let held = chain.leases.len();
-            room = room.min(group.extend(chain, wanted));
-            section.gain(run, index, &chain.leases[held..]);
-        }
-        sequence.room = room;
+        let gained = |group, leases: &[BlockLease]| section.gain(run, group, leases);
+        sequence.room = self.memory.extend(&mut sequence.kv, wanted, gained);
     }
 
     /// Takes the blocks for `wanted` tokens, which must be available.
     pub(crate) fn extend(&mut self, key: SequenceKey, wanted: u32) {
         let sequence = &mut self.store[key];
-        let chains = self.groups.iter_mut().zip(&mut sequence.chains);
-        let room = chains
-            .map(|(group, chain)| group.extend(chain, wanted))
-            .min();
-        sequence.room = room.unwrap_or(0);
+        sequence.room = self.memory.extend(&mut sequence.kv, wanted, |_, _| ());
     }
 
     fn finish_plan(&mut self, builder: PlanBuilder) -> StepPlan {
@@ -337,7 +345,8 @@ impl Scheduler {
             ..
         } = builder;
         decodes.append(prompts);
-        let (forks, copies) = self.flush_forks(&mut new);
+        let (forks, mut copies) = self.flush_forks(&mut new);
+        copies.append(&mut self.memory.take_copies());
         let steered = self.flush_steered(&new);
         let plan = StepPlan {
             epoch: self.epoch,
@@ -384,16 +393,5 @@ fn demand(sequence: &Sequence) -> Demand {
         Phase::Prefill => Demand::Fork,
         Phase::Decode if sequence.will_end() => Demand::Nothing,
         Phase::Decode => Demand::Decode,
-    }
-}
-
-/// Returns how many of `remaining` known tokens fit `budget`. While the sequence has
-/// `forks_to_make`, the last token is excluded: each fork runs it. A run that reaches the last
-/// token may yield `k` tokens and runs all of them but one in the same step.
-pub(crate) fn chunk(remaining: u32, forks_to_make: u32, budget: u32, k: u32) -> (u32, Reach) {
-    if forks_to_make == 0 && remaining + k - 1 <= budget {
-        (remaining, Reach::Yields)
-    } else {
-        (budget.min(remaining - 1), Reach::Part)
     }
 }

@@ -1,12 +1,11 @@
 //! The scheduler's state, and how requests enter and leave it.
 
-use crate::blocks::BlockLease;
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::cost::StepCost;
 use crate::counters::{Counters, Streams};
 use crate::flight::{Flight, FlightRun};
-use crate::ids::{BlockId, Epoch, Micros, RequestId, SequenceId, Slot, StepId};
-use crate::memory::{Chain, Group};
+use crate::ids::{Epoch, Micros, RequestId, SequenceId, Slot, StepId};
+use crate::memory::{KvMemory, PendingCopy, SequenceKv};
 use crate::policy::{Policy, SequenceFacts};
 use crate::queue::{Queue, Ticket};
 use crate::request::{AddError, Request};
@@ -23,16 +22,8 @@ pub(crate) struct PendingFork {
     pub(crate) parent_slot: Slot,
     /// Blocks per group that the child has at the fork.
     pub(crate) blocks: Vec<usize>,
-    /// At most one block to copy per group. The lease keeps the source until the plan is made.
+    /// At most one block per group.
     pub(crate) copies: Vec<PendingCopy>,
-}
-
-/// One partial block of a fork.
-#[derive(Debug)]
-pub(crate) struct PendingCopy {
-    pub(crate) group: usize,
-    pub(crate) source: BlockLease,
-    pub(crate) destination: BlockId,
 }
 
 /// Decides which tokens run in the next step. See the crate's documentation.
@@ -40,7 +31,7 @@ pub struct Scheduler {
     pub(crate) config: SchedulerConfig,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) store: Store,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) memory: KvMemory,
     pub(crate) queue: Queue,
     pub(crate) slots: Slots,
     /// Sequences in slots, sorted by seniority.
@@ -68,11 +59,7 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig, policy: Box<dyn Policy>) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
-            groups: config
-                .groups
-                .iter()
-                .map(|&geometry| Group::new(geometry))
-                .collect(),
+            memory: KvMemory::new(&config),
             slots: Slots::new(config.usable_slots()),
             cost: StepCost::new(&config.step_sizes, config.decode_reads),
             config,
@@ -232,20 +219,12 @@ impl Scheduler {
     }
 
     fn reset_memory(&mut self) {
-        self.groups = self
-            .config
-            .groups
-            .iter()
-            .map(|&geometry| Group::new(geometry))
-            .collect();
+        self.memory = KvMemory::new(&self.config);
         self.slots = Slots::new(self.config.usable_slots());
-        let groups = self.groups.len();
         let keys: Vec<_> = self.store.iter().map(|(key, _)| key).collect();
         for key in keys {
             // Keys depend on the block size.
-            self.store[key].chains = std::iter::repeat_with(Chain::default)
-                .take(groups)
-                .collect();
+            self.store[key].kv = SequenceKv::new(self.memory.groups());
         }
     }
 
@@ -280,7 +259,7 @@ impl Scheduler {
             salt: request.cache_salt,
             max_cached_tokens: request.max_cached_tokens,
             class: request.class,
-            chains: self.groups.iter().map(|_| Chain::default()).collect(),
+            kv: SequenceKv::new(self.memory.groups()),
             ..Sequence::default()
         };
         (request.id, sequence)
@@ -381,9 +360,7 @@ impl Scheduler {
         }
         let sequence = &mut self.store[key];
         sequence.flush();
-        for (group, chain) in self.groups.iter_mut().zip(&mut sequence.chains) {
-            group.release(chain);
-        }
+        self.memory.release(&mut sequence.kv);
         self.counters.prefilling -= u32::from(sequence.phase == Phase::Prefill);
         sequence.raise_cached_limit();
         sequence.phase = Phase::Prefill;
@@ -403,7 +380,7 @@ impl Scheduler {
             return false;
         };
         for copy in self.pending_forks.remove(at).copies {
-            self.groups[copy.group].give_back(copy.source);
+            self.memory.cancel_copy(copy);
         }
         true
     }

@@ -1,8 +1,8 @@
 //! One live sequence, and the store of all of them.
 
-use crate::blocks::BlockLease;
+use crate::flight::{Chunk, Reach};
 use crate::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
-use crate::memory::{Chain, Contents};
+use crate::memory::{Contents, SequenceKv};
 use crate::request::{Pipelining, SchedulingClass};
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -71,7 +71,8 @@ pub(crate) struct Sequence {
     pub(crate) max_tokens: u32,
     /// Leading tokens whose KV is computed, as outcomes confirmed.
     pub(crate) computed: u32,
-    /// Computed length at which the next block becomes full, in the first group where one does.
+    /// Computed length from which its blocks must be settled: the next block becomes full, or a
+    /// checkpoint is confirmed.
     pub(crate) boundary: u32,
     /// Tokens that its blocks hold, in the group where they hold the fewest.
     pub(crate) room: u32,
@@ -94,8 +95,8 @@ pub(crate) struct Sequence {
     pub(crate) tail: [TokenId; TAIL],
     /// All known tokens except those in `tail`.
     pub(crate) tokens: Vec<TokenId>,
-    /// Its blocks, one chain per KV group.
-    pub(crate) chains: Vec<Chain>,
+    /// Its blocks in all KV groups.
+    pub(crate) kv: SequenceKv,
     /// Leading known tokens that plans have run or found in the cache; final once `phase` is
     /// Decode.
     pub(crate) planned: u32,
@@ -146,16 +147,13 @@ impl Sequence {
     }
 
     /// Replaces the last token, which has not run.
-    pub(crate) fn replace_last(&mut self, token: TokenId, block_tokens: &[u32]) {
+    pub(crate) fn replace_last(&mut self, token: TokenId, block_tokens: u32) {
         self.flush();
         if let Some(last) = self.tokens.last_mut() {
             *last = token;
         }
         // The keys of blocks that contain the last token are outdated.
-        let before = self.length - 1;
-        for (chain, size) in self.chains.iter_mut().zip(block_tokens) {
-            chain.forget_keys((before / size) as usize);
-        }
+        self.kv.forget_keys((self.length - 1) / block_tokens);
     }
 
     /// Returns whether `length` and the two parts of the tokens agree; for `check`.
@@ -166,9 +164,7 @@ impl Sequence {
     /// Touches the ends of its lists, so that the cache misses of several sequences overlap.
     pub(crate) fn prefetch(&self) {
         black_box(self.tokens.last().copied());
-        for chain in &self.chains {
-            black_box(chain.leases.last().map(BlockLease::block));
-        }
+        self.kv.prefetch();
     }
 
     /// Returns the known tokens that plans may still run: all, but without the last one while it
@@ -213,13 +209,21 @@ impl Sequence {
         (self.len() + u32::from(self.yielding) * k + k - 1).min(self.max_room())
     }
 
+    /// Returns the tokens that need room if `chunk` runs from `position`, and yields up to `k`.
+    pub(crate) fn room_to_run(&self, chunk: Chunk, position: u32, k: u32) -> u32 {
+        match chunk.reach {
+            Reach::Yields => self.room_to_yield(k),
+            Reach::Part => position + chunk.tokens,
+        }
+    }
+
     pub(crate) fn stops_at(&self, token: TokenId) -> bool {
         self.stop_filter >> (token.0 % 32) & 1 == 1 && self.stops.contains(&token)
     }
 
-    pub(crate) fn parts(&mut self) -> (&mut [Chain], Contents<'_>) {
+    pub(crate) fn parts(&mut self) -> (&mut SequenceKv, Contents<'_>) {
         (
-            &mut self.chains,
+            &mut self.kv,
             Contents {
                 salt: &self.salt,
                 tokens: &self.tokens,

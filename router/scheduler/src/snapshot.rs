@@ -1,6 +1,7 @@
 //! Counts for metrics, and the expected wait of a new request.
 
 use crate::cost::StepLoad;
+use crate::memory::SequenceKv;
 use crate::scheduler::Scheduler;
 
 /// The scheduler's state in numbers; the engine reads it for metrics and `Retry-After`.
@@ -49,23 +50,17 @@ impl Scheduler {
     /// Returns counts for metrics. Takes time proportional to the number of running sequences.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let sum = |count: fn(&crate::blocks::Pool) -> u32| -> u64 {
-            self.groups
-                .iter()
-                .map(|group| u64::from(count(&group.pool)))
-                .sum()
-        };
-        let references: u64 = self.groups.iter().map(|g| g.pool.total_references()).sum();
+        let blocks = self.memory.counts();
         Snapshot {
             waiting: self.counters.queued,
             preparing: self.counters.preparing,
             waiting_tokens: self.counters.waiting_tokens,
             running: self.running.len(),
             in_flight: self.flights.len(),
-            blocks_free: sum(crate::blocks::Pool::free),
-            blocks_leased: sum(crate::blocks::Pool::leased),
-            blocks_cached: sum(crate::blocks::Pool::cached),
-            blocks_dead: references.saturating_sub(self.live_references()),
+            blocks_free: blocks.free,
+            blocks_leased: blocks.leased,
+            blocks_cached: blocks.cached,
+            blocks_dead: blocks.references.saturating_sub(self.live_references()),
             prefix_hit_tokens: self.counters.prefix_hit_tokens,
             preemptions: self.counters.preemptions,
             recomputed_tokens: self.counters.recomputed_tokens,
@@ -73,8 +68,8 @@ impl Scheduler {
     }
 
     fn live_references(&self) -> u64 {
-        let chains = self.running.iter().flat_map(|&key| &self.store[key].chains);
-        let held: usize = chains.map(|chain| chain.leases.len()).sum();
+        let running = self.running.iter().map(|&key| &self.store[key].kv);
+        let held: usize = running.map(SequenceKv::held).sum();
         let copies: usize = self
             .pending_forks
             .iter()

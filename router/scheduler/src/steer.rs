@@ -93,13 +93,8 @@ impl Scheduler {
 
     /// Lets a held sequence continue with `token`.
     fn release(&mut self, key: SequenceKey, token: TokenId, now: Micros) {
-        let sizes: Vec<_> = self
-            .groups
-            .iter()
-            .map(|g| g.geometry.block_tokens)
-            .collect();
         let sequence = &mut self.store[key];
-        sequence.replace_last(token, &sizes);
+        sequence.replace_last(token, self.memory.block_tokens());
         sequence.held = false;
         let id = sequence.id;
         match sequence.state {

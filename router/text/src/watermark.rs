@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use penstock_request::logits_processors::Watermark;
+use penstock_request::sampling_params::Watermark;
 
 /// The result of the test.
 #[derive(Clone, Copy, Debug, PartialEq)]

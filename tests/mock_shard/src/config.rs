@@ -38,6 +38,17 @@ pub struct Geometry {
     pub tokens_per_run: u32,
     /// Entries of the vocabulary; at least 2.
     pub vocab: u32,
+    /// A second KV group with a sliding window; `None`: all layers attend to everything.
+    pub sliding: Option<SlidingGroup>,
+}
+
+/// A KV group whose layers attend to the last tokens only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingGroup {
+    /// KV blocks in its pool.
+    pub blocks: u32,
+    /// Tokens that a token attends to, itself included.
+    pub window: u32,
 }
 
 /// The time that a step takes, all of it on the pretended device.
@@ -78,6 +89,7 @@ impl Default for Geometry {
             sequence_tokens: 32_768,
             tokens_per_run: 1,
             vocab: 32_000,
+            sliding: None,
         }
     }
 }
@@ -86,13 +98,19 @@ impl Geometry {
     /// The answer to Load: its limits, where the request asks for less.
     pub(crate) fn loaded(&self, request: &v1::LoadRequest) -> v1::Loaded {
         let least = |own: u32, wanted: u32| if wanted == 0 { own } else { own.min(wanted) };
+        let group = |blocks, window| v1::KvGroup {
+            block_tokens: self.block_tokens,
+            blocks,
+            block_bytes: u64::from(self.block_tokens) * 8,
+            window,
+        };
+        let sliding = self
+            .sliding
+            .map(|sliding| group(sliding.blocks, sliding.window));
         v1::Loaded {
-            kv_groups: vec![v1::KvGroup {
-                block_tokens: self.block_tokens,
-                blocks: self.blocks,
-                block_bytes: u64::from(self.block_tokens) * 8,
-                window: 0,
-            }],
+            kv_groups: std::iter::once(group(self.blocks, 0))
+                .chain(sliding)
+                .collect(),
             max_slots: least(self.slots, request.max_slots),
             max_step_tokens: least(self.step_tokens, request.max_step_tokens),
             max_sequence_tokens: least(self.sequence_tokens, request.max_sequence_tokens),

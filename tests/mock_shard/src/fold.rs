@@ -31,7 +31,7 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn new(config: MockConfig, limits: v1::Loaded) -> Self {
-        let kv = Kv::new(config.geometry.blocks, config.geometry.block_tokens);
+        let kv = Kv::new(&limits.kv_groups);
         let slots = HashMap::new();
         Self {
             config,
@@ -97,7 +97,7 @@ impl State {
             self.check_group(copies.group)?;
             self.kv.check_copies(copies)?;
             for (from, to) in copies.sources.iter().zip(&copies.destinations) {
-                self.kv.copy(*from, *to);
+                self.kv.copy(copies.group as usize, *from, *to);
             }
         }
         self.steer(&request.steered_slots, &request.steered_tokens)?;
@@ -141,13 +141,14 @@ impl State {
                 "token {token} in slot {slot} is outside the vocabulary {vocab}"
             ));
         }
-        let table = self.table(slot, std::mem::take(&mut new.tables))?;
-        if self.kv.room(&table) < new.computed as usize {
+        let computed = new.computed as usize;
+        let tables = self.tables(slot, std::mem::take(&mut new.tables), computed)?;
+        if self.kv.room(&tables) < computed {
             return Err(format!(
                 "slot {slot} has more computed tokens than its blocks hold"
             ));
         }
-        self.slots.insert(slot, Sequence::new(new, table, vocab));
+        self.slots.insert(slot, Sequence::new(new, tables, vocab));
         Ok(())
     }
 
@@ -158,7 +159,7 @@ impl State {
             .get(&fork.source)
             .ok_or_else(|| empty("fork", fork.source))?;
         let mut child = source.clone();
-        child.table = self.table(fork.destination, fork.tables)?;
+        child.tables = self.tables(fork.destination, fork.tables, child.computed)?;
         child.sampling.seed = fork.seed;
         child.borrowed = true;
         child.sampling.prompt_logprobs = None;
@@ -213,10 +214,12 @@ impl State {
                 .get_mut(slot)
                 .ok_or_else(|| empty("run", *slot))?;
             let doubled = |rule| format!("slot {slot}: {rule}");
+            let group = growth.group as usize;
+            let table = &mut sequence.tables[group];
             self.kv
-                .check_blocks(&sequence.table, own)
+                .check_blocks(group, table, own, sequence.computed)
                 .map_err(doubled)?;
-            sequence.table.extend_from_slice(own);
+            table.extend_from_slice(own);
         }
         Ok(())
     }
@@ -275,7 +278,8 @@ impl State {
             return Ok(());
         };
         if std::mem::take(&mut sequence.borrowed) {
-            check_all(&self.kv, sequence).map_err(|rule| misread(slot, &rule))?;
+            check_all(&self.kv, sequence, sequence.computed)
+                .map_err(|rule| misread(slot, &rule))?;
         }
         Ok(())
     }
@@ -319,7 +323,7 @@ impl State {
                 "slot {slot} is to run {tokens} tokens, but {computed} of {known} are computed"
             ));
         }
-        let room = self.kv.room(&sequence.table);
+        let room = self.kv.room(&sequence.tables);
         let several = self.config.geometry.tokens_per_run > 1;
         if several && tokens == 1 && computed == room && computed + 1 == known {
             // Planned before the outcome that ended the sequence was known: it yields nothing.
@@ -333,21 +337,33 @@ impl State {
         }
         for position in computed..computed + tokens {
             self.kv
-                .write(&sequence.table, position, sequence.history[position]);
+                .write(&sequence.tables, position, sequence.history[position]);
         }
         sequence.computed += tokens;
         Ok(())
     }
 
-    fn table(&self, slot: u32, tables: Vec<v1::BlockTable>) -> Result<Vec<u32>, String> {
-        let groups: Vec<u32> = tables.iter().map(|table| table.group).collect();
-        let [table]: [v1::BlockTable; 1] = tables
-            .try_into()
-            .map_err(|_| format!("slot {slot} has tables for groups {groups:?} instead of [0]"))?;
-        self.check_group(table.group)?;
-        let doubled = |rule| format!("slot {slot}: {rule}");
-        self.kv.check_blocks(&[], &table.blocks).map_err(doubled)?;
-        Ok(table.blocks)
+    /// The tables of a sequence with `computed` tokens: one per KV group, in order.
+    fn tables(
+        &self,
+        slot: u32,
+        tables: Vec<v1::BlockTable>,
+        computed: usize,
+    ) -> Result<Vec<Vec<u32>>, String> {
+        let groups: Vec<usize> = tables.iter().map(|table| table.group as usize).collect();
+        let expected: Vec<usize> = (0..self.kv.groups()).collect();
+        if groups != expected {
+            return Err(format!(
+                "slot {slot} has tables for groups {groups:?} instead of {expected:?}"
+            ));
+        }
+        for (group, table) in tables.iter().enumerate() {
+            let doubled = |rule| format!("slot {slot}: {rule}");
+            self.kv
+                .check_blocks(group, &[], &table.blocks, computed)
+                .map_err(doubled)?;
+        }
+        Ok(tables.into_iter().map(|table| table.blocks).collect())
     }
 
     fn check_vacant(&self, part: &str, slot: u32) -> Result<(), String> {
@@ -364,9 +380,9 @@ impl State {
     }
 
     fn check_group(&self, group: u32) -> Result<(), String> {
-        match group {
-            0 => Ok(()),
-            other => Err(format!("there is no KV group {other}")),
+        match (group as usize) < self.kv.groups() {
+            true => Ok(()),
+            false => Err(format!("there is no KV group {group}")),
         }
     }
 }
@@ -377,20 +393,22 @@ fn check_history(kv: &Kv, sequence: &Sequence, check: Check) -> Result<(), Strin
         return Ok(());
     }
     match check {
-        Check::Full => check_all(kv, sequence),
+        Check::Full => check_all(kv, sequence, sequence.computed - 1),
         Check::Sampled => {
             let (history, computed) = (&sequence.history, sequence.computed);
+            let reader = computed - 1;
             // Position 0 tells sequences of different prompts apart; the other one moves along.
-            kv.check(&sequence.table, 0, history[0])?;
+            kv.check(&sequence.tables, 0, history[0], reader)?;
             let position = history[computed - 1] as usize % computed;
-            kv.check(&sequence.table, position, history[position])
+            kv.check(&sequence.tables, position, history[position], reader)
         }
     }
 }
 
-fn check_all(kv: &Kv, sequence: &Sequence) -> Result<(), String> {
+/// Compares all computed positions that the token at `reader` attends to.
+fn check_all(kv: &Kv, sequence: &Sequence, reader: usize) -> Result<(), String> {
     let mut computed = sequence.history[..sequence.computed].iter().enumerate();
-    computed.try_for_each(|(position, hash)| kv.check(&sequence.table, position, *hash))
+    computed.try_for_each(|(position, hash)| kv.check(&sequence.tables, position, *hash, reader))
 }
 
 fn misread(slot: u32, rule: &str) -> String {
@@ -408,7 +426,7 @@ fn yield_tokens(
         return;
     }
     // All but the last token that a run yields have their KV written: never beyond the blocks.
-    let spare = kv.room(&sequence.table) - sequence.computed;
+    let spare = kv.room(&sequence.tables) - sequence.computed;
     let most = (config.geometry.tokens_per_run as usize).min(spare + 1);
     let count = sequence.stride(most);
     for position in 0..count {
@@ -422,7 +440,7 @@ fn yield_tokens(
         reply.logprobs.push(sequence.logprob());
         if position + 1 < count {
             let at = sequence.computed;
-            kv.write(&sequence.table, at, sequence.history[at]);
+            kv.write(&sequence.tables, at, sequence.history[at]);
             sequence.computed += 1;
         }
     }

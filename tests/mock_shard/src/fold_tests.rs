@@ -3,7 +3,7 @@ use penstock_engine::generated::v1::{
 };
 
 use super::State;
-use crate::{Check, Eos, Geometry, MockConfig};
+use crate::{Check, Eos, Geometry, MockConfig, SlidingGroup};
 
 /// A worker of 4 slots and 8 blocks of 4 tokens, with slot 0 halfway through a prompt of 6.
 fn worker() -> State {
@@ -294,4 +294,75 @@ fn stop_tokens_are_masked_before_min_tokens() {
         [false, false, true, true],
         "without the minimum all would be"
     );
+}
+
+/// The first step of a worker with a second group, whose window is 3 tokens: a sequence of 9 tokens,
+/// 8 of them computed according to the router.
+fn two_groups(tables: &[(u32, &[u32])]) -> Result<(), String> {
+    let geometry = Geometry {
+        blocks: 8,
+        block_tokens: 4,
+        sliding: Some(SlidingGroup {
+            blocks: 3,
+            window: 3,
+        }),
+        ..Geometry::default()
+    };
+    let config = MockConfig {
+        geometry,
+        check: Check::Full,
+        ..MockConfig::default()
+    };
+    let loaded = config.geometry.loaded(&LoadRequest::default());
+    let mut state = State::new(config, loaded);
+    let mut first = StepRequest {
+        new: vec![NewSequence {
+            tables: two_tables(&[(0, &[0, 1]), (1, &[0, 1])]),
+            ..sequence(0, 8, &[])
+        }],
+        ..StepRequest::default()
+    };
+    run(&mut first, 0, 8);
+    state.apply(first)?;
+    let mut second = StepRequest {
+        step: 1,
+        new: vec![NewSequence {
+            computed: 8,
+            tables: two_tables(tables),
+            ..sequence(1, 9, &[])
+        }],
+        ..StepRequest::default()
+    };
+    run(&mut second, 1, 1);
+    state.apply(second).map(|_| ())
+}
+
+fn two_tables(tables: &[(u32, &[u32])]) -> Vec<BlockTable> {
+    let table = |(group, blocks): &(u32, &[u32])| BlockTable {
+        group: *group,
+        blocks: blocks.to_vec(),
+    };
+    tables.iter().map(table).collect()
+}
+
+#[test]
+fn every_group_has_a_table_and_any_block_stands_behind_the_window() {
+    let full: (u32, &[u32]) = (0, &[0, 1, 2]);
+    assert_eq!(two_groups(&[full, (1, &[0, 1, 2])]), Ok(()));
+    assert_eq!(two_groups(&[full, (1, &[2, 1, 2])]), Ok(()));
+    for (tables, rule) in [
+        (vec![full], "groups [0] instead of [0, 1]"),
+        (
+            vec![full, (1, &[0, 1, 3])],
+            "block 3 is outside the pool of 3",
+        ),
+        (vec![full, (1, &[0, 1, 1])], "block 1 is twice in one table"),
+        (
+            vec![full, (1, &[1, 0, 2])],
+            "block 0 of group 1 holds another history",
+        ),
+    ] {
+        let error = two_groups(&tables).expect_err("the step breaks a rule");
+        assert!(error.contains(rule), "{error}");
+    }
 }

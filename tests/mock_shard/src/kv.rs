@@ -2,63 +2,112 @@
 
 use penstock_engine::generated::v1;
 
-/// The memory of one KV group: per position the hash of the history that ended there, 0 = never
-/// written. What a real worker would read wrongly is found by comparing hashes.
+/// The memory of all KV groups. What a real worker would read wrongly is found by comparing hashes.
 #[derive(Debug)]
 pub(crate) struct Kv {
     block_tokens: usize,
+    groups: Vec<Group>,
+}
+
+/// One group: per position the hash of the history that ended there, 0 = never written.
+#[derive(Debug)]
+struct Group {
+    /// Tokens that a token attends to; 0 = all.
+    window: usize,
     positions: Vec<u64>,
 }
 
 impl Kv {
-    pub(crate) fn new(blocks: u32, block_tokens: u32) -> Self {
-        let block_tokens = block_tokens as usize;
-        Self {
-            block_tokens,
-            positions: vec![0; blocks as usize * block_tokens],
-        }
-    }
-
-    /// Tokens that a table has room for.
-    pub(crate) fn room(&self, table: &[u32]) -> usize {
-        table.len() * self.block_tokens
-    }
-
-    pub(crate) fn write(&mut self, table: &[u32], position: usize, hash: u64) {
-        let at = self.at(table, position);
-        self.positions[at] = hash;
-    }
-
-    /// Compares what a position holds with what the reader expects.
-    pub(crate) fn check(&self, table: &[u32], position: usize, hash: u64) -> Result<(), String> {
-        let found = self.positions[self.at(table, position)];
-        if found == hash {
-            return Ok(());
-        }
-        let block = table[position / self.block_tokens];
-        let what = if found == 0 {
-            "was never written"
-        } else {
-            "holds another history"
+    pub(crate) fn new(groups: &[v1::KvGroup]) -> Self {
+        let group = |group: &v1::KvGroup| Group {
+            window: group.window as usize,
+            positions: vec![0; group.blocks as usize * group.block_tokens as usize],
         };
-        Err(format!("position {position} in block {block} {what}"))
+        Self {
+            block_tokens: groups
+                .first()
+                .map_or(1, |group| group.block_tokens as usize),
+            groups: groups.iter().map(group).collect(),
+        }
     }
 
-    pub(crate) fn copy(&mut self, source: u32, destination: u32) {
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Tokens that the tables of a sequence have room for.
+    pub(crate) fn room(&self, tables: &[Vec<u32>]) -> usize {
+        let rooms = tables.iter().map(|table| table.len() * self.block_tokens);
+        rooms.min().unwrap_or(0)
+    }
+
+    /// Writes one position of a sequence in every group.
+    pub(crate) fn write(&mut self, tables: &[Vec<u32>], position: usize, hash: u64) {
+        for (group, table) in tables.iter().enumerate() {
+            let at = self.at(table, position);
+            self.groups[group].positions[at] = hash;
+        }
+    }
+
+    /// Compares what a position holds with what the token at `reader` expects, in every group whose
+    /// window reaches the position.
+    pub(crate) fn check(
+        &self,
+        tables: &[Vec<u32>],
+        position: usize,
+        hash: u64,
+        reader: usize,
+    ) -> Result<(), String> {
+        for (index, (group, table)) in self.groups.iter().zip(tables).enumerate() {
+            let reached = group.window == 0 || position + group.window > reader;
+            let found = group.positions[self.at(table, position)];
+            if found == hash || !reached {
+                continue;
+            }
+            let block = table[position / self.block_tokens];
+            let what = if found == 0 {
+                "was never written"
+            } else {
+                "holds another history"
+            };
+            let of = if index == 0 {
+                String::new()
+            } else {
+                format!(" of group {index}")
+            };
+            return Err(format!("position {position} in block {block}{of} {what}"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn copy(&mut self, group: usize, source: u32, destination: u32) {
         let span = self.block_tokens;
         let from = source as usize * span;
-        self.positions
+        self.groups[group]
+            .positions
             .copy_within(from..from + span, destination as usize * span);
     }
 
-    /// Refuses blocks outside the pool, and a block twice in one table.
-    pub(crate) fn check_blocks(&self, held: &[u32], added: &[u32]) -> Result<(), String> {
-        let pool = self.positions.len() / self.block_tokens;
-        for (at, block) in added.iter().enumerate() {
+    /// Refuses blocks outside the pool, and a block twice in one table. `table` has the blocks of a
+    /// sequence with `computed` tokens, and gains `added`. Blocks behind the window may be any.
+    pub(crate) fn check_blocks(
+        &self,
+        group: usize,
+        table: &[u32],
+        added: &[u32],
+        computed: usize,
+    ) -> Result<(), String> {
+        let pool = self.pool(group);
+        let blocks: Vec<u32> = table.iter().chain(added).copied().collect();
+        let behind = match self.groups[group].window {
+            0 => 0,
+            window => (computed + 1).saturating_sub(window) / self.block_tokens,
+        };
+        for (at, block) in blocks.iter().enumerate() {
             if *block as usize >= pool {
                 return Err(format!("block {block} is outside the pool of {pool}"));
             }
-            if held.contains(block) || added[..at].contains(block) {
+            if at > behind && blocks[behind..at].contains(block) {
                 return Err(format!("block {block} is twice in one table"));
             }
         }
@@ -70,12 +119,17 @@ impl Kv {
         if from != to {
             return Err(format!("copies have {from} sources, but {to} destinations"));
         }
-        self.check_blocks(&[], &copies.destinations)?;
-        let pool = self.positions.len() / self.block_tokens;
+        let group = copies.group as usize;
+        self.check_blocks(group, &[], &copies.destinations, 0)?;
+        let pool = self.pool(group);
         match copies.sources.iter().find(|block| **block as usize >= pool) {
             Some(block) => Err(format!("block {block} is outside the pool of {pool}")),
             None => Ok(()),
         }
+    }
+
+    fn pool(&self, group: usize) -> usize {
+        self.groups[group].positions.len() / self.block_tokens
     }
 
     fn at(&self, table: &[u32], position: usize) -> usize {

@@ -10,6 +10,6 @@ mod sequence;
 mod server;
 mod service;
 
-pub use config::{Check, Cost, Eos, Geometry, MockConfig};
+pub use config::{Check, Cost, Eos, Geometry, MockConfig, SlidingGroup};
 pub use fault::{Fault, FaultError};
 pub use server::{Exit, MockShard, View, serve};

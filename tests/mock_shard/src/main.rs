@@ -4,7 +4,9 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
 use penstock_engine::shard::Endpoint;
-use penstock_mock_shard::{Check, Cost, Eos, Exit, Fault, Geometry, MockConfig, serve};
+use penstock_mock_shard::{
+    Check, Cost, Eos, Exit, Fault, Geometry, MockConfig, SlidingGroup, serve,
+};
 
 /// A shard worker without a GPU: deterministic tokens, a cost model and scripted faults.
 #[derive(Debug, Parser)]
@@ -51,6 +53,9 @@ struct Arguments {
     /// The token that ends an answer.
     #[arg(long, default_value_t = 0)]
     eos_id: u32,
+    /// The window, in tokens, of a second KV group with as many blocks; 0 = no such group.
+    #[arg(long, default_value_t = 0)]
+    window: u32,
     /// Compare all KV that a run reads, not only samples.
     #[arg(long)]
     check_all: bool,
@@ -66,6 +71,10 @@ impl Arguments {
             sequence_tokens: self.max_sequence_tokens,
             tokens_per_run: self.tokens_per_run,
             vocab: self.vocab,
+            sliding: (self.window > 0).then_some(SlidingGroup {
+                blocks: self.blocks,
+                window: self.window,
+            }),
         };
         let cost = Cost {
             step: Duration::from_secs_f64(self.step_ms / 1e3),

@@ -13,8 +13,8 @@ pub(crate) struct Sequence {
     pub(crate) computed: usize,
     /// How many of the known tokens were generated.
     pub(crate) generated: u32,
-    /// One block table; the mock has one KV group.
-    pub(crate) table: Vec<u32>,
+    /// One block table per KV group.
+    pub(crate) tables: Vec<Vec<u32>>,
     pub(crate) sampling: v1::Sampling,
     pub(crate) vocab: u32,
     /// Whose tokens these are.
@@ -28,7 +28,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(new: v1::NewSequence, table: Vec<u32>, vocab: u32) -> Self {
+    pub(crate) fn new(new: v1::NewSequence, tables: Vec<Vec<u32>>, vocab: u32) -> Self {
         let sampling = new.sampling.unwrap_or_default();
         let prompt = match sampling.prompt_logprobs {
             Some(_) => new.token_ids.len() - new.generated as usize,
@@ -41,7 +41,7 @@ impl Sequence {
             history: Vec::with_capacity(new.token_ids.len()),
             computed: new.computed as usize,
             generated: new.generated,
-            table,
+            tables,
             sampling,
             failed: None,
             borrowed: true,

@@ -20,6 +20,7 @@ from penstock.worker.batch.shape import (
 from penstock.worker.protocol.settings import Limits
 from penstock.worker.protocol.step import Ints, Longs, Step
 from penstock.worker.sampling.limits import MOST_STOP_IDS
+from penstock.worker.sampling.slot_params import ROW_WORDS, column_length, row_places, row_words
 from penstock.worker.state import State, Work
 
 
@@ -32,6 +33,7 @@ class Extras:
     copies: tuple[int, ...]  # by KV group
     steered: int
     masks: int
+    params: int
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,10 @@ def buffer_words(limits: Limits) -> int:
     writes = groups * (2 * 2 * limits.slots * limits.table_blocks + 2 * limits.step_tokens)
     forks_and_copies = 2 * limits.slots + 2 * sum(pool.blocks for pool in limits.pools)
     steered = 2 * limits.slots
+    params = 2 * 2 * limits.slots * ROW_WORDS  # each slot may be entered and forked
     masks = 2 * limits.slots * MOST_STOP_IDS
-    return layout(largest, groups)["end"][0] + writes + forks_and_copies + steered + masks
+    end = layout(largest, groups)["end"][0]
+    return end + writes + forks_and_copies + steered + masks + params
 
 
 class Packer:
@@ -72,6 +76,7 @@ class Packer:
         self.pad = pad
         self.groups = len(state.limits.pools)
         self.spare = state.limits.slots  # the row of device state that padding reads and writes
+        self.column_length = column_length(state.limits.slots)
 
     def shape(self, work: Work) -> Shape:
         """The layout that this work takes."""
@@ -129,29 +134,26 @@ class Packer:
 
     def _samples(self, work: Work, fields: dict[str, Ints], shape: Shape) -> Longs:
         """Fills what the sampler reads; returns the row of each yielding run."""
-        state, slots = self.state, work.slots[work.yields]
+        slots = work.slots[work.yields]
         runs, rows = work.yields.nonzero()[0], (work.counts.cumsum() - 1)[work.yields]
         places = np.arange(len(runs))
         if shape.padded:
             places = runs + (runs >= work.decodes) * (shape.decodes - work.decodes)
         _scatter(fields["sample_slot"].view(np.int64), slots, self.spare, places)
         _scatter(fields["sample_row"], rows, 0, places)
-        _scatter(fields["seed"].view(np.int64), state.seed[slots], 0, places)
         positions = fields["sample_position"].view(np.int64)
         _scatter(positions, work.positions[work.yields], 0, places)
-        _scatter(fields["top_k"], state.top_k[slots], 0, places)
-        _scatter(fields["temperature"].view(np.float32), state.temperature[slots], 0, places)
-        _scatter(fields["top_p"].view(np.float32), state.top_p[slots], 1, places)
         return places
 
     def _extras(
         self, step: Step, work: Work, samples: Longs, buffer: Ints, at: int
     ) -> tuple[Extras, int]:
         """Pairs of equally long lists: (table place, block), (source, destination) of forks and of
-        each KV group's copies, (slot, id), (row, id)."""
+        each KV group's copies, (slot, id), (row, id), (place in the slots' parameters, word)."""
         steered, groups = len(step.steered_slots), range(self.groups)
-        if not (work.writes or work.forks or step.copies or steered or work.masked):
-            return Extras(0, 0, (0,) * self.groups, 0, 0), at
+        changes = work.writes, work.forks, work.params, step.copies, steered, work.masked
+        if not any(changes):
+            return Extras(0, 0, (0,) * self.groups, 0, 0, 0), at
         rows, width = self.spare + 1, self.state.limits.table_blocks
         firsts = [((w.group * rows + w.slot) * width + w.column) for w in work.writes]
         places = [
@@ -172,13 +174,20 @@ class Packer:
                 _joined([np.full(len(ids), row_of[run]) for run, ids in work.masked]),
                 _joined([ids for _, ids in work.masked]),
             ),
+            self._params(work),
         )
         for pair in pairs:
             for values in pair:
                 buffer[at : at + len(values)] = values
                 at += len(values)
-        writes, forks, *copied, steered, masks = (len(first) for first, _ in pairs)
-        return Extras(writes, forks, tuple(copied), steered, masks), at
+        writes, forks, *copied, steered, masks, params = (len(first) for first, _ in pairs)
+        return Extras(writes, forks, tuple(copied), steered, masks, params), at
+
+    def _params(self, work: Work) -> tuple[Ints, Ints]:
+        """Places and words of the sampling parameters that change."""
+        slots = np.array(work.params, np.int32)
+        words = row_words(self.state.params[slots])
+        return row_places(slots, self.column_length).ravel(), words.ravel()
 
 
 Array = npt.NDArray[np.generic]

@@ -25,8 +25,7 @@ MIXED_DECODES = (0, 32, 256, 512, 1024)
 LEAST_MIXED = 64  # tokens
 CHUNKS = 4  # prompts that such a step may read from
 ALIGNMENT = 4  # in words of 4 bytes: kernels like pointers at 16 bytes
-LONGS = ("seed", "sample_position", "sample_slot")
-FLOATS = ("temperature", "top_p")
+LONGS = ("sample_position", "sample_slot")
 KV_SLOT = "kv_slot"
 
 
@@ -92,10 +91,9 @@ def layout(shape: Shape, groups: int = 1) -> dict[str, tuple[int, int]]:
     words an entry."""
     t, d, c, r = shape.tokens, shape.decodes, shape.chunks, shape.samples
     lengths = {
-        "seed": 2 * r, "sample_position": 2 * r, "sample_slot": 2 * r, "sample_row": r, "top_k": r,
-        "temperature": r, "top_p": r, "ids": t, "id_slot": t, "position": t,
-        **{kv_slot(group): t for group in range(groups)}, "decode_slot": d, "decode_kv_len": d,
-        "chunk_slot": c, "query_start": c + 1 if c else 0, "chunk_kv_len": c,
+        "sample_position": 2 * r, "sample_slot": 2 * r, "sample_row": r, "ids": t, "id_slot": t,
+        "position": t, **{kv_slot(group): t for group in range(groups)}, "decode_slot": d,
+        "decode_kv_len": d, "chunk_slot": c, "query_start": c + 1 if c else 0, "chunk_kv_len": c,
     }  # fmt: skip
     offsets, at = {}, 0
     for name, length in lengths.items():
@@ -112,8 +110,6 @@ def tensors(shape: Shape, buffer: Tensor, groups: int = 1) -> Views:
         view = buffer[at : at + length]
         if name in LONGS:
             view = view.view(torch.int64)
-        elif name in FLOATS:
-            view = view.view(torch.float32)
         views[name] = view
     return views
 
@@ -125,4 +121,3 @@ def fill_padding(views: Views, spare: int) -> None:
         if name.startswith(KV_SLOT):
             view.fill_(-1)
     views["ids"].fill_(-1)
-    views["top_p"].fill_(1)

@@ -20,19 +20,17 @@ from penstock.grammar import (
     Reasoning,
 )
 from penstock.rpc import shard_pb2 as pb
+from penstock.worker.protocol.sampling_params import SamplingParams, Watermark
 from penstock.worker.protocol.settings import Loaded, Settings
 from penstock.worker.protocol.step import (
     Copies,
     FaultKind,
     Fork,
     Growth,
-    LogitsProcessors,
     NewSequence,
     Outcome,
-    Sampling,
     SlotFault,
     Step,
-    Watermark,
 )
 
 if TYPE_CHECKING:
@@ -108,50 +106,37 @@ def _tables(tables: Sequence[pb.BlockTable]) -> dict[int, Any]:
     return found
 
 
-def to_sampling(sampling: pb.Sampling) -> Sampling:
+def to_sampling(sampling: pb.Sampling) -> SamplingParams:
     """Sampling parameters, typed."""
-    return Sampling(
-        temperature=sampling.temperature,
-        top_k=min(sampling.top_k, MOST_TOP_K),
-        top_p=sampling.top_p,
-        seed=_signed(sampling.seed),
-        min_tokens=sampling.min_tokens,
-        stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
-        logits_processors=to_logits_processors(sampling),
-        top_logprobs=sampling.top_logprobs,
-        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
-        logprob_token_ids=_ints(sampling.logprob_token_ids) if sampling.logprob_token_ids else None,
-    )
-
-
-def to_logits_processors(sampling: pb.Sampling) -> LogitsProcessors | None:
-    """What is asked of the logits, typed; None if nothing is."""
-    fields = ("penalties", "logit_bias", "allowed", "watermark")
-    numbers = sampling.min_p != 0 or sampling.typical_p not in (0, 1)
-    lists = sampling.banned_token_ids or sampling.bad_words
-    if not (numbers or lists or any(map(sampling.HasField, fields))):
-        return None
-    penalties, mark = pb.Penalties(repetition=1), None
+    penalties, bias, mark = pb.Penalties(repetition=1), None, None
     if sampling.HasField("penalties"):
         penalties = sampling.penalties
-    if sampling.HasField("watermark"):
-        chosen = sampling.watermark
-        mark = Watermark(chosen.gamma, chosen.delta, _signed(chosen.key))
-    bias = None
     if sampling.HasField("logit_bias"):
         given = sampling.logit_bias
         bias = _ints(given.token_ids), np.array(given.values, np.float32)
-    return LogitsProcessors(
+    if sampling.HasField("watermark"):
+        chosen = sampling.watermark
+        mark = Watermark(chosen.gamma, chosen.delta, _signed(chosen.key))
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_k=min(sampling.top_k, MOST_TOP_K),
+        top_p=sampling.top_p,
         min_p=sampling.min_p,
         typical_p=sampling.typical_p or 1.0,
         repetition=penalties.repetition,
         frequency=penalties.frequency,
         presence=penalties.presence,
+        seed=_signed(sampling.seed),
+        min_tokens=sampling.min_tokens,
+        stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
         bias=bias,
         allowed=_ints(sampling.allowed.token_ids) if sampling.HasField("allowed") else None,
         banned=_ints(sampling.banned_token_ids) if sampling.banned_token_ids else None,
         bad_words=tuple(_ints(word.token_ids) for word in sampling.bad_words),
         watermark=mark,
+        top_logprobs=sampling.top_logprobs,
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
+        logprob_token_ids=_ints(sampling.logprob_token_ids) if sampling.logprob_token_ids else None,
     )
 
 

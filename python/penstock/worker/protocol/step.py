@@ -10,74 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.grammar import Matcher
+from penstock.worker.protocol.sampling_params import Ints as Ints
+from penstock.worker.protocol.sampling_params import Longs as Longs
+from penstock.worker.protocol.sampling_params import SamplingParams
 
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Tables = Mapping[int, Ints]  # KV group -> blocks of a sequence, in order of positions from 0 on
-
-
-@dataclass(frozen=True)
-class Watermark:
-    """Which tokens are green, and what is added to their logits."""
-
-    gamma: float  # share of green tokens
-    delta: float
-    key: int  # as signed 64 bits
-
-
-class SamplerVariant(enum.IntEnum):
-    """By what a token is chosen; each holds what those before it do."""
-
-    TOP_P = 0  # temperature, top_k, top_p
-    MIN_P = 1  # min_p, typical_p
-    LOGITS_PROCESSORS = 2  # what changes logits before that
-
-
-@dataclass(frozen=True)
-class LogitsProcessors:
-    """What one sequence asks of its logits; the order in which it is done is in `sampling`."""
-
-    min_p: float = 0.0  # 0 = off
-    typical_p: float = 1.0  # 1 = off
-    repetition: float = 1.0  # 1 = off
-    frequency: float = 0.0  # 0 = off
-    presence: float = 0.0  # 0 = off
-    bias: tuple[Ints, Floats] | None = None  # token ids, each once, and what is added
-    allowed: Ints | None = None  # the only possible tokens; None = all
-    banned: Ints | None = None  # impossible tokens
-    bad_words: tuple[Ints, ...] = ()  # 2 tokens or more each, that never follow one another
-    watermark: Watermark | None = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether tokens have to be counted."""
-        return (self.repetition, self.frequency, self.presence) != (1.0, 0.0, 0.0)
-
-    @property
-    def sampler_variant(self) -> SamplerVariant:
-        """What the sequence needs its tokens chosen by."""
-        changes = self.bias, self.allowed, self.banned, self.watermark
-        if self.counts or self.bad_words or any(change is not None for change in changes):
-            return SamplerVariant.LOGITS_PROCESSORS
-        return SamplerVariant.MIN_P
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How one sequence's tokens are chosen."""
-
-    temperature: float  # 0 = greedy
-    top_k: int  # 0 = off
-    top_p: float  # 1 = off
-    seed: int  # as signed 64 bits
-    min_tokens: int
-    stop_token_ids: Longs
-    logits_processors: LogitsProcessors | None = None  # None = nothing is asked
-    top_logprobs: int = 0  # alternatives told with each generated token
-    prompt_logprobs: int | None = None  # alternatives told with each token of the prompt
-    logprob_token_ids: Ints | None = None  # told with each generated token too; None = none
 
 
 class FaultKind(enum.Enum):
@@ -106,7 +44,7 @@ class NewSequence:
     generated: int  # of token_ids, at their end
     computed: int  # tokens whose KV is in the blocks
     tables: Tables
-    sampling: Sampling
+    sampling: SamplingParams
     matcher: Matcher | None = None  # where it is in what its tokens must spell
     fault: SlotFault | None = None  # why it cannot be
     request_id: int = 0

@@ -21,14 +21,14 @@ from penstock.cache import KvMemory
 from penstock.faults import BadStep
 from penstock.models import Model
 from penstock.parallel import Group
-from penstock.sampling import choose, mask_tokens
+from penstock.sampling import mask_tokens
 from penstock.worker.batch.packer import Packed, Packer, buffer_words, most_samples
 from penstock.worker.batch.shape import Shape, Views, fill_padding, kv_slot, tensors
 from penstock.worker.grammar_masks import ForwardPass, GrammarMasks
 from penstock.worker.logprobs import PIECE, LogprobCollector
 from penstock.worker.protocol.step import FaultKind, Ints, Longs, Outcome, SlotFault, Step
 from penstock.worker.run.graphs import Capture, Graphs, Stages, Tokens
-from penstock.worker.sampling.logits_processors import DeviceLogitsProcessors, sampling_rows
+from penstock.worker.sampling.slot_params import SlotParams
 from penstock.worker.state import State, Work
 
 # Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one
@@ -147,7 +147,7 @@ class Runner:
         self.tables = torch.zeros(tables, dtype=torch.int32, device=device)
         names = [kv_slot(group) for group in range(groups)]
         self.tables_of = list(zip(self.tables, names, strict=True))  # with each slot_mapping's name
-        self.logits_processors = DeviceLogitsProcessors(limits, device)
+        self.slot_params = SlotParams(limits, device)
 
     def launch(self, step: Step) -> Pending:
         """Folds and launches one step. Raises BadStep if it breaks the protocol."""
@@ -176,7 +176,7 @@ class Runner:
             if work.logprob_requests is not None
             else None
         )
-        self._update_logits_processors(work)
+        self._update_lists(work)
         self._run(packed, host, work, collector)
         if host.end is not None:
             host.end.record()
@@ -184,12 +184,12 @@ class Runner:
         launched = began, time.perf_counter()
         return Pending(step, work, packed.samples, host, host_us, launched, collector)
 
-    def _update_logits_processors(self, work: Work) -> None:
-        """Brings what entering sequences ask of their logits to the device; rarely anything."""
-        for new in work.processor_entries:
-            self.logits_processors.enter(new)
-        for source, destination in work.processor_forks:
-            self.logits_processors.fork(source, destination)
+    def _update_lists(self, work: Work) -> None:
+        """Brings lists of sampling parameters of entering sequences to the device; rarely any."""
+        for new in work.list_entries:
+            self.slot_params.enter(new)
+        for source, destination in work.list_forks:
+            self.slot_params.fork(source, destination)
 
     def _run(
         self, packed: Packed, host: HostBuffers, work: Work, collector: LogprobCollector | None
@@ -270,7 +270,7 @@ class Runner:
 
     def stages(self, shape: Shape, views: Views) -> Stages:
         """What a step launches, kernel by kernel."""
-        samplers = self.choose, self.choose_with_min_p, self.choose_with_logits_processors
+        samplers = self.choose, self.choose_filtered, self.choose_processed
         return Stages(
             partial(self.forward, shape, views),
             tuple(partial(sampler, views) for sampler in samplers),
@@ -293,15 +293,16 @@ class Runner:
 
     def choose(self, views: Views, logits: Tensor) -> Tokens:
         """Token ids and log-probabilities of [R, vocab]; the ids become their slots' last."""
-        return self._chosen(views, choose(logits, sampling_rows(views)))
+        return self._chosen(views, self.slot_params.choose(logits, views, filtered=False))
 
-    def choose_with_min_p(self, views: Views, logits: Tensor) -> Tokens:
+    def choose_filtered(self, views: Views, logits: Tensor) -> Tokens:
         """The same, by min_p and typical_p as well."""
-        return self._chosen(views, choose(logits, self.logits_processors.rows(views)))
+        return self._chosen(views, self.slot_params.choose(logits, views, filtered=True))
 
-    def choose_with_logits_processors(self, views: Views, logits: Tensor) -> Tokens:
+    def choose_processed(self, views: Views, logits: Tensor) -> Tokens:
         """The same, of logits that sequences want changed."""
-        return self._chosen(views, self.logits_processors.choose(logits, views, self.last_token))
+        tokens = self.slot_params.process_and_choose(logits, views, self.last_token)
+        return self._chosen(views, tokens)
 
     def _chosen(self, views: Views, tokens: Tokens) -> Tokens:
         self.last_token.index_copy_(0, views["sample_slot"], tokens[0])
@@ -322,19 +323,23 @@ class Runner:
         return StepContext(views["position"], places, kv.caches, decodes, chunks)
 
     def _apply_extras(self, packed: Packed, buffer: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Table writes, forks, block copies, steered tokens; returns the (rows, ids) to mask, if
-        any."""
+        """Table writes, forks, block copies, steered tokens, sampling parameters; returns the
+        (rows, ids) to mask, if any."""
         extras, at = packed.extras, packed.words
         pairs: list[tuple[Tensor, Tensor] | None] = []
         groups = reversed(extras.copies)
-        counts = extras.masks, extras.steered, *groups, extras.forks, extras.writes
+        counts = (
+            extras.params, extras.masks, extras.steered, *groups, extras.forks, extras.writes
+        )  # fmt: skip
         if not any(counts):
             return None
         for count in counts:
             second, first = buffer[at - count : at], buffer[at - 2 * count : at - count]
             pairs.append((first.long(), second) if count else None)
             at -= 2 * count
-        masks, steered, *copies, forks, writes = pairs
+        params, masks, steered, *copies, forks, writes = pairs
+        if params is not None:
+            self.slot_params.numbers[params[0]] = params[1]
         if writes is not None:
             self.tables.view(-1)[writes[0]] = writes[1]
         if forks is not None:

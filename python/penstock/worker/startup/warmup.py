@@ -25,8 +25,8 @@ from penstock.cache import KvGeometry
 from penstock.models import Model, fewer_layers
 from penstock.worker.batch import shape as shapes
 from penstock.worker.batch.shape import Shape, padded_shape
+from penstock.worker.protocol.sampling_params import SamplerVariant
 from penstock.worker.protocol.settings import Limits
-from penstock.worker.protocol.step import SamplerVariant
 from penstock.worker.run.graphs import Graphs
 from penstock.worker.run.runner import Runner
 from penstock.worker.startup.compilers import Compilers
@@ -115,10 +115,10 @@ def _compile(runner: Runner, logits: torch.Tensor) -> None:
     compiled = _compiled(runner.state.limits)
     for shape in compiled:
         stages = runner.warmup_stages(shape)
-        stages.samplers[SamplerVariant.TOP_P](stages.forward())
+        stages.samplers[SamplerVariant.PLAIN](stages.forward())
         runner.last_token.zero_()  # what was to be written there was never chosen
     for shape in compiled:
-        for choose in runner.warmup_stages(shape).samplers[SamplerVariant.TOP_P + 1 :]:
+        for choose in runner.warmup_stages(shape).samplers[SamplerVariant.PLAIN + 1 :]:
             choose(logits[: shape.samples])
             runner.last_token.zero_()
     for shape in compiled[:1]:

@@ -72,7 +72,7 @@ pub struct Progress {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Loaded {
-    /// currently one; the scheduler takes all KV geometry from here
+    /// same block_tokens in all; the scheduler takes all KV geometry from here
     #[prost(message, repeated, tag = "1")]
     pub kv_groups: ::prost::alloc::vec::Vec<KvGroup>,
     /// the worker must be able to hold this number

@@ -1,6 +1,6 @@
 //! A worker's load configuration, and the limits that it reports once it has loaded.
 
-use penstock_scheduler::config::KvGroup;
+use penstock_scheduler::config::{GroupKind, KvGroup};
 
 use crate::generated::v1;
 
@@ -54,6 +54,8 @@ pub struct Progress {
 /// Limits of a loaded group. All ranks agree on them, except for memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
+    /// Tokens per block, the same in all KV groups.
+    pub block_tokens: u32,
     /// KV memory, one entry per KV group; used by the scheduler.
     pub kv_groups: Vec<KvGroup>,
     /// Bytes of one block of each KV group on one rank; for the scheduler, logs and `--explain`.
@@ -136,6 +138,14 @@ impl Loaded {
         if loaded.kv_groups.is_empty() {
             return Err("`kv_groups` in Loaded must not be empty".into());
         }
+        let mut sizes = loaded.kv_groups.iter().map(|group| group.block_tokens);
+        let block_tokens = sizes.next().unwrap_or(0);
+        if let Some(other) = sizes.find(|size| *size != block_tokens) {
+            return Err(format!(
+                "`kv_groups` in Loaded have {block_tokens} and {other} `block_tokens`; all groups \
+                 must have the same number"
+            ));
+        }
         if !loaded.step_sizes.is_sorted_by(|a, b| a < b) || loaded.step_sizes.first() == Some(&0) {
             return Err("`step_sizes` in Loaded must rise, from 1 or more".into());
         }
@@ -145,6 +155,7 @@ impl Loaded {
                 .iter()
                 .map(|group| group.block_bytes)
                 .collect(),
+            block_tokens,
             kv_groups: loaded.kv_groups.iter().map(kv_group).collect(),
             max_slots: loaded.max_slots,
             max_step_tokens: loaded.max_step_tokens,
@@ -160,6 +171,7 @@ impl Loaded {
     /// Returns the first field in which another rank of the group differs. Memory is not compared.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         let fields = [
+            ("block_tokens", self.block_tokens == other.block_tokens),
             ("kv_groups", self.kv_groups == other.kv_groups),
             ("max_slots", self.max_slots == other.max_slots),
             (
@@ -197,9 +209,11 @@ impl Progress {
 
 fn kv_group(group: &v1::KvGroup) -> KvGroup {
     KvGroup {
-        block_tokens: group.block_tokens,
         blocks: group.blocks,
-        window: group.window,
+        kind: match group.window {
+            0 => GroupKind::Full,
+            window => GroupKind::Sliding { window },
+        },
     }
 }
 
@@ -211,5 +225,45 @@ fn memory(report: v1::MemoryReport) -> MemoryReport {
         graphs: report.graphs,
         slots: report.slots,
         kv: report.kv,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded(block_tokens: [u32; 2]) -> v1::Loaded {
+        let groups = block_tokens.into_iter().zip([0, 64]);
+        let group = |(block_tokens, window)| v1::KvGroup {
+            block_tokens,
+            blocks: 5,
+            block_bytes: 100,
+            window,
+        };
+        v1::Loaded {
+            kv_groups: groups.map(group).collect(),
+            max_slots: 1,
+            max_step_tokens: 1,
+            max_sequence_tokens: 1,
+            max_tokens_per_run: 1,
+            vocab_size: 1,
+            ..v1::Loaded::default()
+        }
+    }
+
+    #[test]
+    fn groups_with_and_without_a_window_are_read() {
+        let loaded = Loaded::from_proto(loaded([16, 16])).expect("a valid message");
+        let kinds: Vec<_> = loaded.kv_groups.iter().map(|group| group.kind).collect();
+        let sliding = GroupKind::Sliding { window: 64 };
+        assert_eq!(loaded.block_tokens, 16);
+        assert_eq!(kinds, [GroupKind::Full, sliding]);
+    }
+
+    #[test]
+    fn groups_with_different_block_tokens_are_refused() {
+        let error = Loaded::from_proto(loaded([16, 8])).expect_err("two block sizes");
+        let named = error.contains("block_tokens") && error.contains("16 and 8");
+        assert!(named, "{error}");
     }
 }

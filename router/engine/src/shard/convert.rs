@@ -1,8 +1,9 @@
 //! Conversion of the scheduler's plans to messages, and of the workers' replies to outcomes.
 
 use penstock_request::{
-    logits_processors::{LogitsProcessors, Penalties},
-    types::{GrammarFormat, GrammarSpec, Sampling, Stopping},
+    grammar_spec::{GrammarFormat, GrammarSpec},
+    sampling_params::SamplingParams,
+    types::EngineRequest,
 };
 use penstock_scheduler::{
     ids::{BlockId, Epoch, RequestId, SequenceId, Slot, StepId, TokenId},
@@ -60,64 +61,82 @@ impl Timing {
     }
 }
 
-/// Converts the sampling parameters of one sequence. `choice` selects its seed.
-pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, choice: u32) -> v1::Sampling {
+/// Converts the sampling parameters of one sequence. `choice` selects its seed. Absent fields mean
+/// "off".
+pub(super) fn sampling(request: &EngineRequest, choice: u32) -> v1::Sampling {
+    // Every parameter is named, so that the compiler finds one that is not sent.
+    let SamplingParams {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        typical_p,
+        repetition_penalty: _,
+        frequency_penalty: _,
+        presence_penalty: _,
+        seed: _,
+        logit_bias,
+        allowed_token_ids,
+        banned_token_ids,
+        bad_words,
+        watermark,
+        top_logprobs: _,
+        prompt_logprobs,
+        logprob_token_ids,
+    } = &request.sampling;
+    let (token_ids, values) = logit_bias.iter().copied().unzip();
+    let bad_words = bad_words.iter().cloned();
     v1::Sampling {
-        temperature: sampling.temperature,
-        top_k: sampling.top_k,
-        top_p: sampling.top_p,
-        seed: sampling.choice_seed(choice),
-        min_tokens: stopping.min_new_tokens,
-        stop_token_ids: stopping.stop_token_ids.clone(),
-        top_logprobs: sampling.logprob_options.top,
-        prompt_logprobs: sampling.logprob_options.prompt,
-        logprob_token_ids: sampling.logprob_options.token_ids.clone(),
-        ..logits_processors(&sampling.logits_processors)
+        temperature: *temperature,
+        top_k: *top_k,
+        top_p: *top_p,
+        min_p: *min_p,
+        typical_p: *typical_p,
+        penalties: penalties(&request.sampling),
+        seed: request.sampling.choice_seed(choice),
+        min_tokens: request.stopping.min_new_tokens,
+        stop_token_ids: request.stopping.stop_token_ids.clone(),
+        logit_bias: (!logit_bias.is_empty()).then_some(v1::LogitBias { token_ids, values }),
+        allowed: allowed_token_ids
+            .clone()
+            .map(|token_ids| v1::TokenSet { token_ids }),
+        banned_token_ids: banned_token_ids.clone(),
+        bad_words: bad_words
+            .map(|token_ids| v1::BadWord { token_ids })
+            .collect(),
+        watermark: watermark.map(|mark| v1::Watermark {
+            gamma: mark.gamma,
+            delta: mark.delta,
+            key: mark.key,
+        }),
+        top_logprobs: request.worker_top_logprobs(),
+        prompt_logprobs: *prompt_logprobs,
+        logprob_token_ids: logprob_token_ids.clone(),
     }
 }
 
-/// Converts the logits processors; all other fields stay empty. Absent fields mean "off".
-fn logits_processors(processors: &LogitsProcessors) -> v1::Sampling {
-    let penalties = (processors.penalties != Penalties::default()).then_some(v1::Penalties {
-        repetition: processors.penalties.repetition,
-        frequency: processors.penalties.frequency,
-        presence: processors.penalties.presence,
-    });
-    let (token_ids, values) = processors.logit_bias.iter().copied().unzip();
-    let logit_bias =
-        (!processors.logit_bias.is_empty()).then_some(v1::LogitBias { token_ids, values });
-    let allowed = processors.allowed.clone();
-    let watermark = processors.watermark.map(|mark| v1::Watermark {
-        gamma: mark.gamma,
-        delta: mark.delta,
-        key: mark.key,
-    });
-    let words = processors.bad_words.iter().cloned();
-    let bad_words = words.map(|token_ids| v1::BadWord { token_ids });
-    v1::Sampling {
-        min_p: processors.min_p,
-        typical_p: processors.typical_p,
-        penalties,
-        logit_bias,
-        allowed: allowed.map(|token_ids| v1::TokenSet { token_ids }),
-        banned_token_ids: processors.banned.clone(),
-        bad_words: bad_words.collect(),
-        watermark,
-        ..Default::default()
-    }
+/// Converts the penalties; `None` if none has an effect.
+fn penalties(params: &SamplingParams) -> Option<v1::Penalties> {
+    let penalties = v1::Penalties {
+        repetition: params.repetition_penalty,
+        frequency: params.frequency_penalty,
+        presence: params.presence_penalty,
+    };
+    let off = v1::Penalties {
+        repetition: 1.0,
+        ..v1::Penalties::default()
+    };
+    (penalties != off).then_some(penalties)
 }
 
 /// Converts the request's grammar; `None` if it has none.
-pub(super) fn grammar(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Grammar> {
+pub(super) fn grammar(request: &EngineRequest) -> Option<v1::Grammar> {
     let GrammarSpec {
-        kind,
-        text,
-        complete,
+        constraint,
         end_token_ids,
         reasoning,
-        field: _,
-    } = sampling.grammar.as_deref()?;
-    let kind = match kind {
+    } = request.grammar.as_deref()?;
+    let kind = match constraint.kind {
         GrammarFormat::JsonSchema => v1::grammar::Kind::JsonSchema,
         GrammarFormat::Regex => v1::grammar::Kind::Regex,
         GrammarFormat::Ebnf => v1::grammar::Kind::Grammar,
@@ -125,9 +144,9 @@ pub(super) fn grammar(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Gr
     };
     Some(v1::Grammar {
         kind: kind.into(),
-        text: text.clone(),
-        complete: *complete,
-        max_new_tokens: stopping.max_new_tokens,
+        text: constraint.text.clone(),
+        complete: constraint.complete,
+        max_new_tokens: request.stopping.max_new_tokens,
         end_token_ids: end_token_ids.clone(),
         reasoning: reasoning.map(|reasoning| v1::Reasoning {
             open: reasoning.marks[0].to_owned(),
@@ -137,27 +156,20 @@ pub(super) fn grammar(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Gr
     })
 }
 
-/// Converts a plan. `parameters` must return the parameters of every request that enters a slot; if
-/// it returns `None`, the request's id is the error.
+/// Converts a plan. `requests` must return every request that enters a slot; if it returns `None`,
+/// the request's id is the error.
 pub(super) fn step_request<'a>(
     plan: &StepPlan,
-    parameters: impl Fn(RequestId) -> Option<(&'a Sampling, &'a Stopping)>,
+    requests: impl Fn(RequestId) -> Option<&'a EngineRequest>,
 ) -> Result<v1::StepRequest, RequestId> {
-    let parameters_of = |sequence: SequenceId| parameters(sequence.request).ok_or(sequence.request);
-    let sampling_and_grammar = |sequence: SequenceId| {
-        let (own_sampling, stopping) = parameters_of(sequence)?;
-        let grammar = grammar(own_sampling, stopping);
-        Ok((sampling(own_sampling, stopping, sequence.index), grammar))
-    };
+    let request_of = |sequence: SequenceId| requests(sequence.request).ok_or(sequence.request);
     let new = plan
         .new
         .iter()
-        .map(|new| Ok(new_sequence(new, sampling_and_grammar(new.sequence)?)));
+        .map(|new| Ok(new_sequence(new, request_of(new.sequence)?)));
     let forks = plan.forks.iter().map(|fork| {
-        let seed = parameters_of(fork.sequence)?
-            .0
-            .choice_seed(fork.sequence.index);
-        Ok(slot_fork(fork, seed))
+        let params = &request_of(fork.sequence)?.sampling;
+        Ok(slot_fork(fork, params.choice_seed(fork.sequence.index)))
     });
     Ok(v1::StepRequest {
         epoch: plan.epoch.0,
@@ -255,10 +267,7 @@ fn slot_error(error: v1::SlotError) -> SlotError {
     }
 }
 
-fn new_sequence(
-    new: &NewSequence,
-    (sampling, grammar): (v1::Sampling, Option<v1::Grammar>),
-) -> v1::NewSequence {
+fn new_sequence(new: &NewSequence, request: &EngineRequest) -> v1::NewSequence {
     v1::NewSequence {
         slot: new.slot.0,
         request_id: new.sequence.request.0,
@@ -266,8 +275,8 @@ fn new_sequence(
         generated: new.generated,
         computed: new.computed,
         tables: tables(&new.tables),
-        sampling: Some(sampling),
-        grammar,
+        sampling: Some(sampling(request, new.sequence.index)),
+        grammar: grammar(request),
     }
 }
 

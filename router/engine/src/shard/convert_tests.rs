@@ -1,4 +1,4 @@
-use penstock_request::types::{Candidate, LogprobOptions, PromptToken};
+use penstock_request::types::{Candidate, PromptToken, Stopping};
 use penstock_scheduler::{
     ids::GroupId,
     plan::{Run, SteeredToken},
@@ -6,25 +6,29 @@ use penstock_scheduler::{
 
 use super::*;
 
-fn sampling_and_stopping() -> (Sampling, Stopping) {
-    let sampling = Sampling {
-        temperature: 0.5,
-        top_k: 3,
-        top_p: 0.9,
-        seed: 11,
-        logprob_options: LogprobOptions {
-            top: 2,
-            prompt: Some(3),
-            token_ids: vec![8, 5],
+fn request() -> EngineRequest {
+    EngineRequest {
+        prompt: vec![8],
+        sampling: SamplingParams {
+            temperature: 0.5,
+            top_k: 3,
+            top_p: 0.9,
+            seed: 11,
+            top_logprobs: 2,
+            prompt_logprobs: Some(3),
+            logprob_token_ids: vec![8, 5],
+            ..SamplingParams::default()
         },
-        ..Sampling::default()
-    };
-    let stopping = Stopping {
-        max_new_tokens: 9,
-        min_new_tokens: 2,
-        stop_token_ids: vec![5, 4],
-    };
-    (sampling, stopping)
+        grammar: None,
+        stopping: Stopping {
+            max_new_tokens: 9,
+            min_new_tokens: 2,
+            stop_token_ids: vec![5, 4],
+        },
+        choices: 1,
+        beam: None,
+        cache_salt: Box::default(),
+    }
 }
 
 fn sequence(request: u64, choice: u32) -> SequenceId {
@@ -88,9 +92,9 @@ fn plan() -> StepPlan {
 
 #[test]
 fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
-    let (sampling, stopping) = sampling_and_stopping();
-    let parameters = |id| (id == RequestId(40)).then_some((&sampling, &stopping));
-    let request = step_request(&plan(), parameters).expect("the request is known");
+    let known = request();
+    let requests = |id| (id == RequestId(40)).then_some(&known);
+    let request = step_request(&plan(), requests).expect("the request is known");
     assert_eq!(
         (request.epoch, request.step, &request.finished[..]),
         (2, 7, &[1][..])
@@ -130,8 +134,8 @@ fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
 
 #[test]
 fn copies_are_gathered_by_group() {
-    let (sampling, stopping) = sampling_and_stopping();
-    let request = step_request(&plan(), |_| Some((&sampling, &stopping))).expect("known");
+    let known = request();
+    let request = step_request(&plan(), |_| Some(&known)).expect("known");
     let copies = |group, sources: &[u32], destinations: &[u32]| v1::BlockCopies {
         group,
         sources: sources.to_vec(),

@@ -9,10 +9,7 @@ use std::{
 };
 
 use futures_util::future::{join_all, try_join_all};
-use penstock_request::{
-    client::Client,
-    types::{Sampling, Stopping},
-};
+use penstock_request::{client::Client, types::EngineRequest};
 use penstock_scheduler::{
     ids::{Epoch, RequestId},
     plan::StepPlan,
@@ -97,15 +94,14 @@ impl ShardGroup {
         Ok(())
     }
 
-    /// Sends a step to all ranks. `parameters` must return the parameters of each request that
-    /// enters a slot.
+    /// Sends a step to all ranks. `requests` must return each request that enters a slot.
     pub fn send<'a>(
         &mut self,
         plan: &StepPlan,
-        parameters: impl Fn(RequestId) -> Option<(&'a Sampling, &'a Stopping)>,
+        requests: impl Fn(RequestId) -> Option<&'a EngineRequest>,
     ) -> Result<(), ShardError> {
         let mut request =
-            convert::step_request(plan, parameters).map_err(|id| ShardError::Protocol {
+            convert::step_request(plan, requests).map_err(|id| ShardError::Protocol {
                 rank: 0,
                 message: format!("the plan names request {id}"),
             })?;
@@ -245,19 +241,18 @@ impl ShardGroup {
 }
 
 impl Preparer {
-    /// Prepares one request of `client`; ready when all ranks have prepared it.
+    /// Prepares `request` of `client`; ready when all ranks have prepared it.
     pub fn prepare(
         &self,
-        request: RequestId,
+        id: RequestId,
         client: Option<Client>,
-        sampling: &Sampling,
-        stopping: &Stopping,
+        request: &EngineRequest,
     ) -> impl Future<Output = Result<(), PrepareError>> + Send + 'static {
         let workers = Arc::clone(&self.0);
         let message = v1::PrepareRequest {
-            request_id: request.0,
-            grammar: convert::grammar(sampling, stopping),
-            sampling: Some(convert::sampling(sampling, stopping, 0)),
+            request_id: id.0,
+            grammar: convert::grammar(request),
+            sampling: Some(convert::sampling(request, 0)),
         };
         async move {
             let prepare = |worker: &'_ Worker| {

@@ -123,10 +123,8 @@ fn search(prompt: Vec<u32>, max_new_tokens: u32, (width, answers): (u32, u32)) -
         width,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Heuristic,
-        top_logprobs: 0,
     };
     wanted.stopping.stop_token_ids = vec![END];
-    wanted.sampling.logprob_options.top = beam.candidate_count(1) as u32;
     wanted.choices = answers.min(width);
     wanted.beam = Some(beam);
     wanted

@@ -207,7 +207,7 @@ async fn waiting_requests_fail_with_a_reason_when_the_engine_stops() {
     let (ids, End::Failed(reason)) = collect(waiting).await else {
         panic!("the request did not fail")
     };
-    assert!(ids.is_empty());
+    assert!(ids.is_empty(), "{ids:?}");
     assert!(reason.contains("the engine has stopped"), "{reason}");
 }
 

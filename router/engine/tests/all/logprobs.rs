@@ -5,7 +5,8 @@
 use futures_util::StreamExt;
 use penstock_engine::{EngineConfig, TokenStream};
 use penstock_mock_shard::{Geometry, MockConfig};
-use penstock_request::types::{EngineRequest, Logprobs, WHOLE_VOCABULARY};
+use penstock_request::sampling_params::WHOLE_VOCABULARY;
+use penstock_request::types::{EngineRequest, Logprobs};
 
 use crate::support::{MockWorkers, checked, collect, engine, ready, request};
 
@@ -40,8 +41,8 @@ async fn gathered(mut stream: TokenStream) -> (usize, Logprobs) {
 
 fn request_with_logprobs(tokens: u32) -> EngineRequest {
     let mut wanted = request((3..33).collect(), tokens);
-    wanted.sampling.logprob_options.top = 2;
-    wanted.sampling.logprob_options.prompt = Some(3);
+    wanted.sampling.top_logprobs = 2;
+    wanted.sampling.prompt_logprobs = Some(3);
     wanted
 }
 
@@ -80,8 +81,8 @@ async fn a_requested_logprob_token_id_is_reported_even_at_minus_infinity() {
         let mut wanted = request(vec![5, 6], 5);
         wanted.stopping.stop_token_ids = vec![9];
         wanted.stopping.min_new_tokens = 3;
-        wanted.sampling.logprob_options.top = top;
-        wanted.sampling.logprob_options.token_ids = vec![400, 9, 401];
+        wanted.sampling.top_logprobs = top;
+        wanted.sampling.logprob_token_ids = vec![400, 9, 401];
         let (_, logprobs) = gathered(engine.submit(wanted).await.unwrap()).await;
         assert_eq!(logprobs.top_logprobs.len(), 5);
         for (place, top_logprobs) in logprobs.top_logprobs.iter().enumerate() {
@@ -110,7 +111,7 @@ async fn impossible_prompt_tokens_are_reported_only_for_the_whole_vocabulary() {
     ready(&engine).await;
     for (requested, reported, possible) in [(3, 3, 3), (20, 5, 5), (WHOLE_VOCABULARY, 6, 5)] {
         let mut wanted = request(vec![1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2], 1);
-        wanted.sampling.logprob_options.prompt = Some(requested);
+        wanted.sampling.prompt_logprobs = Some(requested);
         let (_, all) = gathered(engine.submit(wanted).await.unwrap()).await;
         assert_eq!(all.prompt.len(), 11);
         for token in all.prompt {

@@ -7,6 +7,7 @@ mod faults;
 mod golden;
 mod grammar_end;
 mod group;
+mod kv_groups;
 mod limits;
 mod logprobs;
 mod metrics;

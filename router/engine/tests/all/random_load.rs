@@ -58,9 +58,7 @@ fn wanted(number: u32) -> EngineRequest {
                 width: 1 + number % 4,
                 length_penalty: 1.0,
                 early_stopping: EarlyStopping::Heuristic,
-                top_logprobs: 0,
             };
-            wanted.sampling.logprob_options.top = u32::try_from(beam.candidate_count(1)).unwrap();
             wanted.choices = 1 + number % beam.width;
             wanted.beam = Some(beam);
         }

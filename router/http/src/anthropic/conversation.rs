@@ -1,7 +1,7 @@
 //! Converts Anthropic's messages for the chat template.
 
 use penstock_request::error::ApiError;
-use penstock_request::types::GrammarSpec;
+use penstock_request::grammar_spec::OutputConstraint;
 use penstock_text::chat::{Chat, ChatMessage, GenerationPrompt, tool_call_json};
 use penstock_text::generation::Generator;
 use penstock_text::tool_parsers::{Tool, ToolChoiceMode, ToolSet};
@@ -16,7 +16,7 @@ use crate::strict::JsonText;
 pub(super) fn conversation(
     body: &mut MessagesRequest,
     generator: &Generator,
-) -> Result<(Chat, Option<Box<GrammarSpec>>), ApiError> {
+) -> Result<(Chat, Option<OutputConstraint>), ApiError> {
     let tool_set = tool_set(body)?;
     let format = body.output_config.take().map(OutputConfig::into_grammar);
     let grammar = format.transpose()?.flatten();

@@ -9,6 +9,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use penstock_request::error::ApiError;
+use penstock_request::sampling_params::{SamplingParams, TEMPERATURE, TOP_P};
 use penstock_request::validate::{FieldNames, Parameters};
 use penstock_text::{GenerateInput, Prompt};
 
@@ -38,13 +39,17 @@ pub(super) async fn messages(
     let max_tokens = body.max_tokens.ok_or_else(|| {
         ApiError::validation("max_tokens", "`max_tokens` is missing: it must be > 0")
     })?;
-    let (chat, grammar) = conversation(&mut body, &app.generator)?;
-    let parameters = Parameters {
-        grammar,
-        max_new_tokens: Some(max_tokens),
-        temperature: body.temperature.unwrap_or(1.0),
-        top_p: body.top_p.unwrap_or(1.0),
+    let (chat, constraint) = conversation(&mut body, &app.generator)?;
+    let mut sampling = SamplingParams {
         top_k: body.top_k.unwrap_or(0),
+        ..SamplingParams::default()
+    };
+    TEMPERATURE.assign(&mut sampling, body.temperature)?;
+    TOP_P.assign(&mut sampling, body.top_p)?;
+    let parameters = Parameters {
+        sampling,
+        constraint,
+        max_new_tokens: Some(max_tokens),
         stop: body.stop_sequences.take().unwrap_or_default(),
         ..Parameters::default()
     };

@@ -1,7 +1,7 @@
 //! JSON of the requests of Anthropic's clients.
 
 use penstock_request::error::{ApiError, ErrorKind, Excerpt};
-use penstock_request::types::GrammarSpec;
+use penstock_request::grammar_spec::OutputConstraint;
 use penstock_text::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
@@ -338,7 +338,7 @@ impl MessagesRequest {
 
 impl OutputConfig {
     /// Returns the grammar of the output, if any.
-    pub(super) fn into_grammar(self) -> Result<Option<Box<GrammarSpec>>, ApiError> {
+    pub(super) fn into_grammar(self) -> Result<Option<OutputConstraint>, ApiError> {
         neutral::check(&NEUTRAL_OUTPUT, [&self.effort])?;
         let schema = self.format.map(|format| format.schema);
         schema

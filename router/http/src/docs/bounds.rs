@@ -2,14 +2,13 @@
 
 use std::ops::RangeInclusive;
 
+use penstock_request::grammar_spec::GrammarFormat;
 use penstock_request::logprobs;
 use penstock_request::range::{Ends, Number, Range};
-use penstock_request::types::GrammarFormat;
+use penstock_request::sampling_params::{FLOATS, INTEGERS, NumericParam};
 use penstock_request::validate::beam::{LENGTH_PENALTY, MAX_BEAM_CANDIDATES};
-use penstock_request::validate::grammar::max_grammar_bytes;
 use penstock_request::validate::input::MAX_SALT_BYTES;
-use penstock_request::validate::logits_processors as logits;
-use penstock_request::validate::{choices, ends, sampling};
+use penstock_request::validate::{choices, ends, sampling as lists};
 use penstock_text::chat::MOST_TEMPLATE;
 use penstock_text::tool_parsers::{LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS};
 use serde_json::{Map, Value, json};
@@ -17,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::config::RouterConfig;
 use crate::neutral::Neutral;
 use crate::openai::wire::responses::MOST_INCLUDED;
-use crate::{anthropic, kserve, native, openai, structured_output, tokens};
+use crate::{anthropic, native, openai, structured_output, tokens};
 
 /// Schemas, one of their fields, and its bounds.
 pub(super) type Bound = (&'static [&'static str], &'static str, Value);
@@ -29,12 +28,6 @@ const COMPLETION: &[&str] = &["CompletionRequest"];
 const NATIVE: &[&str] = &["GenerateParameters"];
 const MESSAGES: &[&str] = &["MessagesRequest"];
 const RESPONSES: &[&str] = &["ResponsesRequest"];
-const SAMPLED: &[&str] = &[
-    "ChatRequest",
-    "CompletionRequest",
-    "ResponsesRequest",
-    "MessagesRequest",
-];
 const SEARCHED: &[&str] = &[
     "ChatRequest",
     "CompletionRequest",
@@ -50,6 +43,8 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds.extend(lists());
     bounds.extend(texts(config));
     bounds.extend(words());
+    #[cfg(feature = "kserve")]
+    bounds.extend(super::kserve::bounds());
     bounds.extend(unused(CHAT, &openai::wire::chat::NEUTRAL));
     bounds.extend(unused(OPENAI, &openai::wire::NEUTRAL));
     bounds.extend(unused(RESPONSES, &openai::wire::responses::NEUTRAL));
@@ -112,44 +107,38 @@ fn counts(config: &RouterConfig) -> Vec<Bound> {
     ]
 }
 
+/// Returns the bounds of the numeric sampling parameters, on every route that has them.
 fn numbers() -> Vec<Bound> {
-    let penalties = range(logits::PENALTIES);
-    let repetition = range(logits::REPETITION);
-    vec![
-        (SAMPLED, "temperature", range(sampling::TEMPERATURE)),
-        (SAMPLED, "top_p", range(sampling::TOP_P)),
-        (OPENAI, "top_k", range(openai::wire::TOP_K)),
-        (OPENAI, "presence_penalty", penalties.clone()),
-        (OPENAI, "frequency_penalty", penalties.clone()),
-        (OPENAI, "repetition_penalty", repetition.clone()),
-        (OPENAI, "min_p", range(logits::MIN_P)),
-        (OPENAI, "typical_p", range(logits::TYPICAL_P)),
-        (NATIVE, "temperature", range(native::TEMPERATURE)),
-        (NATIVE, "top_p", range(native::SHARE)),
-        (NATIVE, "typical_p", range(native::SHARE)),
-        (NATIVE, "top_k", range(native::TOP_K)),
-        (NATIVE, "frequency_penalty", penalties),
-        (NATIVE, "repetition_penalty", repetition),
-        (SEARCHED, "length_penalty", range(LENGTH_PENALTY)),
-    ]
+    let floats = FLOATS.iter().flat_map(|param| bounds_of(param));
+    let integers = INTEGERS.iter().flat_map(|param| bounds_of(param));
+    let length_penalty = (SEARCHED, "length_penalty", range(LENGTH_PENALTY));
+    floats.chain(integers).chain([length_penalty]).collect()
+}
+
+fn bounds_of<T: Number>(param: &NumericParam<T>) -> impl Iterator<Item = Bound> {
+    let here = range(param.range);
+    let anthropic = param
+        .anthropic
+        .then(|| (MESSAGES, param.name, here.clone()));
+    let native = (param.native).map(|native| (NATIVE, param.name, range(native)));
+    [(OPENAI, param.name, here)]
+        .into_iter()
+        .chain(anthropic)
+        .chain(native)
 }
 
 fn token_ids() -> Vec<Bound> {
     let bias = json!({
-        "maxProperties": logits::MAX_LOGIT_BIASES,
+        "maxProperties": lists::MAX_LOGIT_BIASES,
         "propertyNames": { "pattern": "^[0-9]+$" },
-        "additionalProperties": range(logits::BIASES),
+        "additionalProperties": range(lists::BIASES),
     });
-    let word = json!({ "items": items(1..=logits::MAX_WORD_TOKENS) });
-    let words = with(items(0..=logits::MAX_TOKEN_IDS), word);
+    let word = json!({ "items": items(1..=lists::MAX_WORD_TOKENS) });
+    let words = with(items(0..=lists::MAX_TOKEN_IDS), word);
     let ids = json!({ "minItems": 1 });
     vec![
         (OPENAI, "logit_bias", bias),
-        (
-            OPENAI,
-            "allowed_token_ids",
-            items(1..=logits::MAX_TOKEN_IDS),
-        ),
+        (OPENAI, "allowed_token_ids", items(1..=lists::MAX_TOKEN_IDS)),
         (OPENAI, "bad_words_ids", words),
         (
             OPENAI,
@@ -159,7 +148,7 @@ fn token_ids() -> Vec<Bound> {
         (
             OPENAI,
             "stop_token_ids",
-            items(0..=logits::MAX_STOP_TOKEN_IDS),
+            items(0..=lists::MAX_STOP_TOKEN_IDS),
         ),
         (&["KserveGenerateRequest"], "input_ids", ids),
     ]
@@ -202,22 +191,11 @@ fn lists() -> Vec<Bound> {
             items(1..=MOST_TOOLS),
         ),
         (RESPONSES, "include", items(0..=MOST_INCLUDED)),
-        (&["InferRequest"], "inputs", items(1..=kserve::MOST_TENSORS)),
-        (
-            &["InferRequest"],
-            "outputs",
-            items(0..=kserve::MOST_TENSORS),
-        ),
-        (
-            &["InputTensor"],
-            "shape",
-            items(0..=kserve::MOST_DIMENSIONS),
-        ),
     ]
 }
 
 /// Returns the bounds of a list with a length in `count`.
-fn items(count: RangeInclusive<usize>) -> Value {
+pub(super) fn items(count: RangeInclusive<usize>) -> Value {
     least(
         "minItems",
         *count.start(),
@@ -228,12 +206,9 @@ fn items(count: RangeInclusive<usize>) -> Value {
 /// Validation counts bytes: texts other than ASCII may have fewer characters than the bound.
 fn texts(config: &RouterConfig) -> Vec<Bound> {
     let some = json!({ "minLength": 1 });
-    let regex = text(1..=max_grammar_bytes(GrammarFormat::Regex));
-    let grammar = text(1..=max_grammar_bytes(GrammarFormat::Ebnf));
-    let bad = with(
-        text(1..=logits::MAX_TEXT_BYTES),
-        json!({ "pattern": "\\S" }),
-    );
+    let regex = text(1..=GrammarFormat::Regex.max_bytes());
+    let grammar = text(1..=GrammarFormat::Ebnf.max_bytes());
+    let bad = with(text(1..=lists::MAX_TEXT_BYTES), json!({ "pattern": "\\S" }));
     let bad = json!({ "items": bad });
     let name = with(
         text(1..=LONGEST_TOOL_NAME),
@@ -245,7 +220,7 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
         (
             OPENAI,
             "bad_words",
-            with(items(0..=logits::MAX_BAD_TEXTS), bad),
+            with(items(0..=lists::MAX_BAD_TEXTS), bad),
         ),
         (
             &["ChatRequest", "TokenizeRequest"],
@@ -264,7 +239,6 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
             "inputs",
             some.clone(),
         ),
-        (&["KserveGenerateRequest"], "text_input", some.clone()),
         (&["Message"], "role", some),
         (&["Function", "FunctionTool", "AnthropicTool"], "name", name),
         (RESPONSES, "metadata", metadata()),
@@ -291,9 +265,6 @@ pub(super) fn stops(config: &RouterConfig) -> Value {
 fn words() -> Vec<Bound> {
     let one_of = |words: &[&str]| json!({ "enum": words });
     let function = one_of(&[openai::wire::tools::FUNCTION]);
-    let datatypes = kserve::DATATYPES.map(|(name, _)| name);
-    let inputs = kserve::input_names();
-    let outputs = kserve::output_names();
     let own = json!({ "propertyNames": { "not": one_of(&openai::OWN_VARIABLES) } });
     let object = json!({ "properties": { "type": one_of(&["object"]) } });
     vec![
@@ -318,9 +289,6 @@ fn words() -> Vec<Bound> {
             "type",
             one_of(&[anthropic::wire::CUSTOM]),
         ),
-        (&["InputTensor"], "datatype", one_of(&datatypes)),
-        (&["InputTensor"], "name", one_of(&inputs)),
-        (&["RequestedOutput"], "name", one_of(&outputs)),
         (
             &["ChatRequest", "ResponsesRequest"],
             "chat_template_kwargs",

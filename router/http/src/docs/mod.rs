@@ -1,6 +1,8 @@
 //! The OpenAPI description of all routes and its HTML page.
 
 mod bounds;
+#[cfg(feature = "kserve")]
+mod kserve;
 mod shapes;
 mod streams;
 
@@ -8,10 +10,10 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{Html, IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::Value;
 use utoipa::OpenApi;
 
-use super::{App, anthropic, kserve, native, openai, tokens};
+use super::{App, anthropic, native, openai, tokens};
 use crate::config::RouterConfig;
 
 #[derive(OpenApi)]
@@ -44,16 +46,6 @@ use crate::config::RouterConfig;
         anthropic::count_tokens,
         openai::models,
         openai::model,
-        kserve::server,
-        kserve::model,
-        kserve::model_ready,
-        kserve::config,
-        kserve::stats,
-        kserve::all_stats,
-        kserve::index,
-        kserve::infer,
-        kserve::generate,
-        kserve::generate_stream,
         crate::health,
         crate::ready,
         crate::metrics,
@@ -72,7 +64,8 @@ use crate::config::RouterConfig;
 )]
 struct Description;
 
-/// Example bodies by path, and examples of fields by schema. A test sends all of them.
+/// Example bodies by path, and examples of fields by schema. A test sends all of them. Those of
+/// features that this build lacks are skipped.
 const EXAMPLES: &str = include_str!("../examples.json");
 
 /// Aliases: the path, the path of its original, and the operation id.
@@ -83,10 +76,6 @@ const ALIASES: [(&str, &str, &str); 5] = [
     ("/v2/health/ready", "/ready", "kserve_ready"),
     ("/api-doc/openapi.json", "/openapi.json", "api_doc"),
 ];
-/// The route whose body is optional; an empty body is not `null`.
-const OPTIONAL_BODY: &str = "/v2/repository/index";
-/// The optional version in KServe's paths.
-const VERSION: &str = "/versions/{version}";
 
 /// Returns the OpenAPI description of all routes with the limits of the default configuration, as
 /// stored in `docs/openapi.json`.
@@ -111,10 +100,16 @@ pub(super) async fn openapi(State(app): State<App>) -> Response {
 
 /// Builds the description from the types, the examples and the bounds.
 fn describe(config: &RouterConfig) -> Value {
-    let mut api = serde_json::to_value(Description::openapi()).unwrap_or_default();
+    let described = Description::openapi();
+    #[cfg(feature = "kserve")]
+    let described = described.merge_from(kserve::Description::openapi());
+    let mut api = serde_json::to_value(described).unwrap_or_default();
     shapes::fix_schema(&mut api["components"]);
     let examples: Value = serde_json::from_str(EXAMPLES).unwrap_or_default();
     for (path, body) in entries(&examples["bodies"]) {
+        if api["paths"].get(path).is_none() {
+            continue;
+        }
         api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] =
             body.clone();
     }
@@ -128,6 +123,9 @@ fn describe(config: &RouterConfig) -> Value {
         }
     }
     for (schema, fields) in entries(&examples["fields"]) {
+        if schemas.get(schema).is_none() {
+            continue;
+        }
         let properties = &mut schemas[schema]["properties"];
         for (field, example) in entries(fields) {
             // A field that was removed shows up without a type, and a test finds it.
@@ -136,43 +134,23 @@ fn describe(config: &RouterConfig) -> Value {
             bounds::bound_whole_numbers(property);
         }
     }
-    api["paths"][OPTIONAL_BODY]["post"]["requestBody"]["required"] = false.into();
+    #[cfg(feature = "kserve")]
+    kserve::mark_optional_body(&mut api["paths"]);
     streams::describe(&mut api["paths"]);
     describe_responses(&mut api);
     add_aliases(&mut api["paths"]);
-    add_versions(&mut api["paths"]);
+    #[cfg(feature = "kserve")]
+    kserve::add_versions(&mut api["paths"]);
     api
 }
 
 fn add_aliases(paths: &mut Value) {
-    for (path, other, name) in ALIASES {
+    let served = |path: &str| cfg!(feature = "kserve") || !path.starts_with("/v2/");
+    for (path, other, name) in ALIASES.into_iter().filter(|(path, ..)| served(path)) {
         let mut operation = paths[other]["get"].clone();
         operation["operationId"] = name.into();
         operation["description"] = format!("An alias of `{other}`.").into();
         paths[path]["get"] = operation;
-    }
-}
-
-/// Adds the routes of a model with a version in the path.
-fn add_versions(paths: &mut Value) {
-    let of_models: Vec<(String, Value)> = entries(paths)
-        .filter_map(|(path, methods)| {
-            let rest = path.strip_prefix(kserve::MODEL)?;
-            Some((format!("{}{VERSION}{rest}", kserve::MODEL), methods.clone()))
-        })
-        .collect();
-    for (path, mut methods) in of_models {
-        for (_, operation) in methods.as_object_mut().into_iter().flatten() {
-            let name = operation["operationId"].as_str().unwrap_or_default();
-            operation["operationId"] = format!("{name}_of_version").into();
-            if let Some(parameters) = operation["parameters"].as_array_mut() {
-                parameters.push(json!({
-                    "name": "version", "in": "path", "required": true,
-                    "description": "The only version of a model, `1`", "schema": { "type": "string" },
-                }));
-            }
-        }
-        paths[path] = methods;
     }
 }
 
@@ -214,4 +192,24 @@ fn entries(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
 )]
 pub(super) async fn page() -> Html<&'static str> {
     Html(include_str!("../docs.html"))
+}
+
+#[cfg(all(test, feature = "kserve"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_are_of_routes_and_schemas_that_exist() {
+        let api = describe(&RouterConfig::new("penstock"));
+        let examples: Value = serde_json::from_str(EXAMPLES).unwrap();
+        for (path, _) in entries(&examples["bodies"]) {
+            assert!(api["paths"].get(path).is_some(), "{path}");
+        }
+        for (schema, _) in entries(&examples["fields"]) {
+            assert!(
+                api["components"]["schemas"].get(schema).is_some(),
+                "{schema}"
+            );
+        }
+    }
 }

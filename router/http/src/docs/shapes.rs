@@ -12,7 +12,7 @@ use crate::strict::StringOrListEntry;
 use crate::{anthropic, openai};
 
 /// A schema, its field, and the schemas that the field accepts.
-type Shaped = (&'static str, &'static str, Value);
+pub(super) type Shaped = (&'static str, &'static str, Value);
 
 /// Returns all fields that accept more than one type.
 pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
@@ -28,8 +28,7 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
     ]);
     let blocks = listed::<anthropic::wire::Block>("AnthropicBlock", 0);
     let arguments = json!([{"type": "string"}, {"type": "object"}, {"type": "null"}]);
-    let elements = json!([{"type": "array"}, {"type": "null"}]);
-    vec![
+    let shapes = vec![
         ("Message", "content", parts()),
         ("AnthropicMessage", "content", blocks.clone()),
         ("AnthropicBlock", "content", or_null(blocks.clone())),
@@ -73,9 +72,10 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
         ("CompletionRequest", "truncate_prompt_tokens", keep),
         ("CalledFunction", "arguments", arguments),
         ("RequestEcho", "tool_choice", flat_choice()),
-        ("InputTensor", "data", elements.clone()),
-        ("OutputTensor", "data", elements),
-    ]
+    ];
+    #[cfg(feature = "kserve")]
+    let shapes = [shapes, super::kserve::shapes()].concat();
+    shapes
 }
 
 /// Replaces the schema of a field by these alternatives.

@@ -2,6 +2,7 @@
 //! generation.
 
 use penstock_request::error::{ApiError, Excerpt};
+use penstock_request::sampling_params::numeric_names;
 use penstock_request::validate::{Dialect, FieldNames};
 use penstock_text::Charge;
 use penstock_text::generation::Generation;
@@ -19,8 +20,8 @@ const MAX_TOKENS: u32 = 16;
 /// Maximum bytes of JSON of sampling parameters.
 const LONGEST: usize = 64 << 10;
 
-/// Inputs by name.
-const INPUTS: [(&str, Input); 20] = [
+/// Inputs by name. Those of numeric sampling parameters are in the table of those.
+const INPUTS: [(&str, Input); 16] = [
     ("text_input", Input::Text),
     ("stream", Input::Stream),
     ("sampling_parameters", Input::Sampling),
@@ -46,32 +47,21 @@ const INPUTS: [(&str, Input); 20] = [
     ("input_ids", Input::Ids),
     ("input_lengths", Input::Length),
     ("request_output_len", Input::Parameter("max_tokens")),
-    ("temperature", Input::Parameter("temperature")),
-    ("runtime_top_k", Input::Parameter("top_k")),
-    ("runtime_top_p", Input::Parameter("top_p")),
-    ("repetition_penalty", Input::Parameter("repetition_penalty")),
     ("random_seed", Input::Seed),
     ("is_return_log_probs", Input::OnlyFalse),
     ("min_length", Input::Parameter("min_tokens")),
     ("beam_width", Input::Parameter("beam_width")),
 ];
 
-/// Sampling parameters that may be strings, as vLLM's Triton backend accepts them.
-const NUMBERS: [&str; 17] = [
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
+/// Parameters that may be strings, as vLLM's Triton backend accepts them, beside the numeric
+/// sampling parameters.
+const NUMBERS: [&str; 9] = [
     "max_tokens",
     "min_tokens",
     "seed",
     "n",
     "best_of",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
     "ignore_eos",
-    "typical_p",
     "skip_special_tokens",
     "include_stop_str_in_output",
     "spaces_between_special_tokens",
@@ -107,9 +97,23 @@ enum Input {
     Seed,
 }
 
+/// Returns all inputs by name.
+fn inputs() -> impl Iterator<Item = (&'static str, Input)> {
+    let numeric = numeric_names().filter_map(|(parameter, input)| {
+        let input = input?;
+        Some((input, Input::Parameter(parameter)))
+    });
+    INPUTS.into_iter().chain(numeric)
+}
+
 /// Returns the names of all inputs.
-pub(crate) fn input_names() -> [&'static str; 20] {
-    INPUTS.map(|(name, _)| name)
+pub(crate) fn input_names() -> Vec<&'static str> {
+    inputs().map(|(name, _)| name).collect()
+}
+
+/// Whether a parameter may be a string.
+fn may_be_string(parameter: &str) -> bool {
+    NUMBERS.contains(&parameter) || numeric_names().any(|(name, _)| name == parameter)
 }
 
 /// Whether the response is streamed.
@@ -151,9 +155,8 @@ impl GenerationRequest {
 
     /// Sets an input.
     pub(super) fn set(&mut self, name: &str, value: Value) -> Result<(), ApiError> {
-        let Some((name, input)) = INPUTS.iter().find(|(known, _)| *known == name) else {
-            let known: Vec<_> = INPUTS.iter().map(|(known, _)| *known).collect();
-            let (name, known) = (Excerpt::new(name), known.join("`, `"));
+        let Some((name, input)) = inputs().find(|(known, _)| *known == name) else {
+            let (name, known) = (Excerpt::new(name), input_names().join("`, `"));
             let message = format!("`inputs`: unknown input `{name}`, expected one of `{known}`");
             return Err(ApiError::validation("inputs", message));
         };
@@ -182,7 +185,7 @@ impl GenerationRequest {
             }
             Input::ReturnOutput(output) => {
                 if boolean(name, &value)? {
-                    self.add_output(*output);
+                    self.add_output(output);
                 }
             }
             Input::OnlyFalse => {
@@ -191,10 +194,10 @@ impl GenerationRequest {
                 }
             }
             Input::Parameter(parameter) => {
-                if *parameter == "max_tokens" {
+                if parameter == "max_tokens" {
                     self.bound = Some(name);
                 }
-                self.sampling.insert((*parameter).to_owned(), value);
+                self.sampling.insert(parameter.to_owned(), value);
             }
             Input::Seed => {
                 let seed = value.as_i64().or(value.as_u64().map(u64::cast_signed));
@@ -363,7 +366,7 @@ impl GenerationRequest {
                 return Err(ApiError::validation(name, rule));
             }
             let value = match &value {
-                Value::String(text) if NUMBERS.contains(&name.as_str()) => {
+                Value::String(text) if may_be_string(&name) => {
                     serde_json::from_str(text).unwrap_or(value)
                 }
                 _ => value,

@@ -12,11 +12,12 @@ mod repository;
 mod tensor;
 mod wire;
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
 use penstock_request::error::{ApiError, ErrorKind, Excerpt};
 use serde::Deserialize;
 
@@ -78,6 +79,36 @@ pub(super) fn output_names() -> [&'static str; 7] {
 pub(super) struct ModelPath {
     model: String,
     version: Option<String>,
+}
+
+/// Returns the routes of the protocol.
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v2", get(server))
+        .route("/v2/models/stats", get(all_stats))
+        .route("/v2/repository/index", post(index))
+        .merge(health_routes())
+        .merge(model_routes(MODEL))
+        .merge(model_routes(&format!("{MODEL}/versions/{{version}}")))
+}
+
+/// Returns the routes of health checks.
+pub(super) fn health_routes() -> Router<App> {
+    Router::new()
+        .route("/v2/health/live", get(super::health))
+        .route("/v2/health/ready", get(super::ready))
+}
+
+/// Returns the routes of a model; `path` is its path, with or without a version.
+fn model_routes(path: &str) -> Router<App> {
+    Router::new()
+        .route(path, get(model))
+        .route(&format!("{path}/ready"), get(model_ready))
+        .route(&format!("{path}/config"), get(config))
+        .route(&format!("{path}/stats"), get(stats))
+        .route(&format!("{path}/infer"), post(infer))
+        .route(&format!("{path}/generate"), post(generate))
+        .route(&format!("{path}/generate_stream"), post(generate_stream))
 }
 
 /// Returns the server's name, version and extensions.

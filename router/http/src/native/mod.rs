@@ -10,7 +10,7 @@ use penstock_request::types::Candidate;
 use penstock_text::Charge;
 use penstock_text::generation::{FinishReason, Generation, TextEvent};
 
-pub(super) use self::parameters::{NEUTRAL, SHARE, TEMPERATURE, TOP_K};
+pub(super) use self::parameters::NEUTRAL;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;

@@ -1,9 +1,10 @@
 //! Converts native requests, with TGI's rules where they are stricter than Penstock's.
 
 use penstock_request::error::ApiError;
-use penstock_request::logits_processors::{LogitsProcessors, Penalties};
 use penstock_request::logprobs::LogprobRequest;
-use penstock_request::range::Range;
+use penstock_request::sampling_params::{
+    FREQUENCY_PENALTY, REPETITION_PENALTY, SamplingParams, TEMPERATURE, TOP_K, TOP_P, TYPICAL_P,
+};
 use penstock_request::validate::{Choices, FieldNames, Parameters, Truncation};
 use penstock_text::Charge;
 use penstock_text::tokenize::SpecialTokens;
@@ -16,11 +17,6 @@ use crate::structured_output::Grammar;
 
 /// Parameters that are not supported.
 pub(crate) const NEUTRAL: Neutrals<1> = [("adapter_id", Neutral::Null)];
-
-pub(crate) const TEMPERATURE: Range<f32> = Range::above(0.0, f32::MAX);
-pub(crate) const TOP_K: Range<i32> = Range::new(1, i32::MAX);
-/// Range of `top_p` and `typical_p`.
-pub(crate) const SHARE: Range<f32> = Range::between(0.0, 1.0);
 
 /// Options that affect only the format of the response.
 #[derive(Clone, Debug)]
@@ -47,13 +43,12 @@ pub(super) fn parse_request(
         ..Default::default()
     });
     check_neutral(&wire)?;
-    check_ranges(&wire)?;
     let prefix = if wire.return_full_text == Some(true) {
         inputs.clone()
     } else {
         String::new()
     };
-    let grammar = wire.grammar.take().map(Grammar::into_grammar).transpose()?;
+    let constraint = wire.grammar.take().map(Grammar::into_grammar).transpose()?;
     let options = ResponseOptions {
         details: wire.details == Some(true) || wire.decoder_input_details == Some(true),
         _charge: (!prefix.is_empty()).then(|| charge.clone()),
@@ -67,8 +62,8 @@ pub(super) fn parse_request(
         early_stopping: wire.early_stopping,
     };
     let mut parameters = Parameters {
-        grammar,
-        ..to_parameters(wire)
+        constraint,
+        ..to_parameters(wire)?
     };
     parameters.beam = beam.beam(parameters.choices.made())?;
     if parameters.beam.is_some() {
@@ -84,38 +79,18 @@ pub(super) fn parse_request(
     Ok((input, options))
 }
 
-fn to_parameters(wire: GenerateParameters) -> Parameters {
-    let warped = wire.temperature.is_some_and(|t| t != 1.0)
-        || wire.top_k.is_some()
-        || wire.top_p.is_some()
-        || wire.typical_p.is_some();
-    let sampled = wire.do_sample == Some(true) || warped;
-    Parameters {
+fn to_parameters(wire: GenerateParameters) -> Result<Parameters, ApiError> {
+    Ok(Parameters {
+        sampling: sampling(&wire)?,
         choices: Choices {
             n: 1,
             best_of: wire.best_of,
         },
         max_new_tokens: wire.max_new_tokens,
-        temperature: if sampled {
-            wire.temperature.unwrap_or(1.0)
-        } else {
-            0.0
-        },
-        top_k: wire.top_k.map_or(0, i32::unsigned_abs),
-        top_p: wire.top_p.unwrap_or(1.0),
         seed: wire.seed,
         stop: wire.stop.unwrap_or_default(),
         truncate: wire.truncate.map(Truncation::to_last),
         watermark: wire.watermark.unwrap_or(false),
-        logits_processors: LogitsProcessors {
-            typical_p: wire.typical_p.unwrap_or(1.0),
-            penalties: Penalties {
-                repetition: wire.repetition_penalty.unwrap_or(1.0),
-                frequency: wire.frequency_penalty.unwrap_or(0.0),
-                presence: 0.0,
-            },
-            ..LogitsProcessors::default()
-        },
         logprob_request: LogprobRequest {
             tokens: wire.top_n_tokens.filter(|&count| count > 0),
             echo: false,
@@ -124,12 +99,35 @@ fn to_parameters(wire: GenerateParameters) -> Parameters {
             ..LogprobRequest::default()
         },
         ..Parameters::default()
+    })
+}
+
+/// Converts the sampling parameters, after TGI's rules: unless one asks for sampling, decoding is
+/// greedy.
+fn sampling(wire: &GenerateParameters) -> Result<SamplingParams, ApiError> {
+    let warped = wire.temperature.is_some_and(|t| t != 1.0)
+        || wire.top_k.is_some()
+        || wire.top_p.is_some()
+        || wire.typical_p.is_some();
+    let sampled = wire.do_sample == Some(true) || warped;
+    let mut params = SamplingParams {
+        temperature: if sampled { 1.0 } else { 0.0 },
+        ..SamplingParams::default()
+    };
+    if sampled {
+        TEMPERATURE.assign_native(&mut params, wire.temperature)?;
     }
+    TOP_K.assign_native(&mut params, wire.top_k.map(i64::from))?;
+    TOP_P.assign_native(&mut params, wire.top_p)?;
+    TYPICAL_P.assign_native(&mut params, wire.typical_p)?;
+    REPETITION_PENALTY.assign_native(&mut params, wire.repetition_penalty)?;
+    FREQUENCY_PENALTY.assign_native(&mut params, wire.frequency_penalty)?;
+    Ok(params)
 }
 
 /// Checks TGI's rules for `best_of`.
 fn check_best_of(parameters: &Parameters, seeded: bool) -> Result<(), ApiError> {
-    if parameters.choices.rank() && parameters.temperature <= 0.0 {
+    if parameters.choices.rank() && parameters.sampling.temperature <= 0.0 {
         let rule = "you must use sampling when `best_of` is > 1: give `do_sample` or `temperature`";
         return Err(ApiError::validation("best_of", rule));
     }
@@ -153,25 +151,4 @@ pub(super) fn check_streamable(input: &GenerateInput) -> Result<(), ApiError> {
 
 fn check_neutral(wire: &GenerateParameters) -> Result<(), ApiError> {
     neutral::check(&NEUTRAL, [&wire.adapter_id])
-}
-
-fn check_ranges(wire: &GenerateParameters) -> Result<(), ApiError> {
-    if wire.temperature.is_some_and(|t| t <= TEMPERATURE.least) {
-        let rule = "`temperature` must be strictly positive";
-        return Err(ApiError::validation("temperature", rule));
-    }
-    if wire.top_k.is_some_and(|k| !TOP_K.has(k)) {
-        return Err(ApiError::validation(
-            "top_k",
-            "`top_k` must be strictly positive",
-        ));
-    }
-    for (name, share) in [("top_p", wire.top_p), ("typical_p", wire.typical_p)] {
-        if share.is_some_and(|share| !SHARE.has(share)) {
-            // TGI's message, which does not include the value.
-            let rule = format!("`{name}` must be {SHARE}");
-            return Err(ApiError::validation(name, rule));
-        }
-    }
-    Ok(())
 }

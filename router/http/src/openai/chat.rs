@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use penstock_request::error::{ApiError, Excerpt};
-use penstock_request::types::GrammarSpec;
+use penstock_request::grammar_spec::OutputConstraint;
 use penstock_request::validate::{FieldNames, Parameters};
 use penstock_text::chat::{Chat, GenerationPrompt};
 use penstock_text::generation::Generator;
@@ -48,17 +48,18 @@ pub(crate) async fn chat(
     let logprob_request = body.logprob_request()?;
     let Common {
         model,
-        mut parameters,
+        parameters,
         delivery,
     } = body.common(token_limit.tokens)?;
-    parameters.logprob_request = logprob_request;
     check_model(&app, model.as_deref())?;
-    let (chat, grammar) = conversation(&app.generator, body, parameters.grammar.take())?;
-    parameters.grammar = grammar;
-    let prompt = Prompt::Chat(chat);
+    let (chat, constraint) = conversation(&app.generator, body, parameters.constraint)?;
     let input = GenerateInput {
-        prompt,
-        parameters,
+        prompt: Prompt::Chat(chat),
+        parameters: Parameters {
+            logprob_request,
+            constraint,
+            ..parameters
+        },
         names: FieldNames::CHAT.with_bound(token_limit.name),
         charge,
     };
@@ -155,19 +156,22 @@ pub(super) fn token_limit(
 }
 
 /// Parses a body of this route for the Python package. Returns its conversation, and `parameters`
-/// with the grammar that follows from the body's tools. Sampling parameters in the body are
+/// with the constraint that follows from the body's tools. Sampling parameters in the body are
 /// ignored.
 ///
 /// # Errors
 /// All errors of a request's conversation and tools.
 pub fn parse_chat_request(
     body: &str,
-    mut parameters: Parameters,
+    parameters: Parameters,
     generator: &Generator,
 ) -> Result<(Chat, Parameters), ApiError> {
     let body: ChatRequest = json::parse(body.as_bytes())?;
-    let (chat, grammar) = conversation(generator, body, parameters.grammar.take())?;
-    parameters.grammar = grammar;
+    let (chat, constraint) = conversation(generator, body, parameters.constraint)?;
+    let parameters = Parameters {
+        constraint,
+        ..parameters
+    };
     Ok((chat, parameters))
 }
 
@@ -175,8 +179,8 @@ pub fn parse_chat_request(
 pub(crate) fn conversation(
     generator: &Generator,
     mut body: ChatRequest,
-    grammar: Option<Box<GrammarSpec>>,
-) -> Result<(Chat, Option<Box<GrammarSpec>>), ApiError> {
+    grammar: Option<OutputConstraint>,
+) -> Result<(Chat, Option<OutputConstraint>), ApiError> {
     let requested = body.take_tools()?;
     let fields = requested.fields;
     let tool_set = tool_set(

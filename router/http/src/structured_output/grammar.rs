@@ -1,7 +1,7 @@
 //! Grammars made of the fields of a request.
 
 use penstock_request::error::{ApiError, Excerpt};
-use penstock_request::types::{GrammarFormat, GrammarSpec};
+use penstock_request::grammar_spec::{GrammarFormat, OutputConstraint};
 
 use super::{NamedSchema, WireGrammarKind};
 use crate::strict::JsonText;
@@ -16,7 +16,7 @@ pub(super) fn typed_grammar(
     name: &'static str,
     kind: WireGrammarKind,
     value: Option<JsonText>,
-) -> Result<Box<GrammarSpec>, ApiError> {
+) -> Result<OutputConstraint, ApiError> {
     let needed = || {
         let rule = format!("`{name}` of type `{}` needs a `value`", kind.name());
         ApiError::validation(name, rule)
@@ -58,17 +58,15 @@ pub(super) fn missing(name: &'static str) -> ApiError {
 pub(crate) fn schema_grammar(
     name: &'static str,
     value: JsonText,
-) -> Result<Box<GrammarSpec>, ApiError> {
-    let grammar = json_grammar(name, value)?;
-    check(&grammar)?;
-    Ok(grammar)
+) -> Result<OutputConstraint, ApiError> {
+    completed(json_grammar(name, value)?, None)
 }
 
 /// Returns the grammar of a schema that is given as JSON, or as a string that contains it.
 pub(super) fn json_grammar(
     name: &'static str,
     value: JsonText,
-) -> Result<Box<GrammarSpec>, ApiError> {
+) -> Result<OutputConstraint, ApiError> {
     let text = if value.as_str().starts_with('"') {
         string(name, &value)?
     } else {
@@ -87,22 +85,22 @@ fn string(name: &'static str, value: &JsonText) -> Result<String, ApiError> {
     })
 }
 
-pub(super) fn any_object_grammar(name: &'static str) -> Box<GrammarSpec> {
+pub(super) fn any_object_grammar(name: &'static str) -> OutputConstraint {
     new_grammar(name, GrammarFormat::JsonSchema, ANY_OBJECT.to_owned(), true)
 }
 
-pub(super) fn regex_grammar(name: &'static str, regex: String) -> Box<GrammarSpec> {
+pub(super) fn regex_grammar(name: &'static str, regex: String) -> OutputConstraint {
     new_grammar(name, GrammarFormat::Regex, regex, false)
 }
 
-pub(super) fn ebnf_grammar(name: &'static str, grammar: String) -> Box<GrammarSpec> {
+pub(super) fn ebnf_grammar(name: &'static str, grammar: String) -> OutputConstraint {
     new_grammar(name, GrammarFormat::Ebnf, grammar, false)
 }
 
 pub(super) fn choice_grammar(
     name: &'static str,
     choice: &[String],
-) -> Result<Box<GrammarSpec>, ApiError> {
+) -> Result<OutputConstraint, ApiError> {
     if choice.is_empty() || choice.iter().any(String::is_empty) {
         let rule = format!("`{name}` must have at least one text, and no empty text");
         return Err(ApiError::validation(name, rule));
@@ -123,7 +121,15 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-pub(super) fn check(grammar: &GrammarSpec) -> Result<(), ApiError> {
+/// Returns the constraint with the client's `complete`, if given, after checking it.
+pub(super) fn completed(
+    grammar: OutputConstraint,
+    complete: Option<bool>,
+) -> Result<OutputConstraint, ApiError> {
+    let grammar = OutputConstraint {
+        complete: complete.unwrap_or(grammar.complete),
+        ..grammar
+    };
     let name = grammar.field;
     if grammar.text.is_empty() {
         let rule = format!("`{name}` cannot be empty");
@@ -135,7 +141,7 @@ pub(super) fn check(grammar: &GrammarSpec) -> Result<(), ApiError> {
         );
         return Err(ApiError::validation(name, rule));
     }
-    Ok(())
+    Ok(grammar)
 }
 
 fn new_grammar(
@@ -143,15 +149,13 @@ fn new_grammar(
     kind: GrammarFormat,
     text: String,
     complete: bool,
-) -> Box<GrammarSpec> {
-    Box::new(GrammarSpec {
+) -> OutputConstraint {
+    OutputConstraint {
         kind,
         field,
         text,
         complete,
-        end_token_ids: Vec::new(),
-        reasoning: None,
-    })
+    }
 }
 
 #[cfg(test)]

@@ -3,14 +3,14 @@
 mod grammar;
 
 use penstock_request::error::ApiError;
-use penstock_request::types::GrammarSpec;
+use penstock_request::grammar_spec::OutputConstraint;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 pub(super) use self::grammar::schema_grammar;
 use self::grammar::{
-    any_object_grammar, check, choice_grammar, ebnf_grammar, json_grammar, missing, regex_grammar,
-    typed_grammar,
+    any_object_grammar, choice_grammar, completed, ebnf_grammar, json_grammar, missing,
+    regex_grammar, typed_grammar,
 };
 use super::strict::{self, JsonText, from_object};
 
@@ -134,7 +134,7 @@ pub(crate) struct StructuredOutputFields {
 
 /// The grammar found so far; a second one is an error.
 #[derive(Debug, Default)]
-struct SingleGrammar(Option<Box<GrammarSpec>>);
+struct SingleGrammar(Option<OutputConstraint>);
 
 pub(crate) fn choices<'de, D: serde::Deserializer<'de>>(
     from: D,
@@ -149,17 +149,15 @@ fn response_format() -> &'static str {
 
 impl Grammar {
     /// Returns the grammar; errors name the field `grammar`.
-    pub(crate) fn into_grammar(self) -> Result<Box<GrammarSpec>, ApiError> {
-        let mut grammar = typed_grammar("grammar", self.r#type, self.value)?;
-        grammar.complete = self.complete.unwrap_or(grammar.complete);
-        check(&grammar)?;
-        Ok(grammar)
+    pub(crate) fn into_grammar(self) -> Result<OutputConstraint, ApiError> {
+        let grammar = typed_grammar("grammar", self.r#type, self.value)?;
+        completed(grammar, self.complete)
     }
 }
 
 impl StructuredOutputFields {
     /// Returns the grammar that these fields define, if any. Several grammars are an error.
-    pub(crate) fn into_grammar(self) -> Result<Option<Box<GrammarSpec>>, ApiError> {
+    pub(crate) fn into_grammar(self) -> Result<Option<OutputConstraint>, ApiError> {
         let mut found = SingleGrammar::default();
         if let Some(format) = self.response_format
             && let Some(grammar) = format.into_grammar()?
@@ -191,12 +189,10 @@ impl StructuredOutputFields {
         if let Some(outputs) = self.structured_outputs {
             outputs.put(&mut found)?;
         }
-        let Some(mut grammar) = found.0 else {
-            return Ok(None);
-        };
-        grammar.complete = self.guided_complete.unwrap_or(grammar.complete);
-        check(&grammar)?;
-        Ok(Some(grammar))
+        let complete = self.guided_complete;
+        (found.0)
+            .map(|grammar| completed(grammar, complete))
+            .transpose()
     }
 }
 
@@ -205,7 +201,7 @@ impl StructuredOutputFields {
 ///
 /// # Errors
 /// Invalid JSON or fields, and every rule that applies to requests.
-pub fn parse_structured_outputs(json: &str) -> Result<Option<Box<GrammarSpec>>, ApiError> {
+pub fn parse_structured_outputs(json: &str) -> Result<Option<OutputConstraint>, ApiError> {
     #[derive(Deserialize)]
     struct PythonBody {
         complete: Option<bool>,
@@ -250,7 +246,7 @@ impl ResponseFormat {
         }
     }
 
-    fn into_grammar(self) -> Result<Option<Box<GrammarSpec>>, ApiError> {
+    fn into_grammar(self) -> Result<Option<OutputConstraint>, ApiError> {
         let Self {
             name,
             r#type,
@@ -342,7 +338,7 @@ impl StructuredOutputs {
 }
 
 impl SingleGrammar {
-    fn put(&mut self, grammar: Box<GrammarSpec>) -> Result<(), ApiError> {
+    fn put(&mut self, grammar: OutputConstraint) -> Result<(), ApiError> {
         let name = grammar.field;
         match self.0.replace(grammar) {
             None => Ok(()),

@@ -39,7 +39,6 @@ async fn beam_search_fields_reach_the_engine() {
         width: 4,
         length_penalty: 0.5,
         early_stopping: EarlyStopping::Never,
-        top_logprobs: 0,
     };
     assert_eq!((request.beam, request.choices), (Some(beam), 2));
     assert_eq!(request.sampling.temperature, 0.0);
@@ -47,7 +46,6 @@ async fn beam_search_fields_reach_the_engine() {
         width: 3,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::WhenFull,
-        top_logprobs: 0,
     };
     for path in [CHAT, COMPLETIONS, "/generate"] {
         server.backend.play(&["c"], End::Length);
@@ -165,8 +163,8 @@ async fn beam_search_returns_logprobs() {
         let reply = server.post(path, body(path, &wanted)).await;
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
         let request = server.backend.last();
-        assert_eq!(request.beam.unwrap().top_logprobs, count, "{path}");
+        assert_eq!(request.sampling.top_logprobs, count, "{path}");
         // The beam search itself needs these; the response has `top_logprobs` of them.
-        assert_eq!(request.sampling.logprob_options.top, top, "{path}");
+        assert_eq!(request.worker_top_logprobs(), top, "{path}");
     }
 }

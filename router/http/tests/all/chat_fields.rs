@@ -183,7 +183,7 @@ async fn chat_can_echo_the_continued_message() {
                 let reply = server.post(CHAT, with(fields, beside.clone())).await;
                 assert_eq!(reply.status, 200, "{}", reply.text());
                 assert_eq!(said(&reply, stream).0, format!("{echoed}yes"), "{beside}");
-                assert_eq!(server.backend.last().sampling.logprob_options.prompt, None);
+                assert_eq!(server.backend.last().sampling.prompt_logprobs, None);
             }
         }
     }

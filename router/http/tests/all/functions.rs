@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 use penstock_http::RouterConfig;
-use penstock_request::types::{End, GrammarFormat};
+use penstock_request::grammar_spec::GrammarFormat;
+use penstock_request::types::End;
 use penstock_text::config::Format;
 use penstock_text::tool_parsers::ToolFormat;
 use serde_json::{Value, json};
@@ -107,7 +108,7 @@ async fn function_call_accepts_a_name_none_and_auto() {
     assert_eq!(choice["message"]["function_call"]["name"], "f");
     assert_eq!(choice["message"]["content"], Value::Null);
     assert_eq!(choice["finish_reason"], "stop");
-    let grammar = server.backend.last().sampling.grammar.unwrap();
+    let grammar = server.backend.last().grammar.unwrap().constraint;
     assert_eq!(
         (grammar.kind, grammar.field),
         (GrammarFormat::ToolCalls, "functions")

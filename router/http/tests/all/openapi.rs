@@ -94,7 +94,7 @@ fn every_request_field_has_a_description_and_an_example() {
     for schema in schemas {
         let properties = &api["components"]["schemas"][schema]["properties"];
         for (field, property) in properties.as_object().into_iter().flatten() {
-            let of = format!("{schema}.{field} (router/src/http/examples.json): {property}");
+            let of = format!("{schema}.{field} (router/http/src/examples.json): {property}");
             let words = property.to_string().contains("\"description\"");
             assert!(words, "no description, or the field is gone: {of}");
             assert!(property.get("example").is_some(), "no example: {of}");

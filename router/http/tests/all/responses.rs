@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 
 use penstock_http::openapi_json;
-use penstock_request::types::{End, GrammarFormat};
+use penstock_request::grammar_spec::GrammarFormat;
+use penstock_request::types::End;
 use serde_json::{Value, json};
 
 use crate::response_server::{ARGUMENTS, CALL, PATH, body, prompt, server, tool};
@@ -244,8 +245,8 @@ async fn request_fields_are_echoed() {
     }
     assert_eq!(answer["text"]["format"], format);
     assert!(prompt(&server).ends_with("/>False"), "{}", prompt(&server));
-    let sampling = server.backend.last().sampling;
-    assert_eq!(sampling.grammar.unwrap().kind, GrammarFormat::ToolCalls);
+    let grammar = server.backend.last().grammar.unwrap();
+    assert_eq!(grammar.constraint.kind, GrammarFormat::ToolCalls);
     // The response has all members in the description and no others.
     let api: Value = serde_json::from_str(&openapi_json()).unwrap();
     let said: BTreeSet<&String> = ["ResponseState", "RequestEcho"]

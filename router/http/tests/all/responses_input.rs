@@ -71,8 +71,8 @@ async fn text_formats_become_grammars() {
         server.backend.play(&["1"], End::StopToken);
         let reply = server.post(PATH, body(fields)).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let grammar = server.backend.last().sampling.grammar;
-        assert_eq!(grammar.map(|grammar| grammar.text), text);
+        let grammar = server.backend.last().grammar;
+        assert_eq!(grammar.map(|grammar| grammar.constraint.text), text);
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-use penstock_request::logits_processors::{LogitsProcessors, Penalties, Watermark};
+use penstock_request::sampling_params::{SamplingParams, Watermark};
 use penstock_request::types::End;
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::scripted::{EOS, Server, chat, with};
 
 fn everything() -> Value {
     json!({
-        "min_p": 0.125, "typical_p": 0.75, "repetition_penalty": 1.5, "frequency_penalty": -0.5,
+        "temperature": 0.5, "top_k": 9, "top_p": 0.25, "seed": 3, "min_p": 0.125, "typical_p": 0.75, "repetition_penalty": 1.5, "frequency_penalty": -0.5,
         "presence_penalty": 2, "logit_bias": {"65": -100, "07": 2.5}, "bad_words": ["xy"],
         "allowed_token_ids": [65, 66, 256], "bad_words_ids": [[66], [67, 68]], "watermark": true,
         "stop_token_ids": [67, 256],
@@ -20,19 +20,22 @@ fn everything() -> Value {
 #[tokio::test]
 async fn openai_sampling_parameters_reach_the_engine() {
     let server = Server::new();
-    let expected = LogitsProcessors {
+    let expected = SamplingParams {
+        temperature: 0.5,
+        top_k: 9,
+        top_p: 0.25,
+        seed: 3,
         min_p: 0.125,
         typical_p: 0.75,
-        penalties: Penalties {
-            repetition: 1.5,
-            frequency: -0.5,
-            presence: 2.0,
-        },
+        repetition_penalty: 1.5,
+        frequency_penalty: -0.5,
+        presence_penalty: 2.0,
         logit_bias: vec![(65, -100.0), (7, 2.5)],
-        allowed: Some(vec![65, 66, 256]),
-        banned: vec![66],
+        allowed_token_ids: Some(vec![65, 66, 256]),
+        banned_token_ids: vec![66],
         bad_words: vec![vec![67, 68], vec![120, 121], vec![32, 120, 121]],
         watermark: Some(Watermark::default()),
+        ..SamplingParams::default()
     };
     for (path, body) in [
         ("/v1/chat/completions", chat(everything())),
@@ -45,7 +48,7 @@ async fn openai_sampling_parameters_reach_the_engine() {
         let reply = server.post(path, body).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         let seen = server.backend.last();
-        assert_eq!(seen.sampling.logits_processors, expected);
+        assert_eq!(seen.sampling, expected);
         assert_eq!(seen.stopping.stop_token_ids, [EOS, 67]);
     }
 }
@@ -65,7 +68,11 @@ async fn null_means_the_default() {
         .await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     let seen = server.backend.last();
-    assert_eq!(seen.sampling.logits_processors, LogitsProcessors::default());
+    let expected = SamplingParams {
+        seed: seen.sampling.seed,
+        ..SamplingParams::default()
+    };
+    assert_eq!(seen.sampling, expected);
     assert_eq!(seen.stopping.stop_token_ids, [EOS]);
 }
 
@@ -108,17 +115,15 @@ async fn native_sampling_parameters_reach_the_engine() {
     assert_eq!(server.post("/generate", body).await.status, 200);
     let seen = server.backend.last().sampling;
     assert_eq!(seen.temperature, 1.0, "typical_p alone enables sampling");
-    let expected = LogitsProcessors {
+    let expected = SamplingParams {
+        seed: seen.seed,
         typical_p: 0.75,
-        penalties: Penalties {
-            repetition: 1.5,
-            frequency: -0.5,
-            presence: 0.0,
-        },
+        repetition_penalty: 1.5,
+        frequency_penalty: -0.5,
         watermark: Some(servers),
-        ..LogitsProcessors::default()
+        ..SamplingParams::default()
     };
-    assert_eq!(seen.logits_processors, expected);
+    assert_eq!(seen, expected);
     let greedy = json!({"inputs": "hi", "parameters": {"repetition_penalty": 1.5}});
     assert_eq!(server.post("/generate", greedy).await.status, 200);
     assert_eq!(server.backend.last().sampling.temperature, 0.0);

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-use penstock_request::types::{End, GrammarFormat, ReasoningMarkers, SubmitError};
+use penstock_request::grammar_spec::{GrammarFormat, ReasoningMarkers};
+use penstock_request::types::{End, SubmitError};
 use penstock_text::config::Format;
 use penstock_text::tool_parsers::{ReasoningFormat, ToolFormat};
 use serde_json::{Value, json};
@@ -158,7 +159,8 @@ async fn a_forced_call_has_a_grammar() {
             let reply = server.post(CHAT, body(fields)).await;
             let reason = format!("\"finish_reason\":\"{reason}\"");
             assert!(reply.text().contains(&reason), "{}", reply.text());
-            let grammar = server.backend.last().sampling.grammar.unwrap();
+            let spec = server.backend.last().grammar.unwrap();
+            let grammar = spec.constraint;
             assert_eq!(
                 (grammar.kind, grammar.field, grammar.complete),
                 (GrammarFormat::ToolCalls, "tools", true)
@@ -169,7 +171,7 @@ async fn a_forced_call_has_a_grammar() {
                 wanted["calls"][0]["schema"],
                 tool()["function"]["parameters"]
             );
-            assert!(!grammar.end_token_ids.is_empty());
+            assert!(!spec.end_token_ids.is_empty());
         }
     }
 }
@@ -207,7 +209,7 @@ async fn the_grammar_applies_after_the_reasoning() {
             begun.map(|_| "Hm."),
             "{message}"
         );
-        let grammar = server.backend.last().sampling.grammar.unwrap();
+        let grammar = server.backend.last().grammar.unwrap();
         let wanted = begun.map(|begun| ReasoningMarkers {
             marks,
             started: begun,
@@ -230,7 +232,7 @@ async fn forced_call_may_begin_with_a_special_token() {
         .json();
     let message = &answer["choices"][0]["message"];
     assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{}");
-    let grammar = server.backend.last().sampling.grammar.unwrap();
+    let grammar = server.backend.last().grammar.unwrap().constraint;
     assert!(
         grammar.text.contains("\"mark\":\"[TOOL_CALLS]\""),
         "{}",
@@ -253,7 +255,7 @@ async fn an_answer_may_be_a_call_or_a_structured_output() {
             message["content"].as_str().map_or(0, str::len),
             if calls == 0 { answer.len() } else { 0 }
         );
-        let grammar = server.backend.last().sampling.grammar.unwrap();
+        let grammar = server.backend.last().grammar.unwrap().constraint;
         assert_eq!(
             (grammar.kind, grammar.field),
             (GrammarFormat::ToolCalls, "response_format")
@@ -561,9 +563,9 @@ async fn allowed_tools_restricts_the_tools() {
         let answer = server.post(CHAT, body(fields)).await.json();
         assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
         assert!(!prompt(&server).contains("other"), "{}", prompt(&server));
-        let grammar = server.backend.last().sampling.grammar;
+        let grammar = server.backend.last().grammar;
         assert_eq!(grammar.is_some(), constrained);
-        assert!(grammar.is_none_or(|grammar| !grammar.text.contains("other")));
+        assert!(grammar.is_none_or(|grammar| !grammar.constraint.text.contains("other")));
     }
     let server = server();
     for (choice, part) in [

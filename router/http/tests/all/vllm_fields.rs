@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
+use penstock_request::grammar_spec::GrammarFormat;
+use penstock_request::sampling_params::WHOLE_VOCABULARY;
 use penstock_request::types::{Candidate, End, Logprobs, PromptToken, TokenEvent};
-use penstock_request::types::{GrammarFormat, WHOLE_VOCABULARY};
 use serde_json::{Value, json};
 
 use crate::scripted::{
@@ -122,7 +123,7 @@ async fn grammar_fields_of_other_servers() {
             server.backend.play(&["a"], End::StopToken);
             let reply = server.post(path, body).await;
             assert_eq!(reply.status, 200, "{}", reply.text());
-            let grammar = server.backend.last().sampling.grammar.unwrap();
+            let grammar = server.backend.last().grammar.unwrap().constraint;
             assert_eq!((grammar.field, grammar.kind), (name, kind));
             let same = match kind {
                 GrammarFormat::JsonSchema => {
@@ -386,9 +387,12 @@ async fn logprob_token_ids_reach_the_engine() {
         server.backend.act(ScriptedReply::Play(vec![event]));
         let reply = server.post(path, with(body, ids.clone())).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let options = server.backend.last().sampling.logprob_options;
-        assert_eq!(options.token_ids, [7, 66], "each once");
-        assert_eq!((options.top, options.prompt), (top, None));
+        let sampling = server.backend.last().sampling;
+        assert_eq!(sampling.logprob_token_ids, [7, 66], "each once");
+        assert_eq!(
+            (sampling.top_logprobs, sampling.prompt_logprobs),
+            (top, None)
+        );
         assert!(reply.text().contains("-9.5"), "{}", reply.text());
     }
     server.backend.play(&["a"], End::Length);
@@ -444,7 +448,7 @@ async fn prompt_logprobs_of_the_whole_vocabulary_are_bounded() {
     server.backend.act(ScriptedReply::Play(vec![event]));
     let answer = server.post(COMPLETIONS, sent("hi", 1)).await.json();
     assert_eq!(
-        server.backend.last().sampling.logprob_options.prompt,
+        server.backend.last().sampling.prompt_logprobs,
         Some(WHOLE_VOCABULARY)
     );
     let prompt_logprobs = answer["choices"][0]["prompt_logprobs"][1].as_object();

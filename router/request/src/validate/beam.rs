@@ -2,8 +2,8 @@
 
 use super::{FieldNames, Parameters};
 use crate::error::ApiError;
-use crate::logits_processors::Penalties;
 use crate::range::Range;
+use crate::sampling_params::{FLOATS, INTEGERS};
 use crate::types::BeamParameters;
 
 /// Maximum candidates per sequence that the workers return.
@@ -44,64 +44,47 @@ fn unmixable(name: &'static str) -> ApiError {
 
 /// Yields the fields that affect sampling, and whether each is set.
 fn sampling(parameters: &Parameters) -> impl Iterator<Item = (&'static str, bool)> {
-    let logits_processors = &parameters.logits_processors;
-    let Penalties {
-        repetition,
-        frequency,
-        presence,
-    } = logits_processors.penalties;
-    [
-        ("temperature", parameters.temperature != 0.0),
-        ("top_k", parameters.top_k != 0),
-        ("top_p", parameters.top_p != 1.0),
-        ("min_p", logits_processors.min_p != 0.0),
-        ("typical_p", logits_processors.typical_p != 1.0),
-        ("repetition_penalty", repetition != 1.0),
-        ("frequency_penalty", frequency != 0.0),
-        ("presence_penalty", presence != 0.0),
-        ("logit_bias", !logits_processors.logit_bias.is_empty()),
-        ("allowed_token_ids", logits_processors.allowed.is_some()),
-        (
-            "bad_words_ids",
-            !(logits_processors.banned.is_empty() && logits_processors.bad_words.is_empty()),
-        ),
+    let params = &parameters.sampling;
+    let floats = FLOATS.iter().map(|row| (row.name, row.is_set(params)));
+    let integers = INTEGERS.iter().map(|row| (row.name, row.is_set(params)));
+    let words = params.banned_token_ids.is_empty() && params.bad_words.is_empty();
+    let lists = [
+        ("logit_bias", !params.logit_bias.is_empty()),
+        ("allowed_token_ids", params.allowed_token_ids.is_some()),
+        ("bad_words_ids", !words),
         ("bad_words", !parameters.bad_words.is_empty()),
-        ("watermark", logits_processors.watermark.is_some()),
-    ]
-    .into_iter()
+        ("watermark", parameters.watermark),
+        ("logprob_token_ids", !params.logprob_token_ids.is_empty()),
+    ];
+    floats.chain(integers).chain(lists)
 }
 
 /// Yields the other fields that beam search does not support.
 fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'static str, bool)> {
-    let grammar = parameters.grammar.as_ref();
+    let constraint = parameters.constraint.as_ref();
     [
         ("stop", !parameters.stop.is_empty()),
         (names.min_new_tokens, parameters.min_new_tokens != 0),
         (
-            "logprob_token_ids",
-            !parameters.logprob_token_ids.is_empty(),
-        ),
-        (
-            grammar.map_or("grammar", |grammar| grammar.field),
-            grammar.is_some(),
+            constraint.map_or("grammar", |constraint| constraint.field),
+            constraint.is_some(),
         ),
     ]
     .into_iter()
 }
 
-/// Returns how many candidates per sequence the workers return, after checking the width against
-/// the model's end tokens and its vocabulary.
-pub(super) fn candidate_count(
+/// Checks the width against the model's end tokens and its vocabulary.
+pub(super) fn check_width(
     beam: &BeamParameters,
     end_tokens: usize,
     vocabulary: usize,
-) -> Result<u32, ApiError> {
+) -> Result<(), ApiError> {
     let most = MAX_BEAM_CANDIDATES
         .min(vocabulary)
         .saturating_sub(end_tokens);
     let width = beam.width;
     if (1..=most).contains(&(width as usize)) {
-        return Ok(beam.candidate_count(end_tokens) as u32);
+        return Ok(());
     }
     let rule = format!("`beam_width` must be > 0 and <= {most} for this model. Given: {width}");
     Err(ApiError::validation("beam_width", rule))

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 
-use super::logits_processors::{MAX_STOP_TOKEN_IDS, check_ids};
+use super::sampling::{MAX_STOP_TOKEN_IDS, check_ids};
 use super::{AtEos, FieldNames, Parameters};
 
 /// Maximum bytes of a stop string. Its automaton uses several times its length for the whole

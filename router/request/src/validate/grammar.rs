@@ -1,44 +1,37 @@
-//! Rules of requests with a grammar.
+//! Rules of requests with a constraint on the output.
 
 use crate::error::ApiError;
-use crate::types::GrammarFormat;
 
 use super::{AtEos, FieldNames, Parameters};
 
-/// Maximum bytes of a grammar that the workers compile. A waiting request holds its grammar in
-/// memory.
-pub const fn max_grammar_bytes(kind: GrammarFormat) -> usize {
-    match kind {
-        GrammarFormat::JsonSchema | GrammarFormat::Ebnf => 256 << 10,
-        GrammarFormat::Regex => 64 << 10,
-        GrammarFormat::ToolCalls => 1 << 20,
-    }
-}
-
 impl Parameters {
-    /// Checks that nothing conflicts with the grammar: only the grammar decides when the text is
+    /// Checks that nothing conflicts with the constraint: only its grammar decides when the text is
     /// complete, by allowing the model's end tokens.
-    pub(super) fn check_grammar(&self, names: FieldNames, offered: bool) -> Result<(), ApiError> {
-        let Some(grammar) = &self.grammar else {
+    pub(super) fn check_constraint(
+        &self,
+        names: FieldNames,
+        offered: bool,
+    ) -> Result<(), ApiError> {
+        let Some(constraint) = &self.constraint else {
             return Ok(());
         };
         let refused = |field: &'static str, rule: &str| {
-            let rule = format!("`{field}` cannot go with `{}`: {rule}", grammar.field);
+            let rule = format!("`{field}` cannot go with `{}`: {rule}", constraint.field);
             Err(ApiError::validation(field, rule))
         };
         if !offered {
-            let field = grammar.field;
+            let field = constraint.field;
             let rule =
                 format!("grammar is not supported: `{field}` is switched off on this server");
             return Err(ApiError::validation(field, rule));
         }
-        if grammar.text.is_empty() {
-            let rule = format!("`{}` cannot be empty", grammar.field);
-            return Err(ApiError::validation(grammar.field, rule));
+        if constraint.text.is_empty() {
+            let rule = format!("`{}` cannot be empty", constraint.field);
+            return Err(ApiError::validation(constraint.field, rule));
         }
-        let (given, most) = (grammar.text.len(), max_grammar_bytes(grammar.kind));
+        let (given, most) = (constraint.text.len(), constraint.kind.max_bytes());
         if given > most {
-            let field = grammar.field;
+            let field = constraint.field;
             let rule = format!("`{field}` must have at most {most} bytes. Given: {given}");
             return Err(ApiError::validation(field, rule));
         }
@@ -52,17 +45,8 @@ impl Parameters {
             let rule = "a text that is complete earlier could not continue";
             return refused(names.min_new_tokens, rule);
         }
-        let rule = "the grammar may need a forbidden token";
-        if self.logits_processors.allowed.is_some() {
-            return refused("allowed_token_ids", rule);
-        }
-        if !(self.logits_processors.banned.is_empty()
-            && self.logits_processors.bad_words.is_empty())
-        {
-            return refused("bad_words_ids", rule);
-        }
         if !self.bad_words.is_empty() {
-            return refused("bad_words", rule);
+            return refused("bad_words", "the grammar may need a forbidden token");
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! The parameters of a generation, independent of the dialect.
 
 use crate::error::ApiError;
-use crate::logits_processors::{LogitsProcessors, Watermark};
+use crate::grammar_spec::OutputConstraint;
 use crate::logprobs::LogprobRequest;
-use crate::types::{BeamParameters, GrammarSpec};
+use crate::sampling_params::SamplingParams;
+use crate::types::BeamParameters;
 
 use super::Choices;
 
@@ -14,12 +15,9 @@ pub struct Parameters {
     pub max_new_tokens: Option<u32>,
     /// Generated tokens before which no stop token and no stop string counts.
     pub min_new_tokens: u32,
-    /// 0 = greedy.
-    pub temperature: f32,
-    /// 0 = off.
-    pub top_k: u32,
-    /// 1 = off.
-    pub top_p: f32,
+    /// Sampling parameters. Validation adds the seed, the watermark and the logprobs, which depend
+    /// on the other fields.
+    pub sampling: SamplingParams,
     /// Seed of sampling; `None` = chosen for each request.
     pub seed: Option<u64>,
     /// Stop strings: the output ends at the first match.
@@ -30,20 +28,17 @@ pub struct Parameters {
     pub at_eos: AtEos,
     /// Further tokens that end the output.
     pub stop_token_ids: Vec<u32>,
-    /// Logits processors; `watermark` sets their watermark.
-    pub logits_processors: LogitsProcessors,
-    /// Texts that the output must not contain; once tokenized, they join `logits_processors`.
+    /// Texts that the output must not contain; once tokenized, they join the bad words of
+    /// `sampling`.
     pub bad_words: Vec<String>,
     /// Whether to embed the server's watermark.
     pub watermark: bool,
     /// Requested logprobs.
     pub logprob_request: LogprobRequest,
-    /// Tokens whose logprobs are returned at each generated token.
-    pub logprob_token_ids: Vec<u32>,
     /// Number of choices.
     pub choices: Choices,
-    /// Constraint on the output; validation sets its end tokens.
-    pub grammar: Option<Box<GrammarSpec>>,
+    /// Constraint on the output.
+    pub constraint: Option<OutputConstraint>,
     /// Beam search in place of sampling.
     pub beam: Option<BeamParameters>,
     /// Parts of the text that are normally omitted.
@@ -116,21 +111,17 @@ impl Default for Parameters {
         Self {
             max_new_tokens: None,
             min_new_tokens: 0,
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
+            sampling: SamplingParams::default(),
             seed: None,
             stop: Vec::new(),
             truncate: None,
             at_eos: AtEos::Stop,
             stop_token_ids: Vec::new(),
-            logits_processors: LogitsProcessors::default(),
             bad_words: Vec::new(),
             watermark: false,
             choices: Choices::default(),
-            grammar: None,
+            constraint: None,
             logprob_request: LogprobRequest::default(),
-            logprob_token_ids: Vec::new(),
             beam: None,
             output_text: OutputTextOptions::default(),
             cache_salt: None,
@@ -157,11 +148,5 @@ impl Truncation {
             TruncationSide::Left => drop(ids.drain(..ids.len().saturating_sub(keep))),
             TruncationSide::Right => ids.truncate(keep),
         }
-    }
-}
-
-impl Parameters {
-    pub(super) fn set_watermark(&mut self, servers: Watermark) {
-        self.logits_processors.watermark = self.watermark.then_some(servers);
     }
 }

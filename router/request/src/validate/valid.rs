@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 
 use crate::error::ApiError;
+use crate::grammar_spec::{ExpectedReasoning, GrammarSpec};
 use crate::logprobs::LogprobRequest;
-use crate::types::{EngineRequest, ReasoningMarkers, Sampling, Stopping};
+use crate::sampling_params::{SamplingParams, Watermark};
+use crate::types::{EngineRequest, Stopping};
 
 use super::limits::{new_tokens, room_for_prompt, too_long};
 use super::{FieldNames, OutputTextOptions, Parameters, TokenLimits};
-use super::{beam, logits_processors};
+use super::{beam, sampling};
 
 /// Validated parameters.
 #[derive(Clone, Debug)]
@@ -16,6 +18,19 @@ pub struct ValidParameters {
     pub(super) parameters: Parameters,
     pub(super) names: FieldNames,
     pub(super) limits: TokenLimits,
+    /// The server's watermark, if the output gets it.
+    pub(super) watermark: Option<Watermark>,
+}
+
+/// A prompt as the model gets it, and what follows from it for the output.
+#[derive(Clone, Debug, Default)]
+pub struct TokenizedPrompt {
+    /// Token ids, from `ValidParameters::fit_prompt`.
+    pub ids: Vec<u32>,
+    /// The tokens with which the model ends its output.
+    pub end_token_ids: Vec<u32>,
+    /// The reasoning that may precede the text.
+    pub reasoning: ExpectedReasoning,
 }
 
 /// A validated request, with its stop strings, which only the text layer uses.
@@ -45,7 +60,22 @@ impl ValidParameters {
         self.parameters.truncate.is_some()
     }
 
-    /// Whether `forbid` must tokenize texts before `with_ids`.
+    /// Returns the prompt's ids as the model gets them: truncated.
+    ///
+    /// # Errors
+    /// Ids outside the vocabulary.
+    pub fn fit_prompt(&self, mut ids: Vec<u32>) -> Result<Vec<u32>, ApiError> {
+        // Ids from the tokenizer are checked, too: it may have tokens without an embedding row.
+        let vocabulary = self.limits.vocabulary;
+        sampling::check_ids(self.names.prompt, &ids, usize::MAX, vocabulary)?;
+        if let Some(truncation) = self.parameters.truncate {
+            let room = room_for_prompt(&self.parameters, self.limits);
+            truncation.cut(&mut ids, room);
+        }
+        Ok(ids)
+    }
+
+    /// Whether `forbid` must tokenize texts before `into_request`.
     pub fn has_texts(&self) -> bool {
         !self.parameters.bad_words.is_empty()
     }
@@ -56,18 +86,9 @@ impl ValidParameters {
         tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
     ) -> Result<(), ApiError> {
         for text in std::mem::take(&mut self.parameters.bad_words) {
-            self.parameters
-                .logits_processors
-                .forbid_text(&text, &tokens)?;
+            self.parameters.sampling.forbid_text(&text, &tokens)?;
         }
         Ok(())
-    }
-
-    /// Allows reasoning before the text that the grammar constrains.
-    pub fn allow_reasoning_first(&mut self, reasoning: Option<ReasoningMarkers>) {
-        if let Some(grammar) = &mut self.parameters.grammar {
-            grammar.reasoning = reasoning;
-        }
     }
 
     /// Refuses a text that has at least `least` tokens however it is tokenized, if that is too long
@@ -89,67 +110,73 @@ impl ValidParameters {
         Err(too_long(names, self.limits, given))
     }
 
-    /// Combines the parameters with the prompt's ids, checking the rules that depend on its length.
-    /// `eos_ids` are the model's end tokens.
-    pub fn with_ids(self, mut ids: Vec<u32>, eos_ids: &[u32]) -> Result<ValidRequest, ApiError> {
+    /// Combines the parameters with the prompt, checking the rules that depend on it.
+    ///
+    /// # Errors
+    /// A prompt that is too long, or parameters that do not fit it or the model's end tokens.
+    pub fn into_request(self, prompt: TokenizedPrompt) -> Result<ValidRequest, ApiError> {
         let Self {
             parameters,
             names,
             limits,
+            watermark,
         } = self;
-        // Ids from the tokenizer are checked, too: it may have tokens without an embedding row.
-        logits_processors::check_ids(names.prompt, &ids, usize::MAX, limits.vocabulary)?;
-        if let Some(truncation) = parameters.truncate {
-            truncation.cut(&mut ids, room_for_prompt(&parameters, limits));
-        }
-        let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
-        let sizes = (ids.len(), parameters.choices.made());
-        let logprob_request = &parameters.logprob_request;
-        logprob_request.check_prompt(names.prompt, sizes, limits.vocabulary)?;
-        let stop_token_ids = parameters.stop_token_ids(eos_ids);
-        let early = parameters.min_new_tokens > 0;
-        let impossible = if early { &*stop_token_ids } else { &[] };
-        parameters.logits_processors.check_possible(impossible)?;
-        let mut logprob_options = parameters.logprob_request.logprob_options();
-        logprob_options.token_ids = each_once(&parameters.logprob_token_ids);
-        let mut beam = parameters.beam;
-        if let Some(beam) = &mut beam {
-            beam.top_logprobs = logprob_options.top;
-            let stops = stop_token_ids.len();
-            let candidates = beam::candidate_count(beam, stops, limits.vocabulary)?;
-            logprob_options.top = candidates.max(logprob_options.top);
-        }
-        let grammar = parameters.grammar.clone().map(|mut grammar| {
-            grammar.end_token_ids = eos_ids.to_vec();
-            grammar
-        });
+        let max_new_tokens = new_tokens(&parameters, names, limits, prompt.ids.len())?;
+        let stopping = Stopping {
+            max_new_tokens: max_new_tokens.max(1),
+            min_new_tokens: parameters.min_new_tokens,
+            stop_token_ids: parameters.stop_token_ids(&prompt.end_token_ids),
+        };
+        check_with_prompt(&parameters, (names, limits), (&prompt, &stopping))?;
+        let grammar = GrammarSpec::new(
+            parameters.constraint,
+            &parameters.sampling,
+            prompt.reasoning,
+            prompt.end_token_ids,
+        )?;
+        let logprob_request = parameters.logprob_request;
         let engine = EngineRequest {
-            prompt: ids,
-            sampling: Sampling {
-                temperature: parameters.temperature,
-                top_k: parameters.top_k,
-                top_p: parameters.top_p,
-                seed: parameters.seed(),
-                logits_processors: parameters.logits_processors,
-                grammar,
-                logprob_options,
+            prompt: prompt.ids,
+            sampling: SamplingParams {
+                seed: sampling::seed(parameters.seed),
+                watermark,
+                top_logprobs: logprob_request.tokens.unwrap_or(0),
+                prompt_logprobs: logprob_request.prompt_logprobs(),
+                logprob_token_ids: each_once(&parameters.sampling.logprob_token_ids),
+                ..parameters.sampling
             },
-            stopping: Stopping {
-                max_new_tokens: max_new_tokens.max(1),
-                min_new_tokens: parameters.min_new_tokens,
-                stop_token_ids,
-            },
+            grammar,
+            stopping,
             choices: parameters.choices.made(),
-            beam,
+            beam: parameters.beam,
             cache_salt: parameters.cache_salt.unwrap_or_default().into_boxed_str(),
         };
         Ok(ValidRequest {
             engine,
             stop: parameters.stop,
-            logprob_request: parameters.logprob_request,
+            logprob_request,
             output_text: parameters.output_text,
             prompt_only: max_new_tokens == 0,
         })
+    }
+}
+
+/// Checks the rules that depend on the prompt and the model's end tokens.
+fn check_with_prompt(
+    parameters: &Parameters,
+    (names, limits): (FieldNames, TokenLimits),
+    (prompt, stopping): (&TokenizedPrompt, &Stopping),
+) -> Result<(), ApiError> {
+    let sizes = (prompt.ids.len(), parameters.choices.made());
+    let logprob_request = parameters.logprob_request;
+    logprob_request.check_prompt(names.prompt, sizes, limits.vocabulary)?;
+    let ends = &*stopping.stop_token_ids;
+    let early = parameters.min_new_tokens > 0;
+    let impossible = if early { ends } else { &[] };
+    parameters.sampling.check_possible(impossible)?;
+    match &parameters.beam {
+        Some(beam) => beam::check_width(beam, ends.len(), limits.vocabulary),
+        None => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 //! and clients that record when their tokens arrive.
 
 use crate::random::Random;
-use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
@@ -393,10 +393,10 @@ impl Server {
 
 fn config() -> SchedulerConfig {
     SchedulerConfig {
+        block_tokens: 16,
         groups: vec![KvGroup {
-            block_tokens: 16,
             blocks: 50_000,
-            window: 0,
+            kind: GroupKind::Full,
         }],
         max_slots: SLOTS,
         max_step_tokens: STEP,

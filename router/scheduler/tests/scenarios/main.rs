@@ -75,8 +75,11 @@ scenarios! {
     shared_prompt_in_flight
     sliding_window
     steered
+    state_checkpoints
     stop_token
+    two_groups
     waiting_for_outcomes
+    window_shortens_hit
     worker_lost
     youngest_held_is_evicted
 }

@@ -1,8 +1,8 @@
 //! The events of scenario files, and plans and emissions as text.
 
-use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
-use penstock_scheduler::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
-use penstock_scheduler::plan::{Emission, StepOutcome, StepPlan};
+use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::ids::{GroupId, Micros, RequestId, SequenceId, Slot, TokenId};
+use penstock_scheduler::plan::{Emission, StepOutcome, StepPlan, Table};
 use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FirstComeFirstServed, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
@@ -175,11 +175,8 @@ impl Script {
 fn config(words: &Words<'_>) -> SchedulerConfig {
     let number = |name, default| words.number(name, default) as u32;
     SchedulerConfig {
-        groups: vec![KvGroup {
-            block_tokens: number("block", 4),
-            blocks: number("blocks", 16),
-            window: number("window", 0),
-        }],
+        block_tokens: number("block", 4),
+        groups: groups(words),
         max_slots: number("slots", 4),
         max_step_tokens: number("step", 64),
         step_sizes: words.list("sizes"),
@@ -197,6 +194,37 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         latency_target: words.number("latency", 1_000_000),
         aging: words.number("aging", 1_000_000),
         decode_reads: DecodeReads::default(),
+    }
+}
+
+/// Parses `groups=16,full+8,window:4+2,state`; without it, the one group of `blocks` and `window`.
+fn groups(words: &Words<'_>) -> Vec<KvGroup> {
+    let kind = |name: &str| match name.split_once(':') {
+        Some(("window", tokens)) => GroupKind::Sliding {
+            window: tokens.parse().unwrap(),
+        },
+        _ if name == "full" => GroupKind::Full,
+        _ if name == "state" => GroupKind::State,
+        _ => panic!("unknown kind of group {name}"),
+    };
+    let group = |text: &str| {
+        let (blocks, name) = text.split_once(',').unwrap();
+        KvGroup {
+            blocks: blocks.parse().unwrap(),
+            kind: kind(name),
+        }
+    };
+    match (words.values.get("groups"), words.number("window", 0)) {
+        (Some(list), _) => list.split('+').map(group).collect(),
+        (None, window) => vec![KvGroup {
+            blocks: words.number("blocks", 16) as u32,
+            kind: match window {
+                0 => GroupKind::Full,
+                window => GroupKind::Sliding {
+                    window: window as u32,
+                },
+            },
+        }],
     }
 }
 
@@ -249,20 +277,21 @@ fn describe(plan: &StepPlan) -> Vec<String> {
     }
     for new in &plan.new {
         let (id, slot, tokens) = (name(new.sequence), new.slot, new.token_ids.len());
-        let (computed, blocks) = (new.computed, list(&new.tables[0].blocks));
+        let (computed, blocks) = (new.computed, tables(&new.tables));
         lines.push(format!(
             "new {id} slot {slot}: {tokens} tokens, {computed} computed, blocks {blocks}"
         ));
     }
     for fork in &plan.forks {
-        let (id, blocks) = (name(fork.sequence), list(&fork.tables[0].blocks));
+        let (id, blocks) = (name(fork.sequence), tables(&fork.tables));
         lines.push(format!(
             "fork {id} slot {}>{}, blocks {blocks}",
             fork.source, fork.destination
         ));
     }
     for copy in &plan.copies {
-        lines.push(format!("copy {}>{}", copy.source, copy.destination));
+        let group = in_group(copy.group);
+        lines.push(format!("copy {}>{}{group}", copy.source, copy.destination));
     }
     for steered in &plan.steered {
         lines.push(format!(
@@ -272,9 +301,10 @@ fn describe(plan: &StepPlan) -> Vec<String> {
     }
     for growth in &plan.growth {
         lines.push(format!(
-            "growth {} with blocks {}",
+            "growth {} with blocks {}{}",
             list(&growth.counts),
-            list(&growth.blocks)
+            list(&growth.blocks),
+            in_group(growth.group)
         ));
     }
     let runs: Vec<_> = plan
@@ -300,6 +330,19 @@ fn name(id: SequenceId) -> String {
     match id.index {
         0 => id.request.to_string(),
         index => format!("{}.{index}", id.request),
+    }
+}
+
+/// Returns the blocks of all groups, separated by bars.
+fn tables(tables: &[Table]) -> String {
+    let tables = tables.iter().map(|table| list(&table.blocks));
+    tables.collect::<Vec<_>>().join(" | ")
+}
+
+fn in_group(group: GroupId) -> String {
+    match group.0 {
+        0 => String::new(),
+        group => format!(" of group {group}"),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use crate::random::{Random, hash};
 use crate::worker::{VOCABULARY, Worker, World, extend_history, next_token, root};
-use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Epoch, Micros, RequestId, SequenceId, TokenId};
-use penstock_scheduler::plan::{Emission, Finish, StepOutcome, StepPlan};
+use penstock_scheduler::plan::{BlockCopy, Emission, Finish, StepOutcome, StepPlan};
 use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FirstComeFirstServed, Policy, Scheduler, SequenceFacts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,6 +47,10 @@ pub(crate) struct Summary {
     pub(crate) unprepared: u64,
     /// Tokens that the caller chose.
     pub(crate) steered: u64,
+    /// Copies of states: checkpoints, restored ones and forks.
+    pub(crate) state_copies: u64,
+    /// Tokens found in the prefix cache where a window or a state could shorten the hit.
+    pub(crate) group_hits: u64,
     /// Sequences that ended by an emission.
     pub(crate) finished: u64,
 }
@@ -144,6 +148,9 @@ impl Episode {
         assert!(!reserved || end.preemptions == 0, "preempted: {end:?}");
         self.summary.preemptions = end.preemptions;
         self.summary.hits = end.prefix_hit_tokens;
+        if self.config.groups.len() > 1 {
+            self.summary.group_hits = end.prefix_hit_tokens;
+        }
         self.summary
     }
 
@@ -392,6 +399,10 @@ impl Episode {
         self.summary.plans = hash(&[self.summary.plans, hash(&words)]);
         self.summary.steps += 1;
         self.summary.forks += plan.forks.len() as u64;
+        let kind = |copy: &BlockCopy| self.config.groups[copy.group.0 as usize].kind;
+        let states = plan.copies.iter().map(kind);
+        let states = states.filter(|&kind| kind == GroupKind::State);
+        self.summary.state_copies += states.count() as u64;
     }
 
     fn deliver(&mut self) -> bool {
@@ -475,7 +486,7 @@ impl Episode {
                 group.blocks = (group.blocks + 3)
                     .saturating_sub(self.random.within(0, 6))
                     .max(1);
-                group.block_tokens = self.random.within(1, 5);
+                config.block_tokens = self.random.within(1, 5);
             }
             let lost = self
                 .scheduler
@@ -521,31 +532,19 @@ impl Episode {
     }
 }
 
-/// Returns the tokens of the longest sequence that fits the pool.
+/// Returns the tokens of the longest sequence that the pools admit.
 fn longest(config: &SchedulerConfig) -> u32 {
-    let rooms = config
-        .groups
-        .iter()
-        .map(|group| group.blocks * group.block_tokens + 1);
-    rooms.min().unwrap_or(0).min(config.max_sequence_tokens)
+    let lengths = (1..=config.max_sequence_tokens).rev();
+    let mut admitted = lengths.filter(|&tokens| config.admits(tokens.into()).is_ok());
+    admitted.next().unwrap_or(1)
 }
 
 fn random_config(random: &mut Random) -> SchedulerConfig {
     let max_tokens_per_run = random.pick(&[1, 1, 2, 3, 4]);
-    let mut group = || KvGroup {
-        block_tokens: random.within(1, 5),
-        blocks: random.pick(&[2, 9, 17, 17, 40]),
-        window: random.pick(&[0, 0, 1, 4, 9]),
-    };
-    let mut groups = vec![group()];
-    if random.chance(25) {
-        groups.push(KvGroup {
-            block_tokens: random.within(1, 5),
-            blocks: 30,
-            window: random.pick(&[0, 0, 6]),
-        });
-    }
+    let block_tokens = random.within(1, 5);
+    let groups = random_groups(random);
     SchedulerConfig {
+        block_tokens,
         groups,
         max_slots: random.pick(&[1, 3, 8, 16]),
         max_step_tokens: max_tokens_per_run + random.pick(&[0, 1, 5, 20, 60]),
@@ -568,5 +567,29 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
         latency_target: random.pick(&[0, 900, 1_500, 1_000_000]),
         aging: random.pick(&[0, 5, 50, 1_000]),
         decode_reads: DecodeReads::default(),
+    }
+}
+
+/// Returns one group, or two or three of different kinds.
+fn random_groups(random: &mut Random) -> Vec<KvGroup> {
+    let kind = |window| match window {
+        0 => GroupKind::Full,
+        window => GroupKind::Sliding { window },
+    };
+    let group = |blocks, kind| KvGroup { blocks, kind };
+    let blocks = random.pick(&[2, 9, 17, 17, 40]);
+    let first = group(blocks, kind(random.pick(&[0, 0, 1, 4, 9])));
+    if random.chance(60) {
+        return vec![first];
+    }
+    let blocks = random.pick(&[4, 12, 30]);
+    let second = group(blocks, kind(random.pick(&[0, 1, 4, 6])));
+    let states = group(random.pick(&[1, 2, 5, 16]), GroupKind::State);
+    match random.within(0, 5) {
+        0 | 1 => vec![first, second],
+        2 => vec![first, states],
+        3 => vec![states, second],
+        4 => vec![second, states, first],
+        _ => vec![first, second, states],
     }
 }

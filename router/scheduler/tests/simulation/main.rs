@@ -33,6 +33,8 @@ fn part(part: u64) {
         total.forks += summary.forks;
         total.unprepared += summary.unprepared;
         total.steered += summary.steered;
+        total.state_copies += summary.state_copies;
+        total.group_hits += summary.group_hits;
         total.finished += summary.finished;
     }
     // The episodes must have exercised what they are meant to test.
@@ -42,6 +44,10 @@ fn part(part: u64) {
     );
     assert!(
         total.forks > 100 && total.steered > 1_000 && total.unprepared > 1_000,
+        "{total:?}"
+    );
+    assert!(
+        total.state_copies > 1_000 && total.group_hits > 3_000,
         "{total:?}"
     );
     assert!(total.finished > 5_000, "{total:?}");

@@ -2,10 +2,11 @@
 //! that it was computed for. So it detects reads of blocks that are wrong or not yet computed.
 
 use crate::random::{Random, hash};
-use penstock_scheduler::config::SchedulerConfig;
+use penstock_scheduler::config::{GroupKind, KvGroup, SchedulerConfig};
 use penstock_scheduler::ids::{SequenceId, Slot, TokenId};
 use penstock_scheduler::plan::{NewSequence, Run, StepOutcome, StepPlan, Table};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A small vocabulary, so that answers and prompts often share prefixes.
 pub(crate) const VOCABULARY: u32 = 5;
@@ -74,8 +75,12 @@ impl State {
 
 impl Worker {
     pub(crate) fn new(config: &SchedulerConfig) -> Self {
-        let group = |g: &penstock_scheduler::config::KvGroup| {
-            vec![vec![0; g.block_tokens as usize]; g.blocks as usize]
+        let group = |group: &KvGroup| {
+            let positions = match group.kind {
+                GroupKind::Full | GroupKind::Sliding { .. } => config.block_tokens as usize,
+                GroupKind::State => 1,
+            };
+            vec![vec![0; positions]; group.blocks as usize]
         };
         Self {
             config: config.clone(),
@@ -229,17 +234,18 @@ impl Worker {
         let Some(state) = &self.slots[run.slot.0 as usize] else {
             panic!("slot {} runs but is empty", run.slot)
         };
-        for (group, geometry) in self.config.groups.iter().enumerate() {
-            // The first token that runs is at `computed` and is within its own window.
-            let reached = match geometry.window {
-                0 => state.computed,
-                window => window as usize - 1,
+        for (group, KvGroup { kind, .. }) in self.config.groups.iter().enumerate() {
+            // The first token that runs is at `computed` and is within its own window. A state is of
+            // the last computed token.
+            let reached = match kind {
+                GroupKind::Full => state.computed,
+                GroupKind::Sliding { window } => *window as usize - 1,
+                GroupKind::State => 1,
             };
             let read = state.computed.saturating_sub(reached)..state.computed;
             for position in if state.failed { 0..0 } else { read } {
-                let size = geometry.block_tokens as usize;
-                let block = state.tables[group][position / size];
-                let found = self.kv[group][block as usize][position % size];
+                let (block, at) = self.place(state, group, position);
+                let found = self.kv[group][block as usize][at];
                 assert_eq!(
                     found,
                     state.histories[position + 1],
@@ -286,9 +292,7 @@ impl Worker {
         } else if !reaches {
             state.computed += run.tokens as usize;
         }
-        for position in first..state.computed {
-            self.write(&state, position, written);
-        }
+        self.write(&state, first..state.computed, written);
         self.slots[run.slot.0 as usize] = Some(state);
         (yielded, cost)
     }
@@ -298,28 +302,43 @@ impl Worker {
         let tables = state.map_or(&[][..], |state| &state.tables[..]);
         let rooms = tables.iter().zip(&self.config.groups);
         rooms
-            .map(|(table, group)| table.len() * group.block_tokens as usize)
+            .filter(|(_, group)| group.kind != GroupKind::State)
+            .map(|(table, _)| table.len() * self.config.block_tokens as usize)
             .min()
-            .unwrap_or(0)
+            .unwrap_or(usize::MAX - 1)
+    }
+
+    /// Returns the block of a position, and the position within it.
+    fn place(&self, state: &State, group: usize, position: usize) -> (u32, usize) {
+        let size = self.config.block_tokens as usize;
+        match self.config.groups[group].kind {
+            GroupKind::Full | GroupKind::Sliding { .. } => {
+                (state.tables[group][position / size], position % size)
+            }
+            GroupKind::State => (state.tables[group][0], 0),
+        }
     }
 
     fn write(
         &mut self,
         state: &State,
-        position: usize,
+        positions: Range<usize>,
         written: &mut BTreeSet<(usize, u32, usize)>,
     ) {
-        for (group, geometry) in self.config.groups.iter().enumerate() {
-            let size = geometry.block_tokens as usize;
-            let block = state.tables[group][position / size];
-            let fresh = written.insert((group, block, position % size));
-            assert!(fresh, "two runs write block {block} of group {group}");
-            let value = if state.failed {
-                GARBAGE
-            } else {
-                state.histories[position + 1]
-            };
-            self.kv[group][block as usize][position % size] = value;
+        for (group, KvGroup { kind, .. }) in self.config.groups.iter().enumerate() {
+            for position in positions.clone() {
+                let (block, at) = self.place(state, group, position);
+                // A run overwrites its own state with every token.
+                let again = *kind == GroupKind::State && position > positions.start;
+                let fresh = written.insert((group, block, at)) || again;
+                assert!(fresh, "two runs write block {block} of group {group}");
+                let value = if state.failed {
+                    GARBAGE
+                } else {
+                    state.histories[position + 1]
+                };
+                self.kv[group][block as usize][at] = value;
+            }
         }
     }
 }

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 use penstock_request::backend::{Sources, TokenSource};
 use penstock_request::error::{ApiError, ErrorKind};
-use penstock_request::types::{End, PromptToken, Sampling, Token, TokenEvent};
+use penstock_request::sampling_params::SamplingParams;
+use penstock_request::types::{End, PromptToken, Token, TokenEvent};
 use penstock_request::validate::OutputTextOptions;
 
 use super::TextRequest;
@@ -74,7 +75,7 @@ pub(super) struct PendingGeneration {
     parser_options: OutputParserOptions,
     output_text: OutputTextOptions,
     facts: GenerationFacts,
-    sampling: Sampling,
+    sampling: SamplingParams,
     prompt: PromptOutput,
     max_new_tokens: u32,
 }

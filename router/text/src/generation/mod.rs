@@ -11,9 +11,10 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use penstock_request::backend::Backend;
 use penstock_request::error::{ApiError, ErrorKind};
+use penstock_request::grammar_spec::ExpectedReasoning;
 use penstock_request::types::SubmitError;
 use penstock_request::validate::{
-    FieldNames, TokenLimits, ValidParameters, ValidRequest, too_long,
+    FieldNames, TokenLimits, TokenizedPrompt, ValidParameters, ValidRequest, too_long,
 };
 use penstock_request::{EngineState, Limits};
 
@@ -131,8 +132,8 @@ impl Generator {
     async fn begin(&self, (mut timer, request): Prepared) -> Result<Vec<Generation>, ApiError> {
         let pending = PendingGeneration::new(&self.inner.text, &request);
         let engine = request.valid.engine;
-        let grammar = engine.sampling.grammar.as_ref();
-        let grammar = grammar.map(|grammar| grammar.field);
+        let grammar = engine.grammar.as_ref();
+        let grammar = grammar.map(|grammar| grammar.constraint.field);
         let sources = self.backend.submit(engine).await;
         let sources = sources.map_err(|error| {
             let error = grammar_error(error, grammar);
@@ -210,7 +211,12 @@ impl Generator {
             // Token-id prompts are detokenized only for echo, and need a tokenizer thread only for
             // texts.
             Prompt::Ids(ids) if !parameters.echo() && !parameters.has_texts() => {
-                return parameters.with_ids(ids, &text.eos_ids).map(Into::into);
+                let prompt = TokenizedPrompt {
+                    ids: parameters.fit_prompt(ids)?,
+                    end_token_ids: text.eos_ids.clone(),
+                    reasoning: ExpectedReasoning::Unknown,
+                };
+                return parameters.into_request(prompt).map(Into::into);
             }
             prompt => prompt,
         };
@@ -227,7 +233,7 @@ impl Generator {
         let work = move || {
             // Held until the job ends, even if the client disconnects.
             let _charge = charge;
-            to_ids(&text, prompt, parameters)
+            to_request(&text, prompt, parameters)
         };
         self.inner.pool.run(size, work).await
     }
@@ -247,27 +253,47 @@ fn check_bound(
     }
 }
 
-/// Converts a prompt to token ids. Runs on the tokenizer pool.
-fn to_ids(
+/// Tokenizes a prompt and combines it with its parameters. Runs on the tokenizer pool.
+fn to_request(
     model: &ModelText,
     mut prompt: Prompt,
     mut parameters: ValidParameters,
 ) -> Result<TextRequest, ApiError> {
     parameters.forbid(|text| tokenize::encode(&model.tokenizer, text, SpecialTokens::AsIs))?;
-    let mut parser_options = OutputParserOptions::default();
     let echo = parameters.echo();
     let echoed = match &mut prompt {
         Prompt::Chat(chat) => chat.echo_prefix.take(),
         Prompt::Text(text, _) if echo && !parameters.truncates() => Some(text.clone()),
         _ => None,
     };
+    let (prompt, parser_options) = tokenized(model, prompt, &parameters)?;
+    let ids = parameters.fit_prompt(prompt.ids)?;
+    // A truncated prompt is echoed as the model gets it.
+    let echoed = match echoed {
+        None if echo => decode_ids(model, &ids),
+        echoed => echoed.unwrap_or_default(),
+    };
+    Ok(TextRequest {
+        valid: parameters.into_request(TokenizedPrompt { ids, ..prompt })?,
+        parser_options,
+        echoed,
+    })
+}
+
+/// Returns a prompt before truncation, and how to parse the output.
+fn tokenized(
+    model: &ModelText,
+    prompt: Prompt,
+    parameters: &ValidParameters,
+) -> Result<(TokenizedPrompt, OutputParserOptions), ApiError> {
+    let mut parser_options = OutputParserOptions::default();
+    let mut end_token_ids = model.eos_ids.clone();
     let ids = match prompt {
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
             let (text, read) = prompt_text(model, chat)?;
             parameters.check_length(model.least_tokens(&text))?;
             parser_options = read;
-            parameters.allow_reasoning_first(parser_options.expected_reasoning());
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
         }
         Prompt::Infill {
@@ -276,23 +302,17 @@ fn to_ids(
             special,
         } => {
             let infill = model.infill.as_ref().ok_or_else(no_infill)?;
-            let ids = infill.prompt(&model.tokenizer, (&prefix, &suffix), special)?;
-            let ends = [&model.eos_ids[..], infill.ends()].concat();
-            return parameters.with_ids(ids, &ends).map(Into::into);
+            end_token_ids.extend(infill.ends());
+            infill.prompt(&model.tokenizer, (&prefix, &suffix), special)?
         }
         Prompt::Ids(ids) => ids,
     };
-    let valid = parameters.with_ids(ids, &model.eos_ids)?;
-    // A truncated prompt is echoed as the model gets it.
-    let echoed = match echoed {
-        None if echo => decode_ids(model, &valid.engine.prompt),
-        echoed => echoed.unwrap_or_default(),
+    let prompt = TokenizedPrompt {
+        ids,
+        end_token_ids,
+        reasoning: parser_options.expected_reasoning(),
     };
-    Ok(TextRequest {
-        valid,
-        parser_options,
-        echoed,
-    })
+    Ok((prompt, parser_options))
 }
 
 impl From<ValidRequest> for TextRequest {

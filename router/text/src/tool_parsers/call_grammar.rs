@@ -1,6 +1,6 @@
 //! Grammars for tool calls: the workers' description of how each format writes them.
 
-use penstock_request::types::{GrammarFormat, GrammarSpec};
+use penstock_request::grammar_spec::OutputConstraint;
 use serde_json::{Value, json};
 
 use super::{Tool, ToolChoiceMode, ToolFormat, ToolSet, hermes, llama, mistral, pythonic};
@@ -59,17 +59,16 @@ impl ToolFormat {
 
     /// Returns the grammar text for an output that is either calls or `document`. Returns `None` if
     /// the format cannot distinguish the two.
-    pub fn call_grammar_or(self, tool_set: &ToolSet, document: &GrammarSpec) -> Option<String> {
-        let kind = match document.kind {
-            GrammarFormat::JsonSchema => "json_schema",
-            GrammarFormat::Regex => "regex",
-            GrammarFormat::Ebnf => "grammar",
-            GrammarFormat::ToolCalls => return None,
-        };
+    pub fn call_grammar_or(
+        self,
+        tool_set: &ToolSet,
+        document: &OutputConstraint,
+    ) -> Option<String> {
+        let kind = document.kind.document_name()?;
         if self == Self::Llama3Json {
             return None;
         }
-        let GrammarSpec { text, complete, .. } = document;
+        let OutputConstraint { text, complete, .. } = document;
         let document = json!({"kind": kind, "text": text, "complete": complete});
         let members = format!("\"document\":{document},{}", self.mark_member());
         Some(self.calls_json(

@@ -1,6 +1,6 @@
 //! The incremental parser of a model's output.
 
-use penstock_request::types::ReasoningMarkers;
+use penstock_request::grammar_spec::{ExpectedReasoning, ReasoningMarkers};
 
 use super::json_call::KeyOrder;
 use super::reasoning::ReasoningSplitter;
@@ -83,12 +83,15 @@ impl OutputParserOptions {
     }
 
     /// Returns the reasoning that may precede the constrained part of the output.
-    pub fn expected_reasoning(&self) -> Option<ReasoningMarkers> {
-        let format = self.reasoning.filter(|_| self.may_think)?;
-        Some(ReasoningMarkers {
-            marks: *format.marks(),
-            started: self.in_reasoning,
-        })
+    pub fn expected_reasoning(&self) -> ExpectedReasoning {
+        match self.reasoning {
+            None => ExpectedReasoning::Unknown,
+            Some(_) if !self.may_think => ExpectedReasoning::Closed,
+            Some(format) => ExpectedReasoning::Between(ReasoningMarkers {
+                marks: *format.marks(),
+                started: self.in_reasoning,
+            }),
+        }
     }
 
     /// Returns a parser at the start of an output.

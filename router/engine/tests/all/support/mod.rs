@@ -21,7 +21,8 @@ use penstock_engine::{
 };
 use penstock_mock_shard::{Check, Eos, Fault, Geometry, MockConfig, MockShard, View};
 use penstock_request::EngineState;
-use penstock_request::types::{End, EngineRequest, Sampling, Stopping};
+use penstock_request::sampling_params::SamplingParams;
+use penstock_request::types::{End, EngineRequest, Stopping};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 /// Timeout of every wait in the tests.
@@ -186,11 +187,12 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
     EngineRequest {
         cache_salt: Box::default(),
         prompt,
-        sampling: Sampling {
+        sampling: SamplingParams {
             temperature: 0.0,
             seed: 7,
-            ..Sampling::default()
+            ..SamplingParams::default()
         },
+        grammar: None,
         stopping: Stopping {
             max_new_tokens,
             min_new_tokens: 0,

@@ -13,8 +13,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use penstock_request::error::ApiError;
-use penstock_request::types::GrammarSpec;
-use penstock_request::validate::FieldNames;
+use penstock_request::grammar_spec::OutputConstraint;
+use penstock_request::validate::{FieldNames, Parameters};
 use penstock_text::chat::Chat;
 use penstock_text::chat::{REASONING_EFFORT, TemplateVariable};
 use penstock_text::generation::Generator;
@@ -64,21 +64,23 @@ pub(crate) async fn responses(
     let logprob_request = body.logprob_request()?;
     let Common {
         model,
-        mut parameters,
+        parameters,
         delivery,
     } = body.common(token_limit.tokens)?;
-    parameters.logprob_request = logprob_request;
     check_model(&app, model.as_deref())?;
     let echo = RequestEcho::new(&body, &parameters, charge.clone());
     // Held until the prompt is tokenized.
     let earlier = PreviousConversation::load(&app, body.previous_response_id.as_deref())?;
     let pending_store = PendingStore::new(&app.responses, &body, &earlier)?;
-    let grammar = parameters.grammar.take();
-    let (chat, grammar) = conversation(&app.generator, earlier.items()?, body, grammar)?;
-    parameters.grammar = grammar;
+    let constraint = parameters.constraint;
+    let (chat, constraint) = conversation(&app.generator, earlier.items()?, body, constraint)?;
     let input = GenerateInput {
         prompt: Prompt::Chat(chat),
-        parameters,
+        parameters: Parameters {
+            logprob_request,
+            constraint,
+            ..parameters
+        },
         names: FieldNames::RESPONSES.with_bound(token_limit.name),
         charge,
     };
@@ -129,8 +131,8 @@ fn conversation(
     generator: &Generator,
     earlier: Vec<Item>,
     body: ResponsesRequest,
-    grammar: Option<Box<GrammarSpec>>,
-) -> Result<(Chat, Option<Box<GrammarSpec>>), ApiError> {
+    grammar: Option<OutputConstraint>,
+) -> Result<(Chat, Option<OutputConstraint>), ApiError> {
     let tools = body.tools.unwrap_or_default();
     let tool_set = tool_set(
         tools.into_iter().map(Tool::from).collect(),

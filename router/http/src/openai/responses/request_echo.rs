@@ -101,7 +101,7 @@ fn members(body: &ResponsesRequest, parameters: &Parameters) -> String {
         ),
         ("service_tier", json("default")),
         ("background", json(&false)),
-        ("temperature", json(&parameters.temperature)),
+        ("temperature", json(&parameters.sampling.temperature)),
         (
             "text",
             format!(
@@ -112,7 +112,7 @@ fn members(body: &ResponsesRequest, parameters: &Parameters) -> String {
         ("tool_choice", choice.to_owned()),
         ("tools", tools(body.tools.as_deref().unwrap_or_default())),
         ("top_logprobs", json(&body.top_logprobs.unwrap_or(0))),
-        ("top_p", json(&parameters.top_p)),
+        ("top_p", json(&parameters.sampling.top_p)),
         ("truncation", json("disabled")),
     ];
     let members = members.map(|(name, json)| format!(",\"{name}\":{json}"));

@@ -1,8 +1,7 @@
 //! Fields that all OpenAI requests share, and their conversion to parameters.
 
 use penstock_request::error::ApiError;
-use penstock_request::range::Range;
-use penstock_request::types::WHOLE_VOCABULARY;
+use penstock_request::sampling_params::WHOLE_VOCABULARY;
 use penstock_request::validate::{AtEos, Keep, Parameters, Truncation, TruncationSide};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -256,9 +255,7 @@ macro_rules! request {
                     parameters: penstock_request::validate::Parameters {
                         max_new_tokens: max_tokens,
                         min_new_tokens: self.min_tokens.unwrap_or(0),
-                        temperature: self.temperature.unwrap_or(usual),
-                        top_k: super::common::top_k(self.top_k)?,
-                        top_p: self.top_p.unwrap_or(1.0),
+                        sampling: self.sampling(usual)?,
                         seed: self.seed.map(i64::cast_unsigned),
                         stop: std::mem::take(&mut self.stop),
                         at_eos: super::common::at_eos(self.ignore_eos),
@@ -266,16 +263,14 @@ macro_rules! request {
                             n: self.n.unwrap_or(1),
                             best_of: None,
                         },
-                        logprob_token_ids: self.logprob_token_ids.clone().unwrap_or_default(),
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
-                        logits_processors: self.logits_processors(),
                         bad_words: std::mem::take(&mut self.bad_words),
                         watermark: self.watermark.unwrap_or(false),
                         truncate: super::common::truncation(
                             self.truncate_prompt_tokens,
                             self.truncation_side,
                         )?,
-                        grammar: self.take_grammar()?,
+                        constraint: self.take_constraint()?,
                         output_text: penstock_request::validate::OutputTextOptions {
                             stop_string: self.include_stop_str_in_output == Some(true),
                             special_tokens: self.skip_special_tokens == Some(false),
@@ -294,9 +289,9 @@ macro_rules! request {
                 named.is_some_and(|ids| !ids.is_empty())
             }
 
-            fn take_grammar(
+            fn take_constraint(
                 &mut self,
-            ) -> Result<Option<Box<penstock_request::types::GrammarSpec>>, penstock_request::error::ApiError> {
+            ) -> Result<Option<penstock_request::grammar_spec::OutputConstraint>, penstock_request::error::ApiError> {
                 crate::structured_output::StructuredOutputFields {
                     response_format: self.response_format.take(),
                     guided_json: self.guided_json.take(),
@@ -322,23 +317,31 @@ macro_rules! request {
                 fields.beam(self.n.unwrap_or(1))
             }
 
-            fn logits_processors(&mut self) -> penstock_request::logits_processors::LogitsProcessors {
-                let mut logits_processors = penstock_request::logits_processors::LogitsProcessors {
-                    min_p: self.min_p.unwrap_or(0.0),
-                    typical_p: self.typical_p.unwrap_or(1.0),
-                    penalties: penstock_request::logits_processors::Penalties {
-                        repetition: self.repetition_penalty.unwrap_or(1.0),
-                        frequency: self.frequency_penalty.unwrap_or(0.0),
-                        presence: self.presence_penalty.unwrap_or(0.0),
-                    },
+            /// Takes the sampling parameters; `temperature` is the default of that.
+            fn sampling(
+                &mut self,
+                temperature: f32,
+            ) -> Result<penstock_request::sampling_params::SamplingParams, penstock_request::error::ApiError> {
+                use penstock_request::sampling_params as table;
+                let mut params = table::SamplingParams {
+                    temperature,
                     logit_bias: std::mem::take(&mut self.logit_bias),
-                    allowed: self.allowed_token_ids.take(),
+                    allowed_token_ids: self.allowed_token_ids.take(),
+                    logprob_token_ids: self.logprob_token_ids.clone().unwrap_or_default(),
                     ..Default::default()
                 };
                 for word in std::mem::take(&mut self.bad_words_ids) {
-                    logits_processors.forbid(word);
+                    params.forbid(word);
                 }
-                logits_processors
+                table::TEMPERATURE.assign(&mut params, self.temperature)?;
+                table::TOP_K.assign(&mut params, self.top_k.map(i64::from))?;
+                table::TOP_P.assign(&mut params, self.top_p)?;
+                table::MIN_P.assign(&mut params, self.min_p)?;
+                table::TYPICAL_P.assign(&mut params, self.typical_p)?;
+                table::REPETITION_PENALTY.assign(&mut params, self.repetition_penalty)?;
+                table::FREQUENCY_PENALTY.assign(&mut params, self.frequency_penalty)?;
+                table::PRESENCE_PENALTY.assign(&mut params, self.presence_penalty)?;
+                Ok(params)
             }
         }
     };
@@ -351,18 +354,6 @@ pub(crate) const NEUTRAL: Neutrals<3> = [
     ("priority", Neutral::Json("0")),
     ("vllm_xargs", Neutral::Json("{}")),
 ];
-
-/// -1 and 0 turn it off.
-pub(crate) const TOP_K: Range<i32> = Range::new(-1, i32::MAX);
-
-pub(super) fn top_k(value: Option<i32>) -> Result<u32, ApiError> {
-    let k = value.unwrap_or(0);
-    if TOP_K.has(k) {
-        return Ok(k.max(0).cast_unsigned());
-    }
-    let rule = format!("`top_k` must be > 0, or -1 or 0 to turn it off. Given: {k}");
-    Err(ApiError::validation("top_k", rule))
-}
 
 pub(super) fn truncation(
     keep: Option<i64>,

@@ -13,7 +13,7 @@ mod token_ids;
 mod tool_call_ids;
 pub(crate) mod tools;
 
-pub(crate) use self::common::{Common, Delivery, NEUTRAL, StreamUsage, TOP_K};
+pub(crate) use self::common::{Common, Delivery, NEUTRAL, StreamUsage};
 
 /// An error.
 #[derive(Debug, serde::Serialize, utoipa::ToSchema)]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use penstock_request::error::Excerpt;
-use penstock_request::validate::logits_processors::{
+use penstock_request::validate::sampling::{
     MAX_BAD_TEXTS, MAX_LOGIT_BIASES, MAX_TOKEN_IDS, MAX_WORD_TOKENS,
 };
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};

@@ -1,4 +1,4 @@
-//! The prefix index of one KV group: which computed block holds which tokens after which prefix.
+//! The prefix index: which computed block of the naming group holds which tokens after which prefix.
 //!
 //! A block's key is a hash chained over the salt and all blocks before it. The key only finds
 //! candidates. A hit also compares the tokens, the parent entry and, for first blocks, the salt.
@@ -17,20 +17,28 @@ const ABSENT: u32 = u32::MAX;
 
 /// Number of an index entry, never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Node(u64);
+pub(super) struct Node(u64);
 
 impl Node {
     /// Parent of all first blocks.
-    pub(crate) const ROOT: Self = Self(0);
+    pub(super) const ROOT: Self = Self(0);
+}
+
+/// A found prefix: the block of the naming group that ends it, and its entry. The node tells whether
+/// the block still stands for this prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(super) block: BlockId,
+    pub(super) node: Node,
 }
 
 /// The search for one block: the entries before it and its expected contents.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link<'a> {
-    pub(crate) key: u64,
-    pub(crate) parent: Node,
-    pub(crate) salt: &'a [u64],
-    pub(crate) tokens: &'a [TokenId],
+pub(super) struct Link<'a> {
+    pub(super) key: u64,
+    pub(super) parent: Node,
+    pub(super) salt: &'a [u64],
+    pub(super) tokens: &'a [TokenId],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +51,7 @@ struct Entry {
 /// Dense storage by block, found through an open-addressed table (linear probing, at most half
 /// full). A bucket is 0, or a key's upper half beside a block's number + 1.
 #[derive(Debug)]
-pub(crate) struct Prefix {
+pub(super) struct Prefix {
     table: Vec<u64>,
     /// The bucket of each block; `ABSENT` if it is not indexed.
     buckets: Vec<u32>,
@@ -57,12 +65,12 @@ pub(crate) struct Prefix {
 
 /// The end of a search of the table.
 enum Lookup {
-    Found(BlockId, Node),
+    Found(Name),
     Empty(usize),
 }
 
 impl Prefix {
-    pub(crate) fn new(blocks: u32, block_tokens: u32) -> Self {
+    pub(super) fn new(blocks: u32, block_tokens: u32) -> Self {
         Self {
             table: vec![0; 2 * (blocks as usize).next_power_of_two()],
             buckets: vec![ABSENT; blocks as usize],
@@ -74,22 +82,27 @@ impl Prefix {
         }
     }
 
-    pub(crate) fn contains(&self, block: BlockId) -> bool {
+    pub(super) fn contains(&self, block: BlockId) -> bool {
         self.buckets[block.0 as usize] != ABSENT
     }
 
-    pub(crate) fn find(&self, link: &Link<'_>) -> Option<(BlockId, Node)> {
+    pub(super) fn find(&self, link: &Link<'_>) -> Option<Name> {
         match self.search(link) {
-            Lookup::Found(block, node) => Some((block, node)),
+            Lookup::Found(name) => Some(name),
             Lookup::Empty(_) => None,
         }
     }
 
-    /// Makes a computed block findable and returns its node. If another block has the same
-    /// contents, that one stays and its node is returned.
-    pub(crate) fn insert(&mut self, block: BlockId, link: &Link<'_>) -> Node {
+    /// Returns whether a name found earlier still stands for the same prefix.
+    pub(super) fn is_current(&self, name: Name) -> bool {
+        self.contains(name.block) && self.entries[name.block.0 as usize].node == name.node
+    }
+
+    /// Makes a computed block findable and returns its name. If another block has the same
+    /// contents, that one stays and its name is returned.
+    pub(super) fn insert(&mut self, block: BlockId, link: &Link<'_>) -> Name {
         let bucket = match self.search(link) {
-            Lookup::Found(_, node) => return node,
+            Lookup::Found(name) => return name,
             Lookup::Empty(bucket) => bucket,
         };
         self.put(bucket, (link.key & TAG) | u64::from(block.0 + 1));
@@ -105,22 +118,22 @@ impl Prefix {
         }
         let start = block.0 as usize * self.block_tokens;
         self.tokens[start..start + self.block_tokens].copy_from_slice(link.tokens);
-        node
+        Name { block, node }
     }
 
     /// Touches the buckets where searches for `keys` begin, so that their cache misses overlap.
-    pub(crate) fn prefetch(&self, keys: impl Iterator<Item = u64>) {
+    pub(super) fn prefetch(&self, keys: impl Iterator<Item = u64>) {
         black_box(keys.fold(0, |sum, key| sum ^ self.table[self.home(key)]));
     }
 
     /// Touches the memory that removing `blocks` will read.
-    pub(crate) fn prefetch_removal(&self, blocks: impl Iterator<Item = BlockId>) {
+    pub(super) fn prefetch_removal(&self, blocks: impl Iterator<Item = BlockId>) {
         let buckets = blocks.map(|block| self.buckets[block.0 as usize] as usize);
         let found = buckets.map(|bucket| self.table.get(bucket).copied().unwrap_or(0));
         black_box(found.fold(0, |sum, word| sum ^ word));
     }
 
-    pub(crate) fn remove(&mut self, block: BlockId) {
+    pub(super) fn remove(&mut self, block: BlockId) {
         let bucket = std::mem::replace(&mut self.buckets[block.0 as usize], ABSENT);
         if bucket == ABSENT {
             return;
@@ -143,7 +156,7 @@ impl Prefix {
     }
 
     /// Returns whether a search for the contents of an indexed block finds it.
-    pub(crate) fn finds(&self, block: BlockId) -> bool {
+    pub(super) fn finds(&self, block: BlockId) -> bool {
         let Entry { key, parent, .. } = self.entries[block.0 as usize];
         let start = block.0 as usize * self.block_tokens;
         let link = Link {
@@ -152,7 +165,7 @@ impl Prefix {
             salt: self.salts.get(&block).map_or(&[], |salt| &salt[..]),
             tokens: &self.tokens[start..start + self.block_tokens],
         };
-        self.find(&link).is_some_and(|(found, _)| found == block)
+        self.find(&link).is_some_and(|found| found.block == block)
     }
 
     fn put(&mut self, bucket: usize, word: u64) {
@@ -170,7 +183,8 @@ impl Prefix {
             let block = found as u32;
             if (found ^ link.key) & TAG == 0 && self.holds(block - 1, link) {
                 let block = BlockId(block - 1);
-                return Lookup::Found(block, self.entries[block.0 as usize].node);
+                let node = self.entries[block.0 as usize].node;
+                return Lookup::Found(Name { block, node });
             }
             bucket = self.after(bucket);
         }
@@ -200,13 +214,13 @@ impl Prefix {
 }
 
 /// Returns the key before the first block.
-pub(crate) fn root_key(salt: &[u64]) -> u64 {
+pub(super) fn root_key(salt: &[u64]) -> u64 {
     salt.iter()
         .fold(salt.len() as u64, |key, &word| mix(key, word))
 }
 
 /// Returns the key of a full block; hashes two tokens at a time.
-pub(crate) fn block_key(parent: u64, tokens: &[TokenId]) -> u64 {
+pub(super) fn block_key(parent: u64, tokens: &[TokenId]) -> u64 {
     let words = tokens.chunks(2).map(|pair| {
         let [first, second] = [pair.first(), pair.get(1)].map(|t| t.map_or(0, |t| t.0));
         u64::from(first) | u64::from(second) << 32
@@ -254,7 +268,7 @@ mod tests {
                 for step in 0..4 {
                     prefix.remove(BlockId(order / 6_u32.pow(step) % 6));
                     for (block, link) in (0..).map(BlockId).zip(&links) {
-                        let found = prefix.find(link).map(|(found, _)| found);
+                        let found = prefix.find(link).map(|name| name.block);
                         assert_eq!(found, prefix.contains(block).then_some(block));
                     }
                 }
@@ -279,7 +293,7 @@ mod tests {
             let _ = prefix.insert(block, link);
         }
         for (block, link) in (0..).map(BlockId).zip([&plain, &salted, &different]) {
-            assert_eq!(prefix.find(link).map(|(found, _)| found), Some(block));
+            assert_eq!(prefix.find(link).map(|name| name.block), Some(block));
             assert!(prefix.finds(block));
         }
     }

@@ -17,7 +17,7 @@ pub(crate) struct BlockLease(BlockId);
 
 /// What becomes of a block when its last reference is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterRelease {
+pub(super) enum AfterRelease {
     /// The prefix index holds its contents: it stays until it is the least recently released.
     Cached,
     /// Its contents cannot be found: it is free.
@@ -40,7 +40,7 @@ struct LruEntry {
 
 /// Reference counts, free list and LRU queue of one group's blocks.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(super) struct Pool {
     blocks: Vec<Block>,
     free: Vec<u32>,
     /// Oldest first. Outdated entries are dropped at the front, or all together when the queue has
@@ -57,7 +57,7 @@ impl BlockLease {
 }
 
 impl Pool {
-    pub(crate) fn new(blocks: u32) -> Self {
+    pub(super) fn new(blocks: u32) -> Self {
         Self {
             blocks: vec![Block::default(); blocks as usize],
             free: (0..blocks).rev().collect(),
@@ -67,43 +67,43 @@ impl Pool {
         }
     }
 
-    pub(crate) fn total(&self) -> u32 {
+    pub(super) fn total(&self) -> u32 {
         self.blocks.len() as u32
     }
 
-    pub(crate) fn free(&self) -> u32 {
+    pub(super) fn free(&self) -> u32 {
         self.free.len() as u32
     }
 
-    pub(crate) fn cached(&self) -> u32 {
+    pub(super) fn cached(&self) -> u32 {
         self.cached
     }
 
-    pub(crate) fn leased(&self) -> u32 {
+    pub(super) fn leased(&self) -> u32 {
         self.total() - self.free() - self.cached
     }
 
     /// Returns the number of blocks that can be leased.
-    pub(crate) fn available(&self) -> u32 {
+    pub(super) fn available(&self) -> u32 {
         self.free() + self.cached
     }
 
-    pub(crate) fn total_references(&self) -> u64 {
+    pub(super) fn total_references(&self) -> u64 {
         self.total_references
     }
 
-    pub(crate) fn references(&self, block: BlockId) -> u32 {
+    pub(super) fn references(&self, block: BlockId) -> u32 {
         self.blocks[block.0 as usize].references
     }
 
     /// Leases a free block; None when all are cached or leased.
-    pub(crate) fn lease_free(&mut self) -> Option<BlockLease> {
+    pub(super) fn lease_free(&mut self) -> Option<BlockLease> {
         let block = self.free.pop()?;
         Some(self.add_reference(block))
     }
 
     /// Leases the least recently released cached block, for new contents.
-    pub(crate) fn lease_oldest(&mut self) -> Option<BlockLease> {
+    pub(super) fn lease_oldest(&mut self) -> Option<BlockLease> {
         while let Some(entry) = self.lru.pop_front() {
             if self.is_current(entry) {
                 self.uncache(entry.block);
@@ -113,8 +113,14 @@ impl Pool {
         None
     }
 
+    /// Frees a cached block whose contents cannot be found any more.
+    pub(super) fn free_cached(&mut self, block: BlockId) {
+        self.uncache(block.0);
+        self.free.push(block.0);
+    }
+
     /// Adds a reference to a leased or cached block.
-    pub(crate) fn share(&mut self, block: BlockId) -> BlockLease {
+    pub(super) fn share(&mut self, block: BlockId) -> BlockLease {
         if self.references(block) == 0 {
             self.uncache(block.0);
         }
@@ -122,7 +128,7 @@ impl Pool {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the lease ends here")]
-    pub(crate) fn release(&mut self, lease: BlockLease, after_release: AfterRelease) {
+    pub(super) fn release(&mut self, lease: BlockLease, after_release: AfterRelease) {
         let block = lease.0.0;
         let references = &mut self.blocks[block as usize].references;
         *references -= 1;
@@ -137,14 +143,14 @@ impl Pool {
     }
 
     /// Returns the cached blocks in order of eviction.
-    pub(crate) fn cached_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+    pub(super) fn cached_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let entries = self.lru.iter().copied();
         entries
             .filter(|&entry| self.is_current(entry))
             .map(|entry| BlockId(entry.block))
     }
 
-    pub(crate) fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+    pub(super) fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.free.iter().copied().map(BlockId)
     }
 

@@ -1,0 +1,111 @@
+"""Sampling parameters of a sequence, and the part of them that each slot has in an array."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+GREEN_BITS = 32  # of a token's random number
+
+# The parameters of a slot that are single numbers. The device holds them column by column
+# (`sampling.slot_params`); 64-bit columns come first. The columns after `green` and after
+# `repetition` stand in the order in which `penstock_kernels.process_logits` reads them.
+SLOT_PARAMS = np.dtype(
+    [
+        ("seed", np.int64),
+        ("bad_words", np.int64),  # number of them
+        ("biases", np.int64),  # number of them
+        ("restricted", np.int64),  # 1 if not every token is allowed
+        ("green", np.int64),  # a token is green if its random number is below this
+        ("key", np.int64),  # of the watermark
+        ("top_k", np.int32),
+        ("temperature", np.float32),
+        ("top_p", np.float32),
+        ("min_p", np.float32),
+        ("typical_p", np.float32),
+        ("repetition", np.float32),
+        ("frequency", np.float32),
+        ("presence", np.float32),
+        ("delta", np.float32),  # of the watermark
+    ]
+)
+SlotParamsArray = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """Which tokens are green, and what is added to their logits."""
+
+    gamma: float  # share of green tokens
+    delta: float
+    key: int  # as signed 64 bits
+
+
+class SamplerVariant(enum.IntEnum):
+    """What a step's sampler does. Each variant includes those before it, so that the largest one of
+    a step's rows is what all of them need together."""
+
+    PLAIN = 0  # temperature, top_k, top_p
+    FILTERED = 1  # min_p and typical_p too
+    PROCESSED = 2  # changes of the logits before that
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one sequence's tokens are chosen, and the log-probabilities that it reports.
+
+    The order in which parameters apply is in `penstock.sampling`. The router checked all ranges.
+    """
+
+    temperature: float = 0.0  # 0 = greedy
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0  # 1 = off
+    min_p: float = 0.0  # 0 = off
+    typical_p: float = 1.0  # 1 = off
+    repetition: float = 1.0  # 1 = off
+    frequency: float = 0.0  # 0 = off
+    presence: float = 0.0  # 0 = off
+    seed: int = 0  # as signed 64 bits
+    min_tokens: int = 0
+    stop_token_ids: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    bias: tuple[Ints, Floats] | None = None  # token ids, each once, and what is added
+    allowed: Ints | None = None  # the only possible tokens; None = all
+    banned: Ints | None = None  # impossible tokens
+    bad_words: tuple[Ints, ...] = ()  # 2 tokens or more each, that never follow one another
+    watermark: Watermark | None = None
+    top_logprobs: int = 0  # per generated token
+    prompt_logprobs: int | None = None  # per prompt token
+    logprob_token_ids: Ints | None = None  # reported with each generated token; None = none
+
+    @property
+    def counts(self) -> bool:
+        """Whether tokens have to be counted."""
+        return (self.repetition, self.frequency, self.presence) != (1.0, 0.0, 0.0)
+
+    @property
+    def sampler_variant(self) -> SamplerVariant:
+        """The least variant that does what this sequence needs."""
+        changes = self.bias, self.allowed, self.banned, self.watermark
+        if self.counts or self.bad_words or any(change is not None for change in changes):
+            return SamplerVariant.PROCESSED
+        filtered = self.min_p != 0 or self.typical_p != 1
+        return SamplerVariant.FILTERED if filtered else SamplerVariant.PLAIN
+
+    def slot_row(self) -> tuple[float, ...]:
+        """The values of SLOT_PARAMS."""
+        mark = self.watermark or Watermark(0.0, 0.0, 0)
+        restricted = self.allowed is not None or self.banned is not None
+        biases = 0 if self.bias is None else len(self.bias[0])
+        green = round(mark.gamma * (1 << GREEN_BITS))
+        return (
+            self.seed, len(self.bad_words), biases, restricted, green, mark.key, self.top_k,
+            self.temperature, self.top_p, self.min_p, self.typical_p, self.repetition,
+            self.frequency, self.presence, mark.delta,
+        )  # fmt: skip
