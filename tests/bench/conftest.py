@@ -5,4 +5,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+# Last, so that no module of the tests is hidden by a benchmark of the same name.
+sys.path.append(str(Path(__file__).parents[2] / "bench"))

@@ -245,7 +245,7 @@ def test_every_error_is_tested_or_excused() -> None:
     assert shown | EXCUSED["errors"] == known("errors")
 
 
-@pytest.mark.parametrize("name", PARAMETERS.keys() - {"inputs"})
+@pytest.mark.parametrize("name", sorted(PARAMETERS.keys() - {"inputs"}))
 def test_types_and_defaults(server: Server, name: str) -> None:
     plain = post(server, "/generate")
     result = PARAMETERS[name]
@@ -575,7 +575,7 @@ def after_requests(server: Server) -> str:
     return metrics(server)
 
 
-@pytest.mark.parametrize("name", TABLE["metrics"].keys() - EXCUSED["metrics"])
+@pytest.mark.parametrize("name", sorted(TABLE["metrics"].keys() - EXCUSED["metrics"]))
 def test_metrics(after_requests: str, name: str) -> None:
     result = TABLE["metrics"][name]
     assert f"# TYPE {name} {result['type']}\n" in after_requests

@@ -53,11 +53,9 @@ impl TokenStream {
         (event_sender, stream)
     }
 
-    /// Ends the choice because its output is complete (a stop string was found). Unlike after an
-    /// abort, its computed blocks may serve later requests.
-    pub fn finish(mut self) {
-        self.close(Command::Finish(self.id));
-    }
+    /// Ends the choice because its output is complete (a stop string was found), as dropping it
+    /// does: its computed blocks may serve later requests in both cases.
+    pub fn finish(self) {}
 
     /// Returns the first entry into a slot; `None` while the sequence waits.
     pub fn entered(&self) -> Option<Entry> {
@@ -66,14 +64,6 @@ impl TokenStream {
 
     pub(super) fn disarm(&mut self) {
         self.state = State::Ended;
-    }
-
-    fn close(&mut self, command: Command) {
-        if self.state == State::Running {
-            self.state = State::Ended;
-            // A stopped engine has no requests left to end.
-            let _ = self.commands.send(command);
-        }
     }
 }
 
@@ -95,6 +85,9 @@ impl Stream for TokenStream {
 impl Drop for TokenStream {
     fn drop(&mut self) {
         self.event_router.close(self.id);
-        self.close(Command::Abort(self.id));
+        if self.state == State::Running {
+            // A stopped engine has no requests left to end.
+            let _ = self.commands.send(Command::Abort(self.id));
+        }
     }
 }

@@ -39,10 +39,8 @@ const DOWN_RETRY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) enum Command {
     Submit(Box<Submission>),
-    /// The client disconnected.
+    /// The client disconnected, or the choice is complete: a stop string was found.
     Abort(SequenceId),
-    /// The choice is complete: a stop string was found.
-    Finish(SequenceId),
     Drain {
         grace: Duration,
     },
@@ -320,9 +318,6 @@ impl Task {
                     self.preparing.cancel(id.request);
                 }
             }
-            Command::Finish(id) => {
-                core.close(id);
-            }
             Command::Drain { grace } => {
                 self.drain = Some(Instant::now() + grace);
                 self.shared.publish(EngineState::Draining);
@@ -363,7 +358,7 @@ impl Task {
                         self.shared.publish(EngineState::Draining);
                         return Err(drained());
                     }
-                    Command::Abort(id) | Command::Finish(id) => {
+                    Command::Abort(id) => {
                         if let Some(core) = &mut core {
                             core.close(id);
                             core.publish_metrics();
