@@ -120,6 +120,8 @@ class SamplingParams:
         probable tokens and its own, as Completion.top_logprobs.
     prompt_logprobs: the same for the prompt's tokens, as Completion.prompt_logprobs.
     structured_outputs: constraints on the output.
+    thinking_token_budget: tokens of reasoning after which it is closed, in conversations with a
+        model that reasons; 0 closes it at once. None or -1 is no limit.
     use_beam_search: beam search for n completions instead of sampling; no other parameter that
         changes the choice of tokens is allowed with it. The names are those of transformers.
     beam_width: beams kept after each step, at least n; None is best_of or n.
@@ -154,6 +156,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    thinking_token_budget: int | None = None
     use_beam_search: bool = False
     beam_width: int | None = None
     length_penalty: float = 1.0

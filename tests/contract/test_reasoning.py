@@ -87,3 +87,37 @@ def test_request_templates_can_be_disabled(client: openai.OpenAI) -> None:
         ask(client, max_tokens=4, extra_body={"chat_template": "{{ messages[0].content }}"})
     assert caught.value.param == "chat_template"
     assert "not offered" in str(caught.value)
+
+
+def test_reasoning_is_closed_after_its_tokens(client: openai.OpenAI) -> None:
+    def thought(budget: int) -> Any:
+        body = {"thinking_token_budget": budget, "logprobs": True, "ignore_eos": True}
+        return ask(client, max_tokens=40, extra_body=body)
+
+    for budget in (0, 4):
+        choice = thought(budget)
+        tokens = [entry.token for entry in choice.logprobs.content]
+        assert "".join(tokens[budget:]).startswith("</think>")
+        assert bool(getattr(choice.message, "reasoning_content", None)) == bool(budget)
+        assert choice.message.content
+    assert len(thought(-1).message.reasoning_content) > len(thought(4).message.reasoning_content)
+
+
+def test_streamed_reasoning_is_closed_after_its_tokens(client: openai.OpenAI) -> None:
+    story: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
+    fields: Any = {"model": "brook", "messages": story, "temperature": 0, "max_tokens": 40}
+    body = {"thinking_token_budget": 4, "ignore_eos": True}
+    whole = client.chat.completions.create(**fields, extra_body=body).choices[0].message
+    chunks = client.chat.completions.create(**fields, stream=True, extra_body=body)
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    content = "".join(delta.content or "" for delta in deltas)
+    assert (reasoning, content) == (whole.reasoning_content, whole.content)
+    assert reasoning and content
+
+
+def test_budget_without_a_conversation_is_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="no reasoning format"):
+        client.completions.create(
+            model="brook", prompt="A", extra_body={"thinking_token_budget": 3}
+        )

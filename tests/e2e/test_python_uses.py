@@ -7,10 +7,12 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import reasoning_model
 import torch
 from in_process import GREEDY, OPTIONS
 from penstock import LLM, AsyncLLM, SamplingParams, asyncllm
@@ -145,3 +147,19 @@ def test_failed_or_cancelled_load_is_retried(monkeypatch: Any) -> None:
     with pytest.raises(RuntimeError, match="no such directory"):
         asyncio.run(failed.generate("a"))
     asyncio.run(failed.close())
+
+
+def test_reasoning_is_closed_after_its_tokens(llm: LLM, tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    source = (reasoning_model.BROOK / "chat_template.jinja").read_text()
+    template.write_text(source + reasoning_model.OPENED)
+    story: list[dict[str, object]] = [{"role": "user", "content": "Tell me of a fox."}]
+    params = replace(GREEDY, max_tokens=40, ignore_eos=True)
+    with LLM(**OPTIONS, chat_template=str(template)) as thinker:
+        (short,) = thinker.chat(story, replace(params, thinking_token_budget=4))
+        (none,) = thinker.chat(story, replace(params, thinking_token_budget=0))
+        (free,) = thinker.chat(story, params)
+    assert short.text and none.text and not none.reasoning and not free.text
+    assert 0 < len(short.reasoning) < len(free.reasoning)
+    with pytest.raises(ValueError, match="needs a conversation"):
+        llm.generate("A", replace(params, thinking_token_budget=4))

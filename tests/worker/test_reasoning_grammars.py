@@ -20,7 +20,7 @@ from penstock.grammar.protocol import (
     Reasoning,
     words,
 )
-from penstock.grammar.reasoning import ReasoningGrammar
+from penstock.grammar.reasoning import FreeTextGrammar, ReasoningGrammar
 from test_grammars import EOS, PERSON
 from test_optional_tool_calls import lazy
 from test_tool_call_grammars import DEEP, PLAIN, VOCAB, called, compile_grammar, compiler, wanted
@@ -170,3 +170,48 @@ def test_special_token_precedes_the_document(compiler: Compiler) -> None:
     lost.advance(100)
     assert lost.ended
     assert allowed(lost) == EOS
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("most", [0, 1, 5])
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "opened"])
+def test_reasoning_is_closed_after_its_tokens(
+    compiler: Compiler, begun: bool, most: int, special: bool
+) -> None:
+    made = reasoning_grammar(compiler, FreeTextGrammar(), begun, special)
+    matcher = made.start(EndConditions((EOS[0],), 100, most))
+    for token in () if begun else made._spelt(OPEN):
+        assert matcher.unconstrained
+        matcher.advance(token)
+    word = compiler.vocabulary.tokens.index(b"th")
+    for _ in range(most):
+        assert matcher.unconstrained
+        matcher.advance(word)
+    for token in made._spelt(CLOSE):
+        assert allowed(matcher) == allowed(matcher.copy()) == [token]
+        matcher.advance(token)
+    for token in (word, EOS[0]):
+        assert matcher.unconstrained and matcher.is_accepting
+        matcher.advance(token)
+
+
+def test_reasoning_that_closes_itself_is_free_text_after_it(compiler: Compiler) -> None:
+    made = reasoning_grammar(compiler, FreeTextGrammar(), begun=True)
+    matcher = made.start(EndConditions((EOS[0],), 100, 20))
+    for token in (*made._spelt(CLOSE), *[compiler.vocabulary.tokens.index(b"th")] * 30):
+        assert matcher.unconstrained
+        matcher.advance(token)
+
+
+def test_document_is_complete_after_reasoning_with_a_budget(compiler: Compiler) -> None:
+    made = reasoning_grammar(compiler, document(compiler, PERSON), begun=True)
+    rng = np.random.default_rng(3)
+    for budget in (0, 3, 12):
+        matcher, out = made.start(EndConditions(tuple(EOS[:2]), made.shortest + 30, budget)), b""
+        while not matcher.ended:
+            token = int(rng.choice(allowed(matcher)))
+            out += b"" if token in EOS else made.text(token)
+            matcher.advance(token)
+        reasoning, _, answer = out.partition(CLOSE)
+        assert len(compiler.vocabulary.shortest_tokenization(reasoning) or ()) <= budget
+        validate(json.loads(answer), PERSON)

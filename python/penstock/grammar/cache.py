@@ -28,7 +28,7 @@ from penstock.grammar.protocol import (
     GrammarSpec,
     Matcher,
 )
-from penstock.grammar.reasoning import ReasoningGrammar
+from penstock.grammar.reasoning import FreeTextGrammar, ReasoningGrammar
 from penstock.grammar.vocabulary import Vocabulary
 
 MOST_BYTES = 256 << 20  # of compiled grammars
@@ -154,6 +154,8 @@ class GrammarCache:
         if spec.reasoning is not None:
             inner = self._grammar(replace(spec, reasoning=None), caller)
             return ReasoningGrammar(inner, spec.reasoning, self.vocabulary(), spec.complete)
+        if spec.kind is GrammarKind.TEXT:
+            return FreeTextGrammar()
         either = tool_calls.alternatives(spec)
         if either is not None:
             return UnionGrammar([self._grammar(one, caller) for one in either])

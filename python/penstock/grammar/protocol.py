@@ -38,6 +38,7 @@ class GrammarKind(enum.Enum):
     REGEX = "regex"
     GRAMMAR = "grammar"  # Lark, or EBNF with `root ::=`
     CALLS = "calls"  # JSON: see `tool_calls`
+    TEXT = "text"  # any text
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class EndConditions:
 
     tokens: tuple[int, ...]  # end tokens, allowed where the text may end
     most: int  # maximum number of generated tokens
+    most_reasoning: int | None = None  # tokens after which reasoning is closed
 
 
 class Matcher(Protocol):

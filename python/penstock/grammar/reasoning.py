@@ -23,6 +23,34 @@ MOST_BLANKS = 2  # tokens of blanks allowed between the reasoning and the text
 SOME_BLANKS = (b"\n", b"\n\n", b" ")
 
 
+class FreeTextGrammar:
+    """A `CompiledGrammar`, and its `Matcher`: any text."""
+
+    shortest = size = 0
+    is_accepting = unconstrained = True
+    ended = False
+
+    def start(self, ends: EndConditions, prefix: bytes = b"") -> FreeTextGrammar:
+        """Returns this object, which has no state."""
+        return self
+
+    def needed(self, prefix: bytes) -> int | None:
+        """Returns 0: any text is complete."""
+        return 0
+
+    def advance(self, token: int) -> None:
+        """Does nothing."""
+
+    def fill(self, row: Ints) -> bool:
+        """Allows every token."""
+        row[:] = -1
+        return False
+
+    def copy(self) -> FreeTextGrammar:
+        """Returns this object, which has no state."""
+        return self
+
+
 class ReasoningGrammar:
     """A `CompiledGrammar`: reasoning, if the model or the prompt begins it, then a text."""
 
@@ -120,6 +148,7 @@ class ReasoningMatcher:
         self.grammar = grammar
         self.ends = ends
         self.left = ends.most
+        self.used = 0  # tokens inside the reasoning
         self.seen: bytes | None = None  # before: the text so far, a prefix of the mark
         self.state: int | None = None  # inside: the detector's state
         self.inner: Matcher | None = None  # before and after: the text's matcher
@@ -146,13 +175,15 @@ class ReasoningMatcher:
         if self.state is None:
             return self.inner is not None and self.inner.unconstrained
         grammar = self.grammar
-        return not (grammar.must or len(grammar.barred(self.state, self.left)))
+        free = not (grammar.must or len(grammar.barred(self.state, self.left)))
+        return free and self._closing is None
 
     def advance(self, token: int) -> None:
         """Advances by one emitted token."""
         self.left -= 1
         text = self.grammar.text(token)
         if self.state is not None:
+            self.used += 1
             self._advance_reasoning(text)
         elif self.seen is not None and text:
             self._decide(token, text)
@@ -183,14 +214,26 @@ class ReasoningMatcher:
     def copy(self) -> ReasoningMatcher:
         """Returns a copy for another sequence."""
         copy = ReasoningMatcher(self.grammar, self.ends)
-        copy.left, copy.seen, copy.state, copy.blanks = (
+        copy.left, copy.used, copy.seen, copy.state, copy.blanks = (
             self.left,
+            self.used,
             self.seen,
             self.state,
             self.blanks,
         )
         copy.inner = None if self.inner is None else self.inner.copy()
         return copy
+
+    @property
+    def _closing(self) -> int | None:
+        """The token of the closing mark that must come now: few tokens are left, or the reasoning
+        has used its tokens. None: the reasoning may go on."""
+        closing, place = self.grammar.closing, -1
+        if self.left <= self.grammar.reserve:
+            place = self.grammar.reserve - self.left
+        elif self.ends.most_reasoning is not None:
+            place = self.used - self.ends.most_reasoning
+        return closing[min(place, len(closing) - 1)] if closing and place >= 0 else None
 
     def _decide(self, token: int, text: bytes) -> None:
         """Decides between reasoning and text."""
@@ -218,10 +261,10 @@ class ReasoningMatcher:
 
     def _fill_reasoning(self, state: int, row: Ints) -> None:
         grammar = self.grammar
-        if self.left <= grammar.reserve:
+        closing = self._closing
+        if closing is not None:
             row[:] = 0
-            place = min(grammar.reserve - self.left, len(grammar.closing) - 1)
-            set_bits(row, (grammar.closing[place],))
+            set_bits(row, (closing,))
             return
         row[:] = -1
         clear_bits(row, grammar.barred(state, self.left))

@@ -316,11 +316,13 @@ class Grammar(_message.Message):
         KIND_REGEX: _ClassVar[Grammar.Kind]
         KIND_GRAMMAR: _ClassVar[Grammar.Kind]
         KIND_CALLS: _ClassVar[Grammar.Kind]
+        KIND_TEXT: _ClassVar[Grammar.Kind]
     KIND_UNSPECIFIED: Grammar.Kind
     KIND_JSON_SCHEMA: Grammar.Kind
     KIND_REGEX: Grammar.Kind
     KIND_GRAMMAR: Grammar.Kind
     KIND_CALLS: Grammar.Kind
+    KIND_TEXT: Grammar.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
@@ -336,14 +338,16 @@ class Grammar(_message.Message):
     def __init__(self, kind: _Optional[_Union[Grammar.Kind, str]] = ..., text: _Optional[str] = ..., complete: bool = ..., max_new_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ...) -> None: ...
 
 class Reasoning(_message.Message):
-    __slots__ = ("open", "close", "started")
+    __slots__ = ("open", "close", "started", "budget")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
     open: str
     close: str
     started: bool
-    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., started: bool = ...) -> None: ...
+    budget: int
+    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., started: bool = ..., budget: _Optional[int] = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing", "closing", "top_counts", "top_token_ids", "top_logprobs", "prompt_logprobs")

@@ -1,7 +1,7 @@
 //! Constraints on the output: as a client states them, and whole, as the workers take them.
 
 use crate::error::ApiError;
-use crate::sampling_params::SamplingParams;
+use crate::sampling_params::{SamplingParams, THINKING_TOKEN_BUDGET};
 
 /// A constraint on the output text, as a request states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub enum GrammarFormat {
     Ebnf,
     /// Tool calls, as proto/README.md describes them.
     ToolCalls,
+    /// Any text.
+    Text,
 }
 
 impl GrammarFormat {
@@ -38,6 +40,7 @@ impl GrammarFormat {
             Self::JsonSchema | Self::Ebnf => 256 << 10,
             Self::Regex => 64 << 10,
             Self::ToolCalls => 1 << 20,
+            Self::Text => 0,
         }
     }
 
@@ -49,7 +52,7 @@ impl GrammarFormat {
             Self::JsonSchema => Some("json_schema"),
             Self::Regex => Some("regex"),
             Self::Ebnf => Some("grammar"),
-            Self::ToolCalls => None,
+            Self::ToolCalls | Self::Text => None,
         }
     }
 }
@@ -91,14 +94,21 @@ impl GrammarSpec {
     /// output.
     ///
     /// # Errors
-    /// Sampling parameters that forbid tokens: the grammar may need one.
+    /// Sampling parameters that forbid tokens: the grammar may need one. A limit of reasoning where
+    /// none can be recognized.
     pub(crate) fn new(
         constraint: Option<OutputConstraint>,
         sampling: &SamplingParams,
         reasoning: ExpectedReasoning,
         end_token_ids: Vec<u32>,
     ) -> Result<Option<Box<Self>>, ApiError> {
-        let Some(constraint) = constraint else {
+        let limited = sampling.thinking_token_budget.is_some();
+        if limited && reasoning == ExpectedReasoning::Unknown {
+            return Err(no_reasoning());
+        }
+        let begins = matches!(reasoning, ExpectedReasoning::Between(_));
+        let text = (limited && begins).then(OutputConstraint::any_text);
+        let Some(constraint) = constraint.or(text) else {
             return Ok(None);
         };
         check_tokens(sampling, constraint.field)?;
@@ -112,6 +122,27 @@ impl GrammarSpec {
             reasoning,
         })))
     }
+}
+
+impl OutputConstraint {
+    /// Returns the constraint of a text of which only the reasoning is limited.
+    fn any_text() -> Self {
+        Self {
+            kind: GrammarFormat::Text,
+            field: THINKING_TOKEN_BUDGET.name,
+            text: String::new(),
+            complete: false,
+        }
+    }
+}
+
+fn no_reasoning() -> ApiError {
+    let name = THINKING_TOKEN_BUDGET.name;
+    let rule = format!(
+        "`{name}` needs a conversation with a model that reasons: this model has no reasoning \
+         format (--reasoning-parser), or the request is no chat"
+    );
+    ApiError::validation(name, rule)
 }
 
 /// Refuses parameters that forbid tokens beside the constraint in `field`.

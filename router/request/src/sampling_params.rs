@@ -48,6 +48,8 @@ pub struct SamplingParams {
     /// Tokens whose logprobs are returned at each generated token, whatever their rank; no
     /// duplicates.
     pub logprob_token_ids: Vec<u32>,
+    /// Tokens of reasoning after which it is closed; `None` = no limit.
+    pub thinking_token_budget: Option<u32>,
 }
 
 /// Requests the logprobs of the whole vocabulary; also in the protocol.
@@ -98,7 +100,7 @@ pub static FLOATS: [&NumericParam<f32>; 7] = [
 ];
 
 /// The parameters with whole values.
-pub static INTEGERS: [&NumericParam<i64>; 1] = [&TOP_K];
+pub static INTEGERS: [&NumericParam<i64>; 2] = [&TOP_K, &THINKING_TOKEN_BUDGET];
 
 /// Randomness of sampling.
 pub static TEMPERATURE: NumericParam<f32> = NumericParam {
@@ -122,6 +124,18 @@ pub static TOP_K: NumericParam<i64> = NumericParam {
     kserve_input: Some("runtime_top_k"),
     get: |params| i64::from(params.top_k),
     set: |params, value| params.top_k = u32::try_from(value).unwrap_or(0),
+};
+
+/// The number of reasoning tokens; -1 is no limit.
+pub static THINKING_TOKEN_BUDGET: NumericParam<i64> = NumericParam {
+    name: "thinking_token_budget",
+    range: Range::new(-1, i32::MAX as i64),
+    neutral: -1,
+    native: None,
+    anthropic: false,
+    kserve_input: None,
+    get: |params| params.thinking_token_budget.map_or(-1, i64::from),
+    set: |params, value| params.thinking_token_budget = u32::try_from(value).ok(),
 };
 
 const SHARE: Range<f32> = Range::above(0.0, 1.0);
@@ -269,6 +283,7 @@ impl Default for SamplingParams {
             top_logprobs: 0,
             prompt_logprobs: None,
             logprob_token_ids: Vec::new(),
+            thinking_token_budget: None,
         }
     }
 }

@@ -147,6 +147,7 @@ def to_grammar_spec(grammar: pb.Grammar) -> GrammarSpec:
         pb.Grammar.KIND_REGEX: GrammarKind.REGEX,
         pb.Grammar.KIND_GRAMMAR: GrammarKind.GRAMMAR,
         pb.Grammar.KIND_CALLS: GrammarKind.CALLS,
+        pb.Grammar.KIND_TEXT: GrammarKind.TEXT,
     }
     if grammar.kind not in kinds:
         raise GrammarRejected(f"this worker knows no grammar of kind {grammar.kind}")
@@ -177,7 +178,9 @@ def _matcher(
     new: pb.NewSequence, grammar_cache: GrammarCache
 ) -> tuple[Matcher, None] | tuple[None, SlotFault]:
     """Where a sequence is in its grammar, or why it cannot run."""
-    ends = EndConditions(tuple(new.grammar.end_token_ids), new.grammar.max_new_tokens)
+    reasoning = new.grammar.reasoning
+    budget = reasoning.budget if reasoning.HasField("budget") else None
+    ends = EndConditions(tuple(new.grammar.end_token_ids), new.grammar.max_new_tokens, budget)
     emitted = new.token_ids[len(new.token_ids) - new.generated :] if new.generated else []
     try:
         spec = to_grammar_spec(new.grammar)

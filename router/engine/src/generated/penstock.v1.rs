@@ -442,6 +442,8 @@ pub mod grammar {
         Grammar = 3,
         /// tool calls: JSON, see README.md
         Calls = 4,
+        /// any text: only the reasoning is limited
+        Text = 5,
     }
     impl Kind {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -455,6 +457,7 @@ pub mod grammar {
                 Self::Regex => "KIND_REGEX",
                 Self::Grammar => "KIND_GRAMMAR",
                 Self::Calls => "KIND_CALLS",
+                Self::Text => "KIND_TEXT",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -465,6 +468,7 @@ pub mod grammar {
                 "KIND_REGEX" => Some(Self::Regex),
                 "KIND_GRAMMAR" => Some(Self::Grammar),
                 "KIND_CALLS" => Some(Self::Calls),
+                "KIND_TEXT" => Some(Self::Text),
                 _ => None,
             }
         }
@@ -481,6 +485,9 @@ pub struct Reasoning {
     /// whether the prompt ends inside the reasoning: `close` must follow
     #[prost(bool, tag = "3")]
     pub started: bool,
+    /// tokens of reasoning after which `close` is forced; absent = no limit
+    #[prost(uint32, optional, tag = "4")]
+    pub budget: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StepReply {

@@ -83,6 +83,7 @@ pub(super) fn sampling(request: &EngineRequest, choice: u32) -> v1::Sampling {
         top_logprobs: _,
         prompt_logprobs,
         logprob_token_ids,
+        thinking_token_budget: _,
     } = &request.sampling;
     let (token_ids, values) = logit_bias.iter().copied().unzip();
     let bad_words = bad_words.iter().cloned();
@@ -141,6 +142,7 @@ pub(super) fn grammar(request: &EngineRequest) -> Option<v1::Grammar> {
         GrammarFormat::Regex => v1::grammar::Kind::Regex,
         GrammarFormat::Ebnf => v1::grammar::Kind::Grammar,
         GrammarFormat::ToolCalls => v1::grammar::Kind::Calls,
+        GrammarFormat::Text => v1::grammar::Kind::Text,
     };
     Some(v1::Grammar {
         kind: kind.into(),
@@ -152,6 +154,7 @@ pub(super) fn grammar(request: &EngineRequest) -> Option<v1::Grammar> {
             open: reasoning.marks[0].to_owned(),
             close: reasoning.marks[1].to_owned(),
             started: reasoning.started,
+            budget: request.sampling.thinking_token_budget,
         }),
     })
 }

@@ -133,6 +133,7 @@ fn prepare() {
                     open: "<think>".into(),
                     close: "</think>".into(),
                     started: true,
+                    budget: Some(64),
                 }),
             }),
         },

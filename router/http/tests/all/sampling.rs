@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
+use penstock_request::grammar_spec::GrammarFormat;
 use penstock_request::sampling_params::{SamplingParams, Watermark};
 use penstock_request::types::End;
+use penstock_text::config::Format;
+use penstock_text::tool_parsers::ReasoningFormat;
 use serde_json::{Value, json};
 
 use crate::scripted::{EOS, Server, chat, with};
@@ -278,4 +281,52 @@ async fn invalid_sampling_parameters_are_refused_by_name() {
         assert!(reply.message().contains(part), "{}", reply.message());
     }
     assert!(server.backend.requests().is_empty());
+}
+
+#[tokio::test]
+async fn thinking_token_budget_reaches_the_engine_where_reasoning_is_recognized() {
+    let fields = json!({"thinking_token_budget": 7});
+    let server = Server::with(None, |config| {
+        config.text.reasoning_format = Format::Fixed(ReasoningFormat::Think);
+    });
+    for stream in [false, true] {
+        server.backend.play(&["<think>Hm.</think>Hi."], End::StopToken);
+        let fields = json!({"thinking_token_budget": 7, "stream": stream});
+        let reply = server.post(CHAT, chat(fields)).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let request = server.backend.last();
+        assert_eq!(request.sampling.thinking_token_budget, Some(7));
+        let grammar = request.grammar.unwrap();
+        assert_eq!(grammar.constraint.kind, GrammarFormat::Text);
+        assert!(grammar.reasoning.is_some());
+    }
+    for (more, param) in [
+        (json!({"allowed_token_ids": [65]}), "allowed_token_ids"),
+        (json!({"use_beam_search": true}), "thinking_token_budget"),
+        (json!({"thinking_token_budget": -2}), "thinking_token_budget"),
+    ] {
+        let mut wrong = fields.clone();
+        let more = more.as_object().unwrap().clone();
+        wrong.as_object_mut().unwrap().extend(more);
+        let reply = server.post(CHAT, chat(wrong)).await;
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        assert_eq!(reply.json()["error"]["param"], param, "{}", reply.text());
+    }
+    server.backend.play(&["Hi."], End::StopToken);
+    let off = chat(json!({"thinking_token_budget": -1}));
+    assert_eq!(server.post(CHAT, off).await.status, 200);
+    assert_eq!(server.backend.last().grammar, None);
+    let plain = Server::new();
+    for (path, wrong) in [
+        (CHAT, chat(fields.clone())),
+        (
+            "/v1/completions",
+            json!({"prompt": "hi", "thinking_token_budget": 7}),
+        ),
+    ] {
+        let reply = plain.post(path, wrong).await;
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        assert_eq!(reply.json()["error"]["param"], "thinking_token_budget");
+        assert!(reply.message().contains("--reasoning-parser"));
+    }
 }

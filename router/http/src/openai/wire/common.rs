@@ -164,6 +164,9 @@ macro_rules! request {
             pub(crate) min_p: Option<f32>,
             /// > 0 and <= 1: typical sampling from the tokens with this total probability. Default 1.
             pub(crate) typical_p: Option<f32>,
+            /// Number of reasoning tokens after which the reasoning is closed (vLLM's name); 0
+            /// closes it at once, -1 is no limit. Only in conversations with a model that reasons.
+            pub(crate) thinking_token_budget: Option<i32>,
             /// Token id -> number from -100 to 100 that is added to the token's logit.
             #[serde(default, deserialize_with = "super::token_ids::biases")]
             #[schema(value_type = Option<std::collections::BTreeMap<String, f32>>)]
@@ -341,6 +344,8 @@ macro_rules! request {
                 table::REPETITION_PENALTY.assign(&mut params, self.repetition_penalty)?;
                 table::FREQUENCY_PENALTY.assign(&mut params, self.frequency_penalty)?;
                 table::PRESENCE_PENALTY.assign(&mut params, self.presence_penalty)?;
+                let budget = self.thinking_token_budget.map(i64::from);
+                table::THINKING_TOKEN_BUDGET.assign(&mut params, budget)?;
                 Ok(params)
             }
         }
