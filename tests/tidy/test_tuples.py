@@ -112,8 +112,14 @@ def test_allowed_places_exist() -> None:
 
 
 def test_tuples_are_found() -> None:
-    rust = "fn f<T: Fn(u8) -> u8>(a: u8, (b, c, d): (u8, T, Vec<(u8, u8)>)) {}\nfn g(a: &(u8, u8, u8)) {}"
+    rust = (
+        "fn f<T: Fn(u8) -> u8>(a: u8, (b, c, d): (u8, T, Vec<(u8, u8)>)) {}\n"
+        "fn g(a: &(u8, u8, u8)) {}"
+    )
     assert rust_tuples(rust) == ["f"]
     assert rust_tuples("fn f(a: u8, (b, c): (u8, u16)) {}") == []
-    python = "def f(a: tuple[int, str, float]): ...\ndef g(a: tuple[int, int, int], b: tuple[int, ...]): ..."
+    python = (
+        "def f(a: tuple[int, str, float]): ...\n"
+        "def g(a: tuple[int, int, int], b: tuple[int, ...]): ..."
+    )
     assert python_tuples(python) == ["f"]

@@ -207,7 +207,7 @@ impl Scheduler {
                     self.settle_blocks(run.key);
                 }
             }
-            State::Queued => self.counters.waiting_tokens += accepted as u64,
+            State::Queued => self.waiting.add_tokens(accepted),
             State::Preparing | State::Vacant => {}
         }
         if accepted > 0 && finish.is_none() {

@@ -54,12 +54,12 @@ struct Pace {
 impl Scheduler {
     /// Returns the prompt tokens of the next step.
     pub(crate) fn prompt_budget(&self) -> u32 {
-        let decodes = self.running.len() as u32 - self.counters.prefilling;
+        let decodes = self.running.len() as u32 - self.running.prefilling();
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
         // Sequences whose last token is in flight decode no more.
         let streams = decodes.min(self.streams.sequences);
-        if streams == 0 || self.counters.prefilling == 0 && self.queue.is_empty() {
+        if streams == 0 || self.running.prefilling() == 0 && self.waiting.is_empty() {
             return self.budget_without_streams().min(left);
         }
         let beside = StepLoad {
@@ -98,7 +98,7 @@ impl Scheduler {
 
     /// Returns the number of queued sequences for which there are slots.
     fn entering(&self) -> f64 {
-        self.counters.queued.min(self.slots.free()) as f64
+        self.waiting.counts().queued.min(self.running.free_slots()) as f64
     }
 
     /// Returns the pace beside decodes; None until the cost of prompts is known.
@@ -125,7 +125,7 @@ impl Scheduler {
             .decode_attention(beside)
             .map_or(0.0, stretched)
             .min(latency);
-        let further = (f64::from(self.counters.prefilling) + self.entering() - 1.0).max(0.0);
+        let further = (f64::from(self.running.prefilling()) + self.entering() - 1.0).max(0.0);
         let sum = further * (further + 1.0) / 2.0;
         let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MAX_SHARES);
         always.max(smooth).max(shares * latency)
@@ -164,8 +164,8 @@ impl Scheduler {
     /// Returns the prompt tokens that have not run, those of the first `entering` in the queue
     /// included.
     fn waiting_prompt_tokens(&self, entering: f64) -> f64 {
-        let waiting = self.counters.waiting().max(1) as f64;
-        let queued = self.counters.waiting_tokens as f64 * entering / waiting;
+        let waiting = self.waiting.counts();
+        let queued = waiting.tokens as f64 * entering / waiting.sequences().max(1) as f64;
         let left = |sequence: &Sequence| f64::from(sequence.len() - sequence.planned);
         queued + self.prefills().map(left).sum::<f64>()
     }
@@ -173,8 +173,13 @@ impl Scheduler {
     /// Returns the sequences that prefill, the most junior first. They are mostly the newest, so
     /// the search begins at the end.
     fn prefills(&self) -> impl Iterator<Item = &Sequence> {
-        let juniors_first = self.running.iter().rev().map(|&key| &self.store[key]);
+        let juniors_first = self
+            .running
+            .keys()
+            .iter()
+            .rev()
+            .map(|&key| &self.store[key]);
         let prefills = juniors_first.filter(|sequence| sequence.phase == Phase::Prefill);
-        prefills.take(self.counters.prefilling as usize)
+        prefills.take(self.running.prefilling() as usize)
     }
 }

@@ -86,7 +86,7 @@ impl Scheduler {
     /// of the list, so a plan never preempts a sequence that it runs.
     fn plan_running(&mut self, builder: &mut PlanBuilder) {
         let mut at = self.decode_fast_path(0, builder);
-        while let Some(&key) = self.running.get(at) {
+        while let Some(key) = self.running.get(at) {
             at += 1;
             let sequence = &self.store[key];
             if sequence.computed < sequence.claimed {
@@ -126,7 +126,7 @@ impl Scheduler {
         let k = self.config.max_tokens_per_run;
         // A copy, so that it stays in registers.
         let mut decode_stats = builder.decode_stats;
-        while let Some(&key) = self.running.get(at) {
+        while let Some(key) = self.running.get(at) {
             let sequence = &mut self.store[key];
             let fast = demand(sequence) == Demand::Decode
                 && sequence.room_to_yield(k) <= sequence.room
@@ -234,7 +234,7 @@ impl Scheduler {
             sequence.phase = Phase::Decode;
             sequence.yielding += 1;
             builder.streams.count(sequence);
-            self.counters.prefilling -= 1;
+            self.running.end_prefill();
             spent += self.config.max_tokens_per_run - 1;
         }
         builder.budget -= spent;
@@ -301,12 +301,12 @@ impl Scheduler {
     }
 
     fn victim(&self, after: usize) -> SequenceKey {
-        let juniors: Vec<_> = self.running[after..]
+        let juniors: Vec<_> = self.running.keys()[after..]
             .iter()
             .map(|&key| self.facts(key))
             .collect();
         let chosen = self.policy.victim(&juniors).min(juniors.len() - 1);
-        self.running[after + chosen]
+        self.running.keys()[after + chosen]
     }
 
     fn facts(&self, key: SequenceKey) -> SequenceFacts<'_> {
@@ -351,7 +351,7 @@ impl Scheduler {
         let plan = StepPlan {
             epoch: self.epoch,
             step: self.step,
-            finished: self.slots.take_finished(),
+            finished: self.running.take_finished(),
             new,
             forks,
             copies,
