@@ -2,8 +2,8 @@
 
 use crate::cost::StepLoad;
 use crate::counters::Streams;
-use crate::flight::{Chunk, Flight, Reach};
-use crate::ids::{Micros, StepId};
+use crate::flight::{Chunk, Reach};
+use crate::ids::Micros;
 use crate::memory::BlockLease;
 use crate::plan::StepPlan;
 use crate::plan_builder::{DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage};
@@ -54,7 +54,7 @@ impl Scheduler {
     fn has_lead(&self) -> bool {
         let flying = self.flights.len();
         let long = || {
-            let times = self.flights.iter().map(|f| self.cost.predict(f.load));
+            let times = self.flights.loads().map(|load| self.pacing.predict(load));
             let time: Option<f64> = times.sum();
             // Step times are unknown at first.
             time.is_none_or(|time| time >= self.config.lead as f64)
@@ -63,7 +63,7 @@ impl Scheduler {
     }
 
     fn plan_builder(&mut self, now: Micros) -> PlanBuilder {
-        let runs = std::mem::take(&mut self.spare_runs);
+        let runs = self.flights.take_runs();
         let groups = self.memory.groups();
         PlanBuilder {
             now,
@@ -349,8 +349,8 @@ impl Scheduler {
         copies.append(&mut self.memory.take_copies());
         let steered = self.flush_steered(&new);
         let plan = StepPlan {
-            epoch: self.epoch,
-            step: self.step,
+            epoch: self.flights.epoch(),
+            step: self.flights.next(),
             finished: self.running.take_finished(),
             new,
             forks,
@@ -360,22 +360,16 @@ impl Scheduler {
             runs: decodes.runs,
         };
         let runs = decodes.flight;
-        self.streams = Streams {
+        self.pacing.expect(Streams {
             sequences: streams.sequences + decode_stats.decodes - decode_stats.ending,
             context: streams.context + decode_stats.context,
-        };
+        });
         let load = StepLoad {
             decodes: decode_stats.decodes,
             context: decode_stats.context,
             ..prefill
         };
-        self.flights.push_back(Flight {
-            step: self.step,
-            planned: now,
-            runs,
-            load,
-        });
-        self.step = StepId(self.step.0 + 1);
+        self.flights.push(now, runs, load);
         plan
     }
 }

@@ -1,17 +1,16 @@
 //! The scheduler's state, and how requests enter and leave it.
 
 use crate::config::{ConfigError, SchedulerConfig};
-use crate::cost::StepCost;
-use crate::counters::{Counters, Streams};
-use crate::flight::{Flight, FlightRun};
-use crate::ids::{Epoch, Micros, RequestId, SequenceId, Slot, StepId};
+use crate::counters::Counters;
+use crate::flight::Flights;
+use crate::ids::{Epoch, Micros, RequestId, SequenceId, Slot};
 use crate::memory::{KvMemory, PendingCopy, SequenceKv};
+use crate::pace::Pacing;
 use crate::policy::{Policy, SequenceFacts};
 use crate::request::{AddError, Request};
 use crate::running::{Running, SlotUse};
 use crate::sequence::{Order, Phase, QueueClass, Sequence, SequenceKey, State, Store, stop_filter};
 use crate::waiting::Waiting;
-use std::collections::VecDeque;
 
 /// A fork that shares its parent's blocks and is in no plan yet.
 #[derive(Debug)]
@@ -39,15 +38,9 @@ pub struct Scheduler {
     pub(crate) steered: Vec<SequenceId>,
     /// Requests that the next `take_unprepared` returns.
     pub(crate) unprepared: Vec<RequestId>,
-    pub(crate) flights: VecDeque<Flight>,
-    /// An emptied list of runs, kept for its memory.
-    pub(crate) spare_runs: Vec<FlightRun>,
-    pub(crate) cost: StepCost,
-    pub(crate) streams: Streams,
-    pub(crate) last_outcome: Micros,
+    pub(crate) flights: Flights,
+    pub(crate) pacing: Pacing,
     pub(crate) counters: Counters,
-    pub(crate) epoch: Epoch,
-    pub(crate) step: StepId,
     /// The arrival number of the newest sequence.
     arrivals: u64,
 }
@@ -59,7 +52,7 @@ impl Scheduler {
         Ok(Self {
             memory: KvMemory::new(&config),
             running: Running::new(config.usable_slots()),
-            cost: StepCost::new(&config.step_sizes, config.decode_reads),
+            pacing: Pacing::new(&config),
             config,
             policy,
             store: Store::default(),
@@ -67,13 +60,8 @@ impl Scheduler {
             pending_forks: Vec::new(),
             steered: Vec::new(),
             unprepared: Vec::new(),
-            flights: VecDeque::new(),
-            spare_runs: Vec::new(),
-            streams: Streams::default(),
-            last_outcome: Micros(0),
+            flights: Flights::default(),
             counters: Counters::default(),
-            epoch: Epoch(0),
-            step: StepId(0),
             arrivals: 0,
         })
     }
@@ -171,7 +159,6 @@ impl Scheduler {
         while let Some(&key) = self.running.keys().last() {
             self.evict(key, now);
         }
-        self.flights.clear();
         self.unprepared.clear();
         let keys: Vec<_> = self.store.iter().map(|(key, _)| key).collect();
         for key in keys {
@@ -180,9 +167,7 @@ impl Scheduler {
             sequence.yielding = 0;
         }
         self.reset_memory();
-        self.epoch = Epoch(self.epoch.0 + 1);
-        self.step = StepId(0);
-        self.epoch
+        self.flights.begin_epoch()
     }
 
     /// Takes the limits of new workers, after `worker_lost` and before the next plan (begins
@@ -198,7 +183,7 @@ impl Scheduler {
             self.worker_lost(now);
         }
         // The old workers' step times say little about new workers.
-        self.cost = StepCost::new(&config.step_sizes, config.decode_reads);
+        self.pacing.relearn(&config);
         self.config = config;
         self.reset_memory();
         let misfits = |s: &Sequence| self.config.admits(u64::from(s.max_tokens)).is_err();

@@ -78,7 +78,7 @@ impl Scheduler {
         let step = f64::from(self.config.max_step_tokens);
         let mut full = StepLoad::default();
         full.add_prompt(0, self.config.max_step_tokens);
-        let each = self.cost.predict(full).unwrap_or(0.0) / step;
+        let each = self.pacing.predict(full).unwrap_or(0.0) / step;
         starts.max((each * tokens as f64) as u64)
     }
 }
