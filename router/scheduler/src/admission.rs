@@ -27,7 +27,8 @@ impl Scheduler {
     /// Admits from the queue while tokens and slots are left. Later sequences pass one without room
     /// until it has waited for `aging`; then all behind it wait too.
     pub(crate) fn admit(&mut self, builder: &mut PlanBuilder) {
-        let nothing = self.queue.is_empty() || self.slots.free() == 0 || builder.budget == 0;
+        let nothing =
+            self.waiting.is_empty() || self.running.free_slots() == 0 || builder.budget == 0;
         if nothing || builder.shortage == Shortage::Blocks {
             return;
         }
@@ -40,8 +41,11 @@ impl Scheduler {
         let aged = builder.now.0.checked_sub(self.config.aging).map(Micros);
         let is_aged = |sequence: &Sequence| aged.is_some_and(|aged| sequence.since <= aged);
         let mut misses = 0;
-        for key in self.queue.candidates(aged, self.slots.free() + MISSES) {
-            if self.slots.free() == 0 || builder.budget == 0 || misses == MISSES {
+        for key in self
+            .waiting
+            .candidates(aged, self.running.free_slots() + MISSES)
+        {
+            if self.running.free_slots() == 0 || builder.budget == 0 || misses == MISSES {
                 return;
             }
             let aged = is_aged(&self.store[key]);
@@ -58,8 +62,8 @@ impl Scheduler {
         // The target is one block beyond the known tokens; decodes were counted when they were
         // planned.
         let (wanting, keys) = match self.config.reserve {
-            Reserve::Growth => (builder.decode_stats.wanting, &builder.others),
-            Reserve::ToFinish => (0, &self.running),
+            Reserve::Growth => (builder.decode_stats.wanting, &builder.others[..]),
+            Reserve::ToFinish => (0, self.running.keys()),
         };
         let mut spare = self.memory.available(wanting);
         for &key in keys {
@@ -179,10 +183,10 @@ impl Scheduler {
 
     /// Moves a sequence from the queue into a slot, with the found blocks.
     fn begin(&mut self, key: SequenceKey, found: &PrefixMatch, now: Micros) {
-        let Some(slot) = self.slots.take() else {
+        let Some(slot) = self.running.take_slot() else {
             return;
         };
-        self.dequeue(key);
+        self.end_waiting(key);
         self.counters
             .count_start(&self.store[key], found.tokens, now);
         let sequence = &mut self.store[key];

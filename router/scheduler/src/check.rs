@@ -2,7 +2,8 @@
 //! tokens; for tests.
 
 use crate::scheduler::Scheduler;
-use crate::sequence::{Phase, QueueClass, Sequence, State};
+use crate::sequence::{Phase, Sequence};
+use crate::waiting::WaitingCounts;
 
 /// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +34,8 @@ impl Scheduler {
             .check(self.store.iter().map(|(_, sequence)| &sequence.kv), copies)?;
         self.check_slots()?;
         self.check_counters()?;
-        let consistent = self.queue.is_consistent(|key| self.store[key].since);
-        ensure(consistent, || {
-            "the queue's index by waiting time is inconsistent".to_owned()
-        })?;
+        let consistent = self.waiting.is_consistent(|key| self.store[key].since);
+        ensure(consistent, || "the queue is inconsistent".to_owned())?;
         for (_, sequence) in self.store.iter() {
             self.check_sequence(sequence)?;
         }
@@ -48,10 +47,10 @@ impl Scheduler {
 
     fn check_slots(&self) -> Result<(), Violation> {
         let mut holders = vec![0_u32; self.config.usable_slots() as usize];
-        for slot in self.slots.free_slots() {
+        for slot in self.running.vacant_slots() {
             holders[slot.0 as usize] += 1;
         }
-        for &key in &self.running {
+        for &key in self.running.keys() {
             let Some(slot) = self.store[key].slot() else {
                 return Err(Violation(format!("sequence {key} runs without a slot")));
             };
@@ -60,46 +59,34 @@ impl Scheduler {
         ensure(holders.iter().all(|&count| count == 1), || {
             format!("slots are not held exactly once: {holders:?}")
         })?;
-        let sorted = self
-            .running
-            .iter()
-            .is_sorted_by_key(|&key| self.store[key].order);
+        let keys = self.running.keys().iter();
+        let sorted = keys.is_sorted_by_key(|&key| self.store[key].order);
         ensure(sorted, || "running sequences are out of order".to_owned())
     }
 
     fn check_counters(&self) -> Result<(), Violation> {
-        let count = |wanted: fn(&Sequence) -> bool| {
-            self.store
-                .iter()
-                .filter(|(_, sequence)| wanted(sequence))
-                .count()
-        };
-        let queued = count(|s| s.state == State::Queued);
-        let preparing = count(|s| s.state == State::Preparing);
-        let running = count(|s| s.slot().is_some());
-        let prefilling = count(|s| s.slot().is_some() && s.phase == Phase::Prefill);
-        let tokens = |wanted: fn(&Sequence) -> bool| -> u64 {
-            let sequences = self.store.iter().map(|(_, sequence)| sequence);
-            let lengths = sequences.filter(|s| wanted(s)).map(|s| u64::from(s.len()));
-            lengths.sum()
-        };
-        let waiting = tokens(|s| s.slot().is_none());
-        let fresh: fn(&Sequence) -> bool =
-            |s| s.slot().is_none() && s.queue_class == QueueClass::Fresh;
-        let counters = &self.counters;
+        let mut waiting = WaitingCounts::default();
+        let (mut running, mut prefilling) = (0, 0);
+        for (_, sequence) in self.store.iter() {
+            if sequence.slot().is_some() {
+                running += 1;
+                prefilling += u32::from(sequence.phase == Phase::Prefill);
+            } else {
+                waiting.count(sequence);
+            }
+        }
+        let counted = self.waiting.counts();
         ensure(
-            (counters.queued, counters.preparing) == (queued, preparing)
-                && self.queue.len() == queued
+            counted == waiting
                 && self.running.len() == running
-                && counters.prefilling as usize == prefilling
-                && counters.waiting_tokens == waiting
-                && (counters.fresh, counters.fresh_tokens) == (count(fresh), tokens(fresh))
-                && self.store.live() == queued + preparing + running,
+                && self.running.prefilling() == prefilling
+                && self.store.live() == waiting.sequences() + running,
             || {
                 format!(
-                    "counters {counters:?} and queue of {} against {queued} queued, {preparing} \
-                     preparing, {running} running, {prefilling} prefilling, {waiting} tokens",
-                    self.queue.len()
+                    "{counted:?} against {waiting:?}, {} of {running} running, {} of \
+                     {prefilling} prefilling",
+                    self.running.len(),
+                    self.running.prefilling()
                 )
             },
         )

@@ -3,20 +3,9 @@
 use crate::ids::Micros;
 use crate::sequence::{QueueClass, Sequence};
 
-/// Counts that `pace` and `snapshot` read.
+/// Counts since the start, for `snapshot`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) queued: usize,
-    pub(crate) preparing: usize,
-    /// Known tokens of queued and preparing sequences.
-    pub(crate) waiting_tokens: u64,
-    /// Queued and preparing sequences that have not begun, and their tokens; `add` bounds them.
-    /// Sequences that have begun are bounded by the slots and by their requests' sequences, whether
-    /// they were preempted or forked beyond the slots.
-    pub(crate) fresh: usize,
-    pub(crate) fresh_tokens: u64,
-    /// Running sequences that still prefill.
-    pub(crate) prefilling: u32,
     pub(crate) preemptions: u64,
     pub(crate) prefix_hit_tokens: u64,
     pub(crate) recomputed_tokens: u64,
@@ -29,30 +18,6 @@ pub(crate) struct Counters {
 const SMOOTHING: u64 = 16;
 
 impl Counters {
-    pub(crate) fn waiting(&self) -> usize {
-        self.queued + self.preparing
-    }
-
-    /// Counts a sequence without a slot that begins to wait.
-    pub(crate) fn start_waiting(&mut self, sequence: &Sequence) {
-        let tokens = u64::from(sequence.len());
-        self.waiting_tokens += tokens;
-        if sequence.queue_class == QueueClass::Fresh {
-            self.fresh += 1;
-            self.fresh_tokens += tokens;
-        }
-    }
-
-    /// Counts a sequence that stops waiting.
-    pub(crate) fn stop_waiting(&mut self, sequence: &Sequence) {
-        let tokens = u64::from(sequence.len());
-        self.waiting_tokens -= tokens;
-        if sequence.queue_class == QueueClass::Fresh {
-            self.fresh -= 1;
-            self.fresh_tokens -= tokens;
-        }
-    }
-
     /// Counts a sequence that left the queue for a slot.
     pub(crate) fn count_start(&mut self, sequence: &Sequence, hit: u32, now: Micros) {
         self.prefix_hit_tokens += u64::from(hit);

@@ -50,7 +50,7 @@ impl Scheduler {
         }
         let tokens = u64::from(original.prompt) + u64::from(max_new_tokens);
         self.config.admits(tokens).map_err(ForkError::Refused)?;
-        let may_wait = self.counters.fresh < self.config.max_waiting;
+        let may_wait = self.waiting.counts().fresh < self.config.max_waiting;
         let shares = self.can_share(parent);
         if !shares && !may_wait {
             return Err(ForkError::Refused(AddError::QueueFull));
@@ -131,12 +131,12 @@ impl Scheduler {
             .pending_forks
             .iter()
             .all(|pending| pending.child != parent);
-        ready && not_pending && self.memory.can_fork() && self.slots.free() > 0
+        ready && not_pending && self.memory.can_fork() && self.running.free_slots() > 0
     }
 
     /// Puts `child` into a slot with the parent's computed blocks.
     pub(crate) fn share(&mut self, parent: SequenceKey, child: SequenceKey) {
-        let Some(slot) = self.slots.take() else {
+        let Some(slot) = self.running.take_slot() else {
             return;
         };
         let Some(parent_slot) = self.store[parent].slot() else {

@@ -53,6 +53,7 @@ mod plan_builder;
 mod planner;
 mod policy;
 mod queue;
+mod running;
 mod scheduler;
 mod sequence;
 mod short_prompts_first;
@@ -60,6 +61,7 @@ mod sizes;
 mod slots;
 mod snapshot;
 mod steer;
+mod waiting;
 
 pub use check::Violation;
 pub use fork::ForkError;

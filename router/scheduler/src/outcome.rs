@@ -1,6 +1,6 @@
 //! `Scheduler::complete`: turns an outcome into known tokens, cached blocks and emissions.
 
-use crate::flight::{Flight, FlightRun, Reach};
+use crate::flight::{FlightRun, Reach};
 use crate::ids::{Micros, Slot, TokenId};
 use crate::plan::{Emission, Finish, StepOutcome};
 use crate::request::Pipelining;
@@ -69,16 +69,10 @@ impl Scheduler {
     /// Takes the outcome of the oldest plan in flight and returns emissions in run order. Drops
     /// outcomes of old epochs and tokens of ended sequences.
     pub fn complete(&mut self, outcome: &StepOutcome, now: Micros) -> Vec<Emission> {
-        let next = self.flights.front().map(|flight| flight.step);
-        if outcome.epoch != self.epoch || next != Some(outcome.step) {
-            return Vec::new();
-        }
-        let Some(mut flight) = self.flights.pop_front() else {
+        let Some(flight) = self.flights.pop(outcome.epoch, outcome.step) else {
             return Vec::new();
         };
-        self.cost
-            .observe(flight.load, self.duration(&flight, outcome, now), now);
-        self.last_outcome = now;
+        self.pacing.observe(&flight, outcome.duration, now);
         let mut completion = Completion {
             emissions: Vec::with_capacity(outcome.slots.len()),
             at_boundary: Vec::new(),
@@ -108,8 +102,7 @@ impl Scheduler {
             }
         }
         self.settle_together(&completion.at_boundary);
-        flight.runs.clear();
-        self.spare_runs = flight.runs;
+        self.flights.recycle(flight.runs);
         completion.emissions
     }
 
@@ -143,17 +136,6 @@ impl Scheduler {
             }
         }
         &[]
-    }
-
-    /// Returns how long a step took. If the workers report nothing: the time since it could begin,
-    /// which is when it was planned or, if later, when the step before it ended.
-    fn duration(&self, flight: &Flight, outcome: &StepOutcome, now: Micros) -> u64 {
-        match outcome.duration {
-            0 => now
-                .0
-                .saturating_sub(flight.planned.max(self.last_outcome).0),
-            known => known,
-        }
     }
 
     fn fail(&mut self, run: &FlightRun, at: usize) -> Option<Emission> {
@@ -207,7 +189,7 @@ impl Scheduler {
                     self.settle_blocks(run.key);
                 }
             }
-            State::Queued => self.counters.waiting_tokens += accepted as u64,
+            State::Queued => self.waiting.add_tokens(accepted),
             State::Preparing | State::Vacant => {}
         }
         if accepted > 0 && finish.is_none() {

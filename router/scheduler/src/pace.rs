@@ -18,7 +18,11 @@
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
 //! that padding shares).
 
-use crate::cost::StepLoad;
+use crate::config::SchedulerConfig;
+use crate::cost::{StepCost, StepLoad};
+use crate::counters::Streams;
+use crate::flight::Flight;
+use crate::ids::Micros;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
@@ -51,23 +55,69 @@ struct Pace {
     target: f64,
 }
 
+/// Owns what is known of step times.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    cost: StepCost,
+    /// What the last plan predicts for the next one.
+    streams: Streams,
+    last_outcome: Micros,
+}
+
+impl Pacing {
+    pub(crate) fn new(config: &SchedulerConfig) -> Self {
+        Self {
+            cost: StepCost::new(&config.step_sizes, config.decode_reads),
+            streams: Streams::default(),
+            last_outcome: Micros(0),
+        }
+    }
+
+    /// Learns from a step's outcome. `duration`: microseconds; 0 = unknown: the time since the step
+    /// could begin, which is when it was planned or, if later, when the step before it ended.
+    pub(crate) fn observe(&mut self, flight: &Flight, duration: u64, now: Micros) {
+        let begun = flight.planned.max(self.last_outcome);
+        let took = match duration {
+            0 => now.0.saturating_sub(begun.0),
+            known => known,
+        };
+        self.cost.observe(flight.load, took, now);
+        self.last_outcome = now;
+    }
+
+    /// Forgets the step times of old workers.
+    pub(crate) fn relearn(&mut self, config: &SchedulerConfig) {
+        self.cost = StepCost::new(&config.step_sizes, config.decode_reads);
+    }
+
+    /// Sets the streams that the next plan will decode.
+    pub(crate) fn expect(&mut self, streams: Streams) {
+        self.streams = streams;
+    }
+
+    /// Returns the microseconds that a step takes, if enough steps were observed.
+    pub(crate) fn predict(&self, load: StepLoad) -> Option<f64> {
+        self.cost.predict(load)
+    }
+}
+
 impl Scheduler {
     /// Returns the prompt tokens of the next step.
     pub(crate) fn prompt_budget(&self) -> u32 {
-        let decodes = self.running.len() as u32 - self.counters.prefilling;
+        let decodes = self.running.len() as u32 - self.running.prefilling();
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
         // Sequences whose last token is in flight decode no more.
-        let streams = decodes.min(self.streams.sequences);
-        if streams == 0 || self.counters.prefilling == 0 && self.queue.is_empty() {
+        let streams = decodes.min(self.pacing.streams.sequences);
+        if streams == 0 || self.running.prefilling() == 0 && self.waiting.is_empty() {
             return self.budget_without_streams().min(left);
         }
         let beside = StepLoad {
             decodes: streams,
-            context: self.streams.context,
+            context: self.pacing.streams.context,
             ..StepLoad::default()
         };
-        if self.cost.alone(beside).is_none() {
+        if self.pacing.cost.alone(beside).is_none() {
             return self.largest_size().min(left);
         }
         let pace = self.pace(beside);
@@ -83,7 +133,13 @@ impl Scheduler {
             ..StepLoad::default()
         };
         let plenty = self.waiting_prompt_tokens(self.entering()) >= PLENTY * f64::from(most);
-        if plenty && self.cost.predict(full).is_some_and(|took| took <= LONGEST) {
+        if plenty
+            && self
+                .pacing
+                .cost
+                .predict(full)
+                .is_some_and(|took| took <= LONGEST)
+        {
             most
         } else {
             self.largest_size()
@@ -98,12 +154,12 @@ impl Scheduler {
 
     /// Returns the number of queued sequences for which there are slots.
     fn entering(&self) -> f64 {
-        self.counters.queued.min(self.slots.free()) as f64
+        self.waiting.counts().queued.min(self.running.free_slots()) as f64
     }
 
     /// Returns the pace beside decodes; None until the cost of prompts is known.
     fn pace(&self, beside: StepLoad) -> Option<Pace> {
-        let least = self.cost.least(beside)?;
+        let least = self.pacing.cost.least(beside)?;
         Some(Pace {
             beside,
             position: self.prefills().last().map_or(0, |first| first.planned),
@@ -121,11 +177,12 @@ impl Scheduler {
         };
         let latency = self.config.latency_target as f64;
         let smooth = self
+            .pacing
             .cost
             .decode_attention(beside)
             .map_or(0.0, stretched)
             .min(latency);
-        let further = (f64::from(self.counters.prefilling) + self.entering() - 1.0).max(0.0);
+        let further = (f64::from(self.running.prefilling()) + self.entering() - 1.0).max(0.0);
         let sum = further * (further + 1.0) / 2.0;
         let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MAX_SHARES);
         always.max(smooth).max(shares * latency)
@@ -136,12 +193,15 @@ impl Scheduler {
     fn budget_for_pace(&self, pace: &Pace, decodes: u32) -> Option<u32> {
         let fitting = |room| {
             let (beside, position, target) = (pace.beside, pace.position, pace.target);
-            self.cost.tokens_that_fit(beside, position, room, target)
+            self.pacing
+                .cost
+                .tokens_that_fit(beside, position, room, target)
         };
         let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
         let mut rooms = self.config.step_sizes.iter().filter_map(room);
         let Some(smallest) = rooms.next() else {
             let tokens = self
+                .pacing
                 .cost
                 .prompt_tokens(pace.beside, pace.position, pace.target)?;
             return Some(tokens.max(MIN_CHUNK));
@@ -152,8 +212,13 @@ impl Scheduler {
             load
         };
         // Sizes that were not tried yet are priced optimistically, so that they are tried.
-        let price =
-            |tokens| self.cost.predict_optimistic(load(tokens)).unwrap_or(0.0) / f64::from(tokens);
+        let price = |tokens| {
+            self.pacing
+                .cost
+                .predict_optimistic(load(tokens))
+                .unwrap_or(0.0)
+                / f64::from(tokens)
+        };
         let least = fitting(smallest).map_or(smallest, |tokens| tokens.max(MIN_CHUNK));
         let better = rooms.filter_map(|room| fitting(room).filter(|&tokens| tokens >= MIN_CHUNK));
         std::iter::once(least)
@@ -164,8 +229,8 @@ impl Scheduler {
     /// Returns the prompt tokens that have not run, those of the first `entering` in the queue
     /// included.
     fn waiting_prompt_tokens(&self, entering: f64) -> f64 {
-        let waiting = self.counters.waiting().max(1) as f64;
-        let queued = self.counters.waiting_tokens as f64 * entering / waiting;
+        let waiting = self.waiting.counts();
+        let queued = waiting.tokens as f64 * entering / waiting.sequences().max(1) as f64;
         let left = |sequence: &Sequence| f64::from(sequence.len() - sequence.planned);
         queued + self.prefills().map(left).sum::<f64>()
     }
@@ -173,8 +238,13 @@ impl Scheduler {
     /// Returns the sequences that prefill, the most junior first. They are mostly the newest, so
     /// the search begins at the end.
     fn prefills(&self) -> impl Iterator<Item = &Sequence> {
-        let juniors_first = self.running.iter().rev().map(|&key| &self.store[key]);
+        let juniors_first = self
+            .running
+            .keys()
+            .iter()
+            .rev()
+            .map(|&key| &self.store[key]);
         let prefills = juniors_first.filter(|sequence| sequence.phase == Phase::Prefill);
-        prefills.take(self.counters.prefilling as usize)
+        prefills.take(self.running.prefilling() as usize)
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::cost::StepLoad;
 use crate::counters::Streams;
-use crate::flight::{Chunk, Flight, Reach};
-use crate::ids::{Micros, StepId};
+use crate::flight::{Chunk, Reach};
+use crate::ids::Micros;
 use crate::memory::BlockLease;
 use crate::plan::StepPlan;
 use crate::plan_builder::{DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage};
@@ -54,7 +54,7 @@ impl Scheduler {
     fn has_lead(&self) -> bool {
         let flying = self.flights.len();
         let long = || {
-            let times = self.flights.iter().map(|f| self.cost.predict(f.load));
+            let times = self.flights.loads().map(|load| self.pacing.predict(load));
             let time: Option<f64> = times.sum();
             // Step times are unknown at first.
             time.is_none_or(|time| time >= self.config.lead as f64)
@@ -63,7 +63,7 @@ impl Scheduler {
     }
 
     fn plan_builder(&mut self, now: Micros) -> PlanBuilder {
-        let runs = std::mem::take(&mut self.spare_runs);
+        let runs = self.flights.take_runs();
         let groups = self.memory.groups();
         PlanBuilder {
             now,
@@ -86,7 +86,7 @@ impl Scheduler {
     /// of the list, so a plan never preempts a sequence that it runs.
     fn plan_running(&mut self, builder: &mut PlanBuilder) {
         let mut at = self.decode_fast_path(0, builder);
-        while let Some(&key) = self.running.get(at) {
+        while let Some(key) = self.running.get(at) {
             at += 1;
             let sequence = &self.store[key];
             if sequence.computed < sequence.claimed {
@@ -126,7 +126,7 @@ impl Scheduler {
         let k = self.config.max_tokens_per_run;
         // A copy, so that it stays in registers.
         let mut decode_stats = builder.decode_stats;
-        while let Some(&key) = self.running.get(at) {
+        while let Some(key) = self.running.get(at) {
             let sequence = &mut self.store[key];
             let fast = demand(sequence) == Demand::Decode
                 && sequence.room_to_yield(k) <= sequence.room
@@ -234,7 +234,7 @@ impl Scheduler {
             sequence.phase = Phase::Decode;
             sequence.yielding += 1;
             builder.streams.count(sequence);
-            self.counters.prefilling -= 1;
+            self.running.end_prefill();
             spent += self.config.max_tokens_per_run - 1;
         }
         builder.budget -= spent;
@@ -301,12 +301,12 @@ impl Scheduler {
     }
 
     fn victim(&self, after: usize) -> SequenceKey {
-        let juniors: Vec<_> = self.running[after..]
+        let juniors: Vec<_> = self.running.keys()[after..]
             .iter()
             .map(|&key| self.facts(key))
             .collect();
         let chosen = self.policy.victim(&juniors).min(juniors.len() - 1);
-        self.running[after + chosen]
+        self.running.keys()[after + chosen]
     }
 
     fn facts(&self, key: SequenceKey) -> SequenceFacts<'_> {
@@ -349,9 +349,9 @@ impl Scheduler {
         copies.append(&mut self.memory.take_copies());
         let steered = self.flush_steered(&new);
         let plan = StepPlan {
-            epoch: self.epoch,
-            step: self.step,
-            finished: self.slots.take_finished(),
+            epoch: self.flights.epoch(),
+            step: self.flights.next(),
+            finished: self.running.take_finished(),
             new,
             forks,
             copies,
@@ -360,22 +360,16 @@ impl Scheduler {
             runs: decodes.runs,
         };
         let runs = decodes.flight;
-        self.streams = Streams {
+        self.pacing.expect(Streams {
             sequences: streams.sequences + decode_stats.decodes - decode_stats.ending,
             context: streams.context + decode_stats.context,
-        };
+        });
         let load = StepLoad {
             decodes: decode_stats.decodes,
             context: decode_stats.context,
             ..prefill
         };
-        self.flights.push_back(Flight {
-            step: self.step,
-            planned: now,
-            runs,
-            load,
-        });
-        self.step = StepId(self.step.0 + 1);
+        self.flights.push(now, runs, load);
         plan
     }
 }

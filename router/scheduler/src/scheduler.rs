@@ -1,17 +1,16 @@
 //! The scheduler's state, and how requests enter and leave it.
 
 use crate::config::{ConfigError, SchedulerConfig};
-use crate::cost::StepCost;
-use crate::counters::{Counters, Streams};
-use crate::flight::{Flight, FlightRun};
-use crate::ids::{Epoch, Micros, RequestId, SequenceId, Slot, StepId};
+use crate::counters::Counters;
+use crate::flight::Flights;
+use crate::ids::{Epoch, Micros, RequestId, SequenceId, Slot};
 use crate::memory::{KvMemory, PendingCopy, SequenceKv};
+use crate::pace::Pacing;
 use crate::policy::{Policy, SequenceFacts};
-use crate::queue::{Queue, Ticket};
 use crate::request::{AddError, Request};
+use crate::running::{Running, SlotUse};
 use crate::sequence::{Order, Phase, QueueClass, Sequence, SequenceKey, State, Store, stop_filter};
-use crate::slots::Slots;
-use std::collections::VecDeque;
+use crate::waiting::Waiting;
 
 /// A fork that shares its parent's blocks and is in no plan yet.
 #[derive(Debug)]
@@ -32,24 +31,16 @@ pub struct Scheduler {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) store: Store,
     pub(crate) memory: KvMemory,
-    pub(crate) queue: Queue,
-    pub(crate) slots: Slots,
-    /// Sequences in slots, sorted by seniority.
-    pub(crate) running: Vec<SequenceKey>,
+    pub(crate) waiting: Waiting,
+    pub(crate) running: Running,
     pub(crate) pending_forks: Vec<PendingFork>,
     /// Running sequences that were steered since the last plan.
     pub(crate) steered: Vec<SequenceId>,
     /// Requests that the next `take_unprepared` returns.
     pub(crate) unprepared: Vec<RequestId>,
-    pub(crate) flights: VecDeque<Flight>,
-    /// An emptied list of runs, kept for its memory.
-    pub(crate) spare_runs: Vec<FlightRun>,
-    pub(crate) cost: StepCost,
-    pub(crate) streams: Streams,
-    pub(crate) last_outcome: Micros,
+    pub(crate) flights: Flights,
+    pub(crate) pacing: Pacing,
     pub(crate) counters: Counters,
-    pub(crate) epoch: Epoch,
-    pub(crate) step: StepId,
     /// The arrival number of the newest sequence.
     arrivals: u64,
 }
@@ -60,23 +51,17 @@ impl Scheduler {
         config.validate()?;
         Ok(Self {
             memory: KvMemory::new(&config),
-            slots: Slots::new(config.usable_slots()),
-            cost: StepCost::new(&config.step_sizes, config.decode_reads),
+            running: Running::new(config.usable_slots()),
+            pacing: Pacing::new(&config),
             config,
             policy,
             store: Store::default(),
-            queue: Queue::default(),
-            running: Vec::new(),
+            waiting: Waiting::default(),
             pending_forks: Vec::new(),
             steered: Vec::new(),
             unprepared: Vec::new(),
-            flights: VecDeque::new(),
-            spare_runs: Vec::new(),
-            streams: Streams::default(),
-            last_outcome: Micros(0),
+            flights: Flights::default(),
             counters: Counters::default(),
-            epoch: Epoch(0),
-            step: StepId(0),
             arrivals: 0,
         })
     }
@@ -94,10 +79,11 @@ impl Scheduler {
         }
         self.config
             .admits(prompt + u64::from(request.max_new_tokens))?;
-        if self.counters.fresh >= self.config.max_waiting {
+        let waiting = self.waiting.counts();
+        if waiting.fresh >= self.config.max_waiting {
             return Err(AddError::QueueFull);
         }
-        let queued = self.counters.fresh_tokens;
+        let queued = waiting.fresh_tokens;
         if queued > 0 && queued + known > self.config.max_waiting_tokens {
             return Err(AddError::TokensFull);
         }
@@ -117,7 +103,7 @@ impl Scheduler {
         for key in self.store.sequences(id) {
             let sequence = &self.store[key];
             if sequence.state == State::Preparing && !sequence.held {
-                self.unpark(key);
+                self.end_waiting(key);
                 self.enqueue(key, now);
             }
         }
@@ -134,7 +120,7 @@ impl Scheduler {
     pub fn prepare_again(&mut self, id: RequestId) {
         for key in self.store.sequences(id) {
             if self.store[key].state == State::Queued {
-                self.dequeue(key);
+                self.end_waiting(key);
                 self.park(key);
             }
         }
@@ -170,10 +156,9 @@ impl Scheduler {
     /// running sequences return to the head of the queue with their known token ids. Outcomes of
     /// older epochs will be dropped.
     pub fn worker_lost(&mut self, now: Micros) -> Epoch {
-        while let Some(&key) = self.running.last() {
+        while let Some(&key) = self.running.keys().last() {
             self.evict(key, now);
         }
-        self.flights.clear();
         self.unprepared.clear();
         let keys: Vec<_> = self.store.iter().map(|(key, _)| key).collect();
         for key in keys {
@@ -182,9 +167,7 @@ impl Scheduler {
             sequence.yielding = 0;
         }
         self.reset_memory();
-        self.epoch = Epoch(self.epoch.0 + 1);
-        self.step = StepId(0);
-        self.epoch
+        self.flights.begin_epoch()
     }
 
     /// Takes the limits of new workers, after `worker_lost` and before the next plan (begins
@@ -200,7 +183,7 @@ impl Scheduler {
             self.worker_lost(now);
         }
         // The old workers' step times say little about new workers.
-        self.cost = StepCost::new(&config.step_sizes, config.decode_reads);
+        self.pacing.relearn(&config);
         self.config = config;
         self.reset_memory();
         let misfits = |s: &Sequence| self.config.admits(u64::from(s.max_tokens)).is_err();
@@ -220,7 +203,7 @@ impl Scheduler {
 
     fn reset_memory(&mut self) {
         self.memory = KvMemory::new(&self.config);
-        self.slots = Slots::new(self.config.usable_slots());
+        self.running = Running::new(self.config.usable_slots());
         let keys: Vec<_> = self.store.iter().map(|(key, _)| key).collect();
         for key in keys {
             // Keys depend on the block size.
@@ -272,20 +255,12 @@ impl Scheduler {
 
     /// Puts a sequence without slot or blocks into the queue.
     pub(crate) fn enqueue(&mut self, key: SequenceKey, now: Micros) {
-        let sequence = &mut self.store[key];
-        sequence.state = State::Queued;
-        sequence.since = now;
-        self.queue.insert(Ticket::new(sequence), now, key);
-        self.counters.queued += 1;
-        self.counters.start_waiting(sequence);
+        self.waiting.enqueue(key, &mut self.store[key], now);
     }
 
-    /// Takes a sequence out of the queue; the caller sets its state.
-    pub(crate) fn dequeue(&mut self, key: SequenceKey) {
-        let sequence = &self.store[key];
-        self.queue.remove(Ticket::new(sequence), sequence.since);
-        self.counters.queued -= 1;
-        self.counters.stop_waiting(sequence);
+    /// Ends the waiting of a queued or parked sequence; the caller sets its state.
+    pub(crate) fn end_waiting(&mut self, key: SequenceKey) {
+        self.waiting.leave(&self.store[key]);
     }
 
     /// Takes slot and blocks from a running sequence and queues it for recomputation.
@@ -306,24 +281,14 @@ impl Scheduler {
 
     /// Keeps a sequence without slot and blocks out of the queue.
     pub(crate) fn park(&mut self, key: SequenceKey) {
-        let sequence = &mut self.store[key];
-        sequence.state = State::Preparing;
-        self.counters.preparing += 1;
-        self.counters.start_waiting(sequence);
-    }
-
-    /// Ends the parking of a sequence; the caller sets its state.
-    pub(crate) fn unpark(&mut self, key: SequenceKey) {
-        self.counters.preparing -= 1;
-        self.counters.stop_waiting(&self.store[key]);
+        self.waiting.park(&mut self.store[key]);
     }
 
     /// Ends a sequence in any state.
     pub(crate) fn remove(&mut self, key: SequenceKey) {
         match self.store[key].state {
             State::Vacant => return,
-            State::Preparing => self.unpark(key),
-            State::Queued => self.dequeue(key),
+            State::Preparing | State::Queued => self.end_waiting(key),
             State::Running(_) => self.leave(key),
         }
         self.store.remove(key);
@@ -331,37 +296,23 @@ impl Scheduler {
 
     /// Puts a sequence into a slot.
     pub(crate) fn enter(&mut self, key: SequenceKey, slot: Slot) {
-        self.store[key].state = State::Running(slot);
-        self.counters.prefilling += u32::from(self.store[key].phase == Phase::Prefill);
-        let order = self.store[key].order;
-        let at = self
-            .running
-            .partition_point(|&other| self.store[other].order < order);
-        self.running.insert(at, key);
+        self.running.enter(&mut self.store, key, slot);
     }
 
     /// Returns a running sequence's slot and blocks. Steps in flight may still write to the blocks.
     /// That is safe: their next owner writes in a later step, and steps run in order.
     fn leave(&mut self, key: SequenceKey) {
-        let Some(slot) = self.store[key].slot() else {
+        if self.store[key].slot().is_none() {
             return;
+        }
+        let slot_use = match self.cancel_pending_fork(key) {
+            true => SlotUse::Unplanned,
+            false => SlotUse::Planned,
         };
-        let order = self.store[key].order;
-        if let Ok(at) = self
-            .running
-            .binary_search_by_key(&order, |&other| self.store[other].order)
-        {
-            self.running.remove(at);
-        }
-        if self.cancel_pending_fork(key) {
-            self.slots.give_back(slot);
-        } else {
-            self.slots.release(slot);
-        }
+        self.running.leave(&self.store, key, slot_use);
         let sequence = &mut self.store[key];
         sequence.flush();
         self.memory.release(&mut sequence.kv);
-        self.counters.prefilling -= u32::from(sequence.phase == Phase::Prefill);
         sequence.raise_cached_limit();
         sequence.phase = Phase::Prefill;
         sequence.computed = 0;

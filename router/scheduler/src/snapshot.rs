@@ -50,11 +50,11 @@ impl Scheduler {
     /// Returns counts for metrics. Takes time proportional to the number of running sequences.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let blocks = self.memory.counts();
+        let (blocks, waiting) = (self.memory.counts(), self.waiting.counts());
         Snapshot {
-            waiting: self.counters.queued,
-            preparing: self.counters.preparing,
-            waiting_tokens: self.counters.waiting_tokens,
+            waiting: waiting.queued,
+            preparing: waiting.preparing,
+            waiting_tokens: waiting.tokens,
             running: self.running.len(),
             in_flight: self.flights.len(),
             blocks_free: blocks.free,
@@ -68,7 +68,7 @@ impl Scheduler {
     }
 
     fn live_references(&self) -> u64 {
-        let running = self.running.iter().map(|&key| &self.store[key].kv);
+        let running = self.running.keys().iter().map(|&key| &self.store[key].kv);
         let held: usize = running.map(SequenceKv::held).sum();
         let copies: usize = self
             .pending_forks
@@ -82,16 +82,16 @@ impl Scheduler {
     /// times the usual time between starts, and at least the time to prefill their prompts.
     #[must_use]
     pub fn backlog(&self) -> u64 {
-        let waiting = self.counters.waiting() as u64;
+        let waiting = self.waiting.counts().sequences() as u64;
         if waiting == 0 {
             return 0;
         }
         let starts = self.counters.start_gap.unwrap_or(0).saturating_mul(waiting);
-        let tokens = self.counters.waiting_tokens;
+        let tokens = self.waiting.counts().tokens;
         let step = f64::from(self.config.max_step_tokens);
         let mut full = StepLoad::default();
         full.add_prompt(0, self.config.max_step_tokens);
-        let each = self.cost.predict(full).unwrap_or(0.0) / step;
+        let each = self.pacing.predict(full).unwrap_or(0.0) / step;
         starts.max((each * tokens as f64) as u64)
     }
 }

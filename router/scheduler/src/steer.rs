@@ -54,7 +54,7 @@ impl Scheduler {
         }
         self.store[key].held = true;
         if self.store[key].state == State::Queued {
-            self.dequeue(key);
+            self.end_waiting(key);
             self.park(key);
         }
     }
@@ -63,11 +63,12 @@ impl Scheduler {
     /// or if nothing else wants to run.
     pub(crate) fn evict_held(&mut self, now: Micros) -> bool {
         let held = |&&key: &&SequenceKey| self.store[key].held;
-        let waiting = !self.queue.is_empty() || !self.running.iter().all(|key| held(&key));
+        let running = self.running.keys();
+        let waiting = !self.waiting.is_empty() || !running.iter().all(|key| held(&key));
         if !waiting || !self.flights.is_empty() {
             return false;
         }
-        let held = self.running.iter().rev().find(held).copied();
+        let held = running.iter().rev().find(held).copied();
         if let Some(key) = held {
             self.evict(key, now);
         }
@@ -100,7 +101,7 @@ impl Scheduler {
         match sequence.state {
             State::Running(_) => self.steered.push(id),
             State::Preparing => {
-                self.unpark(key);
+                self.end_waiting(key);
                 self.enqueue(key, now);
             }
             State::Queued | State::Vacant => {}
