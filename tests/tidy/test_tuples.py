@@ -19,8 +19,6 @@ ALLOWED = {
     ("python/src/cpu/attention.rs", "paged_attention"),
     ("python/penstock/cpu/ops.py", "_attention"),
     ("python/src/engine.rs", "start"),
-    ("router/src/chat/jinja/format.rs", "pad"),
-    ("router/src/http/openai/mod.rs", "respond"),
     ("kernels/penstock_kernels/linear/cases.py", "_made"),
 }
 

@@ -20,7 +20,7 @@ use super::wire::answer::{
 use super::wire::chat::{ChatRequest, Message};
 use super::wire::tools::ToolChoice;
 use super::wire::{Common, ErrorBody};
-use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, respond};
+use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, ResponseOptions, respond};
 use crate::error::OpenAiError;
 use crate::model_names::check_model;
 use crate::parsed_output::{ToolPlan, plan_tools};
@@ -65,7 +65,11 @@ pub(crate) async fn chat(
     };
     let choices = input.parameters.choices;
     let generations = app.generator.generate_all(input).await?;
-    let options = (ChunkKind::Chat, delivery, choices);
+    let options = ResponseOptions {
+        kind: ChunkKind::Chat,
+        delivery,
+        choices,
+    };
     Ok(respond(&app, options, generations, whole).await?)
 }
 

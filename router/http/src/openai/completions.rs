@@ -10,7 +10,7 @@ use super::chunk_kind::ChunkKind;
 use super::wire::answer::{Completion, TextChoice, Usage};
 use super::wire::completions::CompletionRequest;
 use super::wire::{Common, Delivery, ErrorBody};
-use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, respond};
+use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, ResponseOptions, respond};
 use crate::error::OpenAiError;
 use crate::model_names::check_model;
 use crate::{App, json};
@@ -52,7 +52,11 @@ pub(crate) async fn completions(
             charge: charge.clone(),
         });
     let generations = app.generator.generate_batch(inputs).await?;
-    let options = (ChunkKind::Text, delivery, choices);
+    let options = ResponseOptions {
+        kind: ChunkKind::Text,
+        delivery,
+        choices,
+    };
     Ok(respond(&app, options, generations, whole).await?)
 }
 

@@ -159,16 +159,27 @@ async fn collect(kind: ChunkKind, generation: &mut Generation) -> Result<ChoiceO
     Err(response_headers::incomplete_generation())
 }
 
+/// How a request's choices are sent.
+struct ResponseOptions {
+    /// The API's kind of chunks and ids.
+    kind: ChunkKind,
+    /// As a stream or as a whole.
+    delivery: Delivery,
+    /// How many choices are generated and returned.
+    choices: Choices,
+}
+
 /// Responds with the choices of a request: as a stream, or as a whole once all have finished; then
 /// with the best choices of each prompt, prompt by prompt.
 async fn respond<T: Serialize>(
     app: &App,
-    (kind, delivery, choices): (ChunkKind, Delivery, Choices),
+    options: ResponseOptions,
     mut generations: Vec<Generation>,
     whole: impl FnOnce(ResponseMeta, (Vec<ChoiceOutput>, Usage)) -> T,
 ) -> Result<Response, ApiError> {
+    let kind = options.kind;
     let meta = ResponseMeta::new(kind.id_prefix(), app);
-    match delivery {
+    match options.delivery {
         Delivery::Stream { usage } => {
             let headers = response_headers::stream_headers(app, &generations);
             let stream = ChunkStream::new(kind, meta, generations, usage);
@@ -179,7 +190,7 @@ async fn respond<T: Serialize>(
             let answers = try_join_all(each).await?;
             let headers = response_headers::whole_headers(app, &generations);
             let usage = Usage::sum(answers.iter().map(|answer| answer.facts.usage()));
-            let answers = (best(answers, choices), usage);
+            let answers = (best(answers, options.choices), usage);
             Ok((headers, Json(whole(meta, answers))).into_response())
         }
     }

@@ -243,7 +243,16 @@ impl Spec {
         let text: String = text.chars().take(most).collect();
         let fill = if self.zeros { '0' } else { ' ' };
         let align = self.align.filter(|align| *align != '=').unwrap_or('<');
-        pad(&text, (self.fill.unwrap_or(fill), align, self.width), out);
+        let fill = self.fill.unwrap_or(fill);
+        pad(
+            &text,
+            Padding {
+                fill,
+                align,
+                width: self.width,
+            },
+            out,
+        );
     }
 
     fn write_number(&self, value: Number, out: &mut String) -> Result<(), Error> {
@@ -334,9 +343,19 @@ impl Spec {
         let digits = self.grouped(&number.digits, zeros);
         if align == '=' {
             out.push_str(&before);
-            pad(&digits, (fill, '>', filled), out);
+            let padding = Padding {
+                fill,
+                align: '>',
+                width: filled,
+            };
+            pad(&digits, padding, out);
         } else {
-            pad(&(before + &digits), (fill, align, self.width), out);
+            let padding = Padding {
+                fill,
+                align,
+                width: self.width,
+            };
+            pad(&(before + &digits), padding, out);
         }
     }
 
@@ -384,10 +403,22 @@ fn number(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<Option<
     Ok(found)
 }
 
+/// Padding of a text.
+#[derive(Clone, Copy)]
+pub(super) struct Padding {
+    /// The character that fills.
+    pub(super) fill: char,
+    /// `<`, `^` or `>`.
+    pub(super) align: char,
+    /// The least number of characters.
+    pub(super) width: usize,
+}
+
 /// Appends the text with its padding.
-pub(super) fn pad(text: &str, (fill, align, width): (char, char, usize), out: &mut String) {
-    let missing = width.saturating_sub(text.chars().count());
-    let before = match align {
+pub(super) fn pad(text: &str, padding: Padding, out: &mut String) {
+    let fill = padding.fill;
+    let missing = padding.width.saturating_sub(text.chars().count());
+    let before = match padding.align {
         '<' => 0,
         '^' => missing / 2,
         _ => missing,

@@ -4,7 +4,7 @@ use minijinja::value::Value;
 use minijinja::{Error, ErrorKind, State};
 
 use super::args::{Args, count, needed, text};
-use super::format::{format, pad};
+use super::format::{Padding, format, pad};
 use super::predicates;
 use super::python_types::{dict, integer, items, py_error, type_name};
 use super::strings_parts::{edges, find, parts};
@@ -203,14 +203,17 @@ fn padded(s: &str, method: &str, args: Args) -> Result<Value, Error> {
             let signed = s.strip_prefix(['+', '-']);
             let (sign, digits) = s.split_at(s.len() - signed.map_or(s.len(), str::len));
             out.push_str(sign);
-            pad(
-                digits,
-                ('0', '>', width.saturating_sub(sign.len())),
-                &mut out,
-            );
+            let padding = Padding {
+                fill: '0',
+                align: '>',
+                width: width.saturating_sub(sign.len()),
+            };
+            pad(digits, padding, &mut out);
         }
-        "ljust" => pad(s, (fill, '<', width), &mut out),
-        "rjust" => pad(s, (fill, '>', width), &mut out),
+        "ljust" | "rjust" => {
+            let align = if method == "ljust" { '<' } else { '>' };
+            pad(s, Padding { fill, align, width }, &mut out);
+        }
         _ => center(s, fill, width, &mut out),
     }
     Ok(Value::from(out))
