@@ -5,8 +5,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::types::SubmitError;
-
 /// A failed request. The message is for the client's developer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -166,6 +164,34 @@ impl fmt::Display for Excerpt<'_> {
             Some((end, _)) => write!(f, "{}... ({} bytes in all)", &text[..end], text.len()),
         }
     }
+}
+
+/// Why a request was refused. Nothing has been sent to the client yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// The queue is full.
+    #[error("Model is overloaded")]
+    Overloaded {
+        /// Retry-after hint, estimated from the backlog.
+        retry_after: Duration,
+    },
+    /// No worker can step now (loading, restarting).
+    #[error("{reason}")]
+    Unavailable {
+        /// Explanation for people.
+        reason: String,
+        /// Retry-after hint.
+        retry_after: Duration,
+    },
+    /// The server is draining.
+    #[error("server is shutting down")]
+    Draining,
+    /// The worker or the scheduler rejected the request itself.
+    #[error("{0}")]
+    Invalid(String),
+    /// Preparing the request failed, and the request is not to blame.
+    #[error("{0}")]
+    Internal(String),
 }
 
 impl From<SubmitError> for ApiError {

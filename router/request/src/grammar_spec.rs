@@ -125,7 +125,7 @@ impl GrammarSpec {
 }
 
 impl OutputConstraint {
-    /// Returns the constraint of a text of which only the reasoning is limited.
+    /// Returns the constraint of any text, in which only the reasoning is limited.
     fn any_text() -> Self {
         Self {
             kind: GrammarFormat::Text,

@@ -1,9 +1,10 @@
 //! Input and output of the engine: token ids in, token ids out. Text is handled elsewhere.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
+pub use crate::error::SubmitError;
 use crate::grammar_spec::GrammarSpec;
 use crate::sampling_params::SamplingParams;
 
@@ -172,32 +173,4 @@ impl Logprobs {
             prompt: std::mem::take(&mut self.prompt),
         }
     }
-}
-
-/// Why a request was refused. Nothing has been sent to the client yet.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// The queue is full.
-    #[error("Model is overloaded")]
-    Overloaded {
-        /// Retry-after hint, estimated from the backlog.
-        retry_after: Duration,
-    },
-    /// No worker can step now (loading, restarting).
-    #[error("{reason}")]
-    Unavailable {
-        /// Explanation for people.
-        reason: String,
-        /// Retry-after hint.
-        retry_after: Duration,
-    },
-    /// The server is draining.
-    #[error("server is shutting down")]
-    Draining,
-    /// The worker or the scheduler rejected the request itself.
-    #[error("{0}")]
-    Invalid(String),
-    /// Preparing the request failed, and the request is not to blame.
-    #[error("{0}")]
-    Internal(String),
 }

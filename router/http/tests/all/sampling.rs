@@ -290,7 +290,9 @@ async fn thinking_token_budget_reaches_the_engine_where_reasoning_is_recognized(
         config.text.reasoning_format = Format::Fixed(ReasoningFormat::Think);
     });
     for stream in [false, true] {
-        server.backend.play(&["<think>Hm.</think>Hi."], End::StopToken);
+        server
+            .backend
+            .play(&["<think>Hm.</think>Hi."], End::StopToken);
         let fields = json!({"thinking_token_budget": 7, "stream": stream});
         let reply = server.post(CHAT, chat(fields)).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -303,7 +305,10 @@ async fn thinking_token_budget_reaches_the_engine_where_reasoning_is_recognized(
     for (more, param) in [
         (json!({"allowed_token_ids": [65]}), "allowed_token_ids"),
         (json!({"use_beam_search": true}), "thinking_token_budget"),
-        (json!({"thinking_token_budget": -2}), "thinking_token_budget"),
+        (
+            json!({"thinking_token_budget": -2}),
+            "thinking_token_budget",
+        ),
     ] {
         let mut wrong = fields.clone();
         let more = more.as_object().unwrap().clone();
