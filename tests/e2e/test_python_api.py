@@ -277,7 +277,7 @@ def test_structured_outputs_params_are_validated_on_construction(
         ({"top_k": -2}, "`top_k` must be >= -1"),
         ({"min_p": 1.5}, "`min_p` must be >= 0.0 and <= 1.0"),
         ({"logit_bias": {3: 101}}, "`logit_bias` values must be >= -100.0"),
-        ({"bad_words_ids": [[1] * 17]}, "words of at most 16 tokens"),
+        ({"bad_words_ids": [[1] * 17]}, "at most 16 entries"),
         ({"bad_words_ids": [[]]}, "lists of at least one token id"),
         ({"use_beam_search": True, "length_penalty": 101}, "`length_penalty` must be"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
