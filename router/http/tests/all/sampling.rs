@@ -9,7 +9,7 @@ use penstock_text::config::Format;
 use penstock_text::tool_parsers::ReasoningFormat;
 use serde_json::{Value, json};
 
-use crate::scripted::{EOS, Server, chat, with};
+use crate::scripted::{CHAT, EOS, Server, chat, with};
 
 fn everything() -> Value {
     json!({
