@@ -9,16 +9,16 @@
 //! How it decides:
 //! - **No phases.** A sequence has known tokens and computed tokens. A plan gives each sequence
 //!   some tokens under the step's budget, senior sequences first. A sequence at its last known
-//!   token decodes. Every plan contains all decodes; prompts share the rest of the budget. `pace`
+//!   token decodes. Every plan contains all decodes; prompts share the rest of the budget. `scheduler::pace`
 //!   limits that rest so that running streams keep their inter-token latency (`cost` and `sizes`
 //!   learn how long steps take).
 //! - **Memory on demand.** A sequence takes blocks as it grows. When no block is left, a junior
 //!   sequence is preempted: it loses its slot and returns to the head of the queue as token ids
-//!   (`planner`). The most senior sequence is never preempted, so there is always progress. A
+//!   (`scheduler::planner`). The most senior sequence is never preempted, so there is always progress. A
 //!   sequence is admitted only if all known tokens of all running sequences and one more block each
 //!   have room (or all tokens that they may generate: `config::Reserve`), and never in a plan in
 //!   which memory ran out. A resumed sequence also needs room for as many new tokens as it
-//!   recomputes (`admission`).
+//!   recomputes (`scheduler::admission`).
 //! - **Order** is the [`Policy`]'s. Later sequences may pass one that does not fit, until it has
 //!   waited for `aging`.
 //! - **Prefix cache** (`memory`). A full block becomes findable when an *outcome*
@@ -39,32 +39,23 @@ pub mod ids;
 pub mod plan;
 pub mod request;
 
-mod admission;
-mod check;
 mod cost;
 mod counters;
 mod fit;
 mod flight;
-mod fork;
 mod memory;
-mod outcome;
-mod pace;
+mod pacing;
 mod plan_builder;
-mod planner;
 mod policy;
 mod queue;
 mod running;
 mod scheduler;
 mod sequence;
-mod short_prompts_first;
 mod sizes;
 mod slots;
-mod snapshot;
-mod steer;
+mod violation;
 mod waiting;
 
-pub use check::Violation;
-pub use fork::ForkError;
 pub use policy::{FirstComeFirstServed, Policy, SequenceFacts};
-pub use scheduler::Scheduler;
-pub use snapshot::Snapshot;
+pub use scheduler::{ForkError, Scheduler, Snapshot};
+pub use violation::Violation;

@@ -3,8 +3,8 @@
 use super::chain::SequenceKv;
 use super::group::Group;
 use super::{KvMemory, PendingCopy};
-use crate::check::{Violation, ensure};
 use crate::ids::BlockId;
+use crate::violation::{Violation, ensure};
 
 impl KvMemory {
     /// Verifies that every block has one state and the references that sequences and pending copies

@@ -18,12 +18,8 @@
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
 //! that padding shares).
 
-use crate::config::SchedulerConfig;
-use crate::cost::{StepCost, StepLoad};
-use crate::counters::Streams;
-use crate::flight::Flight;
-use crate::ids::Micros;
-use crate::scheduler::Scheduler;
+use super::Scheduler;
+use crate::cost::StepLoad;
 use crate::sequence::{Phase, Sequence};
 
 /// With nothing running, a step is filled if this many times its capacity waits,
@@ -55,69 +51,23 @@ struct Pace {
     target: f64,
 }
 
-/// Owns what is known of step times.
-#[derive(Debug)]
-pub(crate) struct Pacing {
-    cost: StepCost,
-    /// What the last plan predicts for the next one.
-    streams: Streams,
-    last_outcome: Micros,
-}
-
-impl Pacing {
-    pub(crate) fn new(config: &SchedulerConfig) -> Self {
-        Self {
-            cost: StepCost::new(&config.step_sizes, config.decode_reads),
-            streams: Streams::default(),
-            last_outcome: Micros(0),
-        }
-    }
-
-    /// Learns from a step's outcome. `duration`: microseconds; 0 = unknown: the time since the step
-    /// could begin, which is when it was planned or, if later, when the step before it ended.
-    pub(crate) fn observe(&mut self, flight: &Flight, duration: u64, now: Micros) {
-        let begun = flight.planned.max(self.last_outcome);
-        let took = match duration {
-            0 => now.0.saturating_sub(begun.0),
-            known => known,
-        };
-        self.cost.observe(flight.load, took, now);
-        self.last_outcome = now;
-    }
-
-    /// Forgets the step times of old workers.
-    pub(crate) fn relearn(&mut self, config: &SchedulerConfig) {
-        self.cost = StepCost::new(&config.step_sizes, config.decode_reads);
-    }
-
-    /// Sets the streams that the next plan will decode.
-    pub(crate) fn expect(&mut self, streams: Streams) {
-        self.streams = streams;
-    }
-
-    /// Returns the microseconds that a step takes, if enough steps were observed.
-    pub(crate) fn predict(&self, load: StepLoad) -> Option<f64> {
-        self.cost.predict(load)
-    }
-}
-
 impl Scheduler {
     /// Returns the prompt tokens of the next step.
-    pub(crate) fn prompt_budget(&self) -> u32 {
+    pub(super) fn prompt_budget(&self) -> u32 {
         let decodes = self.running.len() as u32 - self.running.prefilling();
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
         // Sequences whose last token is in flight decode no more.
-        let streams = decodes.min(self.pacing.streams.sequences);
+        let streams = decodes.min(self.pacing.streams().sequences);
         if streams == 0 || self.running.prefilling() == 0 && self.waiting.is_empty() {
             return self.budget_without_streams().min(left);
         }
         let beside = StepLoad {
             decodes: streams,
-            context: self.pacing.streams.context,
+            context: self.pacing.streams().context,
             ..StepLoad::default()
         };
-        if self.pacing.cost.alone(beside).is_none() {
+        if self.pacing.cost().alone(beside).is_none() {
             return self.largest_size().min(left);
         }
         let pace = self.pace(beside);
@@ -136,7 +86,7 @@ impl Scheduler {
         if plenty
             && self
                 .pacing
-                .cost
+                .cost()
                 .predict(full)
                 .is_some_and(|took| took <= LONGEST)
         {
@@ -159,7 +109,7 @@ impl Scheduler {
 
     /// Returns the pace beside decodes; None until the cost of prompts is known.
     fn pace(&self, beside: StepLoad) -> Option<Pace> {
-        let least = self.pacing.cost.least(beside)?;
+        let least = self.pacing.cost().least(beside)?;
         Some(Pace {
             beside,
             position: self.prefills().last().map_or(0, |first| first.planned),
@@ -178,7 +128,7 @@ impl Scheduler {
         let latency = self.config.latency_target as f64;
         let smooth = self
             .pacing
-            .cost
+            .cost()
             .decode_attention(beside)
             .map_or(0.0, stretched)
             .min(latency);
@@ -194,16 +144,16 @@ impl Scheduler {
         let fitting = |room| {
             let (beside, position, target) = (pace.beside, pace.position, pace.target);
             self.pacing
-                .cost
+                .cost()
                 .tokens_that_fit(beside, position, room, target)
         };
         let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
         let mut rooms = self.config.step_sizes.iter().filter_map(room);
         let Some(smallest) = rooms.next() else {
-            let tokens = self
-                .pacing
-                .cost
-                .prompt_tokens(pace.beside, pace.position, pace.target)?;
+            let tokens =
+                self.pacing
+                    .cost()
+                    .prompt_tokens(pace.beside, pace.position, pace.target)?;
             return Some(tokens.max(MIN_CHUNK));
         };
         let load = |tokens| {
@@ -214,7 +164,7 @@ impl Scheduler {
         // Sizes that were not tried yet are priced optimistically, so that they are tried.
         let price = |tokens| {
             self.pacing
-                .cost
+                .cost()
                 .predict_optimistic(load(tokens))
                 .unwrap_or(0.0)
                 / f64::from(tokens)

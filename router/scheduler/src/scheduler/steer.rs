@@ -5,10 +5,10 @@
 //! for them, may need its memory. When nothing else can run, the youngest held sequence is evicted
 //! and parked outside the queue until it is steered.
 
+use super::Scheduler;
 use crate::ids::{Micros, SequenceId, TokenId};
 use crate::plan::{NewSequence, SteeredToken};
 use crate::request::Pipelining;
-use crate::scheduler::Scheduler;
 use crate::sequence::{SequenceKey, State};
 
 impl Scheduler {
@@ -48,7 +48,7 @@ impl Scheduler {
     }
 
     /// Holds a steered sequence that has yielded a token.
-    pub(crate) fn hold(&mut self, key: SequenceKey) {
+    pub(super) fn hold(&mut self, key: SequenceKey) {
         if self.store[key].pipelining != Pipelining::Steered {
             return;
         }
@@ -61,7 +61,7 @@ impl Scheduler {
 
     /// Evicts the youngest held sequence for those that cannot run. Returns false if there is none,
     /// or if nothing else wants to run.
-    pub(crate) fn evict_held(&mut self, now: Micros) -> bool {
+    pub(super) fn evict_held(&mut self, now: Micros) -> bool {
         let held = |&&key: &&SequenceKey| self.store[key].held;
         let running = self.running.keys();
         let waiting = !self.waiting.is_empty() || !running.iter().all(|key| held(&key));
@@ -77,7 +77,7 @@ impl Scheduler {
 
     /// Returns the replaced tokens of running sequences since the last plan. Sequences that enter a
     /// slot in this plan already bring theirs.
-    pub(crate) fn flush_steered(&mut self, new: &[NewSequence]) -> Vec<SteeredToken> {
+    pub(super) fn flush_steered(&mut self, new: &[NewSequence]) -> Vec<SteeredToken> {
         let ids = std::mem::take(&mut self.steered).into_iter();
         let known = ids.filter(|&id| new.iter().all(|new| new.sequence != id));
         let steered = known.filter_map(|id| {

@@ -1,10 +1,10 @@
 //! `Scheduler::complete`: turns an outcome into known tokens, cached blocks and emissions.
 
+use super::Scheduler;
 use crate::flight::{FlightRun, Reach};
 use crate::ids::{Micros, Slot, TokenId};
 use crate::plan::{Emission, Finish, StepOutcome};
 use crate::request::Pipelining;
-use crate::scheduler::Scheduler;
 use crate::sequence::{Sequence, SequenceKey, State};
 use std::ops::Range;
 

@@ -1,5 +1,6 @@
 //! `Scheduler::plan`: running sequences in order of seniority, then admissions.
 
+use super::Scheduler;
 use crate::cost::StepLoad;
 use crate::counters::Streams;
 use crate::flight::{Chunk, Reach};
@@ -9,7 +10,6 @@ use crate::plan::StepPlan;
 use crate::plan_builder::{DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage};
 use crate::policy::SequenceFacts;
 use crate::request::Pipelining;
-use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence, SequenceKey};
 
 /// Plans that may be in flight however long they take: one runs, one waits.
@@ -182,7 +182,7 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn prefill(&mut self, key: SequenceKey, after: usize, builder: &mut PlanBuilder) {
+    pub(super) fn prefill(&mut self, key: SequenceKey, after: usize, builder: &mut PlanBuilder) {
         let sequence = &self.store[key];
         let k = self.config.max_tokens_per_run;
         let remaining = sequence.len() - sequence.planned;
@@ -213,7 +213,7 @@ impl Scheduler {
     }
 
     /// Records a run over known tokens that have room.
-    pub(crate) fn push_prompt(
+    pub(super) fn push_prompt(
         &mut self,
         key: SequenceKey,
         chunk: Chunk,
@@ -270,7 +270,7 @@ impl Scheduler {
     }
 
     /// Returns how many tokens a sequence could hold with all available blocks.
-    pub(crate) fn possible_room(&self, key: SequenceKey) -> u32 {
+    pub(super) fn possible_room(&self, key: SequenceKey) -> u32 {
         self.memory.possible_room(&self.store[key].kv)
     }
 
@@ -278,7 +278,7 @@ impl Scheduler {
     /// they reach. With `forks_to_make`, the last token is excluded: each fork runs it. A run that
     /// reaches the last token may yield several tokens and runs all of them but one in the same
     /// step.
-    pub(crate) fn chunk(
+    pub(super) fn chunk(
         &self,
         position: u32,
         length: u32,
@@ -328,7 +328,7 @@ impl Scheduler {
     }
 
     /// Takes the blocks for `wanted` tokens, which must be available.
-    pub(crate) fn extend(&mut self, key: SequenceKey, wanted: u32) {
+    pub(super) fn extend(&mut self, key: SequenceKey, wanted: u32) {
         let sequence = &mut self.store[key];
         sequence.room = self.memory.extend(&mut sequence.kv, wanted, |_, _| ());
     }

@@ -1,12 +1,12 @@
 //! Admission: a sequence enters a slot if all known tokens of all sequences, and some growth, have
 //! room.
 
+use super::Scheduler;
 use crate::config::Reserve;
 use crate::flight::Chunk;
 use crate::ids::Micros;
 use crate::memory::PrefixMatch;
 use crate::plan_builder::{PlanBuilder, Shortage, full};
-use crate::scheduler::Scheduler;
 use crate::sequence::{QueueClass, Sequence, SequenceKey};
 
 /// Queued sequences that a plan tries without success. Bounds its time behind a long queue.
@@ -26,7 +26,7 @@ enum Admission {
 impl Scheduler {
     /// Admits from the queue while tokens and slots are left. Later sequences pass one without room
     /// until it has waited for `aging`; then all behind it wait too.
-    pub(crate) fn admit(&mut self, builder: &mut PlanBuilder) {
+    pub(super) fn admit(&mut self, builder: &mut PlanBuilder) {
         let nothing =
             self.waiting.is_empty() || self.running.free_slots() == 0 || builder.budget == 0;
         if nothing || builder.shortage == Shortage::Blocks {

@@ -5,8 +5,8 @@
 //! each step. The long prompt takes what they leave: it loses at most that share, and nothing if no
 //! shorter prompt comes.
 
+use super::Scheduler;
 use crate::plan_builder::{DeferredPrompt, PlanBuilder};
-use crate::scheduler::Scheduler;
 use crate::sequence::SequenceKey;
 
 /// Shorter prompts may take one in this many tokens of a step.
@@ -17,7 +17,7 @@ const LENGTH_RATIO: u32 = 8;
 impl Scheduler {
     /// Returns whether a long prompt yields its turn until `prefill_deferred`. It does not where
     /// blocks are scarce: it would then take them from juniors that already have their runs.
-    pub(crate) fn yields_to_shorter(&self, key: SequenceKey, builder: &mut PlanBuilder) -> bool {
+    pub(super) fn yields_to_shorter(&self, key: SequenceKey, builder: &mut PlanBuilder) -> bool {
         let sequence = &self.store[key];
         let (left, budget) = (sequence.len() - sequence.planned, builder.budget);
         let long = builder.deferred.is_none() && left > budget;
@@ -34,7 +34,7 @@ impl Scheduler {
     }
 
     /// Plans the chunk of the deferred prompt, after all others.
-    pub(crate) fn prefill_deferred(&mut self, builder: &mut PlanBuilder) {
+    pub(super) fn prefill_deferred(&mut self, builder: &mut PlanBuilder) {
         if let Some(deferred) = builder.deferred.take() {
             builder.budget += deferred.reserved;
             let nobody_after = self.running.len();

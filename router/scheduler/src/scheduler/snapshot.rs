@@ -1,8 +1,8 @@
 //! Counts for metrics, and the expected wait of a new request.
 
+use super::Scheduler;
 use crate::cost::StepLoad;
 use crate::memory::SequenceKv;
-use crate::scheduler::Scheduler;
 
 /// The scheduler's state in numbers; the engine reads it for metrics and `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

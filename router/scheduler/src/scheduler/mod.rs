@@ -1,11 +1,24 @@
 //! The scheduler's state, and how requests enter and leave it.
 
+mod admission;
+mod check;
+mod fork;
+mod outcome;
+mod pace;
+mod planner;
+mod short_prompts_first;
+mod snapshot;
+mod steer;
+
+pub use fork::ForkError;
+pub use snapshot::Snapshot;
+
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::counters::Counters;
 use crate::flight::Flights;
 use crate::ids::{Epoch, Micros, RequestId, SequenceId, Slot};
 use crate::memory::{KvMemory, PendingCopy, SequenceKv};
-use crate::pace::Pacing;
+use crate::pacing::Pacing;
 use crate::policy::{Policy, SequenceFacts};
 use crate::request::{AddError, Request};
 use crate::running::{Running, SlotUse};
@@ -14,33 +27,33 @@ use crate::waiting::Waiting;
 
 /// A fork that shares its parent's blocks and is in no plan yet.
 #[derive(Debug)]
-pub(crate) struct PendingFork {
-    pub(crate) child: SequenceKey,
-    pub(crate) parent: SequenceKey,
-    pub(crate) parent_generation: u32,
-    pub(crate) parent_slot: Slot,
+struct PendingFork {
+    child: SequenceKey,
+    parent: SequenceKey,
+    parent_generation: u32,
+    parent_slot: Slot,
     /// Blocks per group that the child has at the fork.
-    pub(crate) blocks: Vec<usize>,
+    blocks: Vec<usize>,
     /// At most one block per group.
-    pub(crate) copies: Vec<PendingCopy>,
+    copies: Vec<PendingCopy>,
 }
 
 /// Decides which tokens run in the next step. See the crate's documentation.
 pub struct Scheduler {
-    pub(crate) config: SchedulerConfig,
-    pub(crate) policy: Box<dyn Policy>,
-    pub(crate) store: Store,
-    pub(crate) memory: KvMemory,
-    pub(crate) waiting: Waiting,
-    pub(crate) running: Running,
-    pub(crate) pending_forks: Vec<PendingFork>,
+    config: SchedulerConfig,
+    policy: Box<dyn Policy>,
+    store: Store,
+    memory: KvMemory,
+    waiting: Waiting,
+    running: Running,
+    pending_forks: Vec<PendingFork>,
     /// Running sequences that were steered since the last plan.
-    pub(crate) steered: Vec<SequenceId>,
+    steered: Vec<SequenceId>,
     /// Requests that the next `take_unprepared` returns.
-    pub(crate) unprepared: Vec<RequestId>,
-    pub(crate) flights: Flights,
-    pub(crate) pacing: Pacing,
-    pub(crate) counters: Counters,
+    unprepared: Vec<RequestId>,
+    flights: Flights,
+    pacing: Pacing,
+    counters: Counters,
     /// The arrival number of the newest sequence.
     arrivals: u64,
 }
@@ -248,23 +261,23 @@ impl Scheduler {
         (request.id, sequence)
     }
 
-    pub(crate) fn next_number(&mut self) -> u64 {
+    fn next_number(&mut self) -> u64 {
         self.arrivals += 1;
         self.arrivals
     }
 
     /// Puts a sequence without slot or blocks into the queue.
-    pub(crate) fn enqueue(&mut self, key: SequenceKey, now: Micros) {
+    fn enqueue(&mut self, key: SequenceKey, now: Micros) {
         self.waiting.enqueue(key, &mut self.store[key], now);
     }
 
     /// Ends the waiting of a queued or parked sequence; the caller sets its state.
-    pub(crate) fn end_waiting(&mut self, key: SequenceKey) {
+    fn end_waiting(&mut self, key: SequenceKey) {
         self.waiting.leave(&self.store[key]);
     }
 
     /// Takes slot and blocks from a running sequence and queues it for recomputation.
-    pub(crate) fn evict(&mut self, key: SequenceKey, now: Micros) {
+    fn evict(&mut self, key: SequenceKey, now: Micros) {
         self.vacate(key);
         if self.store[key].held {
             self.park(key);
@@ -274,18 +287,18 @@ impl Scheduler {
     }
 
     /// Takes slot and blocks from a sequence that will resume before fresh sequences.
-    pub(crate) fn vacate(&mut self, key: SequenceKey) {
+    fn vacate(&mut self, key: SequenceKey) {
         self.leave(key);
         self.store[key].queue_class = QueueClass::Resumed;
     }
 
     /// Keeps a sequence without slot and blocks out of the queue.
-    pub(crate) fn park(&mut self, key: SequenceKey) {
+    fn park(&mut self, key: SequenceKey) {
         self.waiting.park(&mut self.store[key]);
     }
 
     /// Ends a sequence in any state.
-    pub(crate) fn remove(&mut self, key: SequenceKey) {
+    fn remove(&mut self, key: SequenceKey) {
         match self.store[key].state {
             State::Vacant => return,
             State::Preparing | State::Queued => self.end_waiting(key),
@@ -295,7 +308,7 @@ impl Scheduler {
     }
 
     /// Puts a sequence into a slot.
-    pub(crate) fn enter(&mut self, key: SequenceKey, slot: Slot) {
+    fn enter(&mut self, key: SequenceKey, slot: Slot) {
         self.running.enter(&mut self.store, key, slot);
     }
 

@@ -1,29 +1,10 @@
 //! `Scheduler::check`: all invariants between calls. Takes time proportional to all blocks and
 //! tokens; for tests.
 
-use crate::scheduler::Scheduler;
+use super::Scheduler;
 use crate::sequence::{Phase, Sequence};
+use crate::violation::{Violation, ensure};
 use crate::waiting::WaitingCounts;
-
-/// A violated invariant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation(String);
-
-impl std::fmt::Display for Violation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Violation {}
-
-pub(crate) fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), Violation> {
-    if holds {
-        Ok(())
-    } else {
-        Err(Violation(message()))
-    }
-}
 
 impl Scheduler {
     /// Verifies all invariants: blocks conserved and counted, slots unique, queue and counters

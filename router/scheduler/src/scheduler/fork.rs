@@ -1,11 +1,11 @@
 //! `Scheduler::fork`: a second sequence that continues a live one.
 
+use super::{PendingFork, Scheduler};
 use crate::ids::{Micros, SequenceId};
 use crate::memory::{ForkedKv, SequenceKv};
 use crate::plan::{BlockCopy, Fork, NewSequence, Table};
 use crate::plan_builder::full;
 use crate::request::AddError;
-use crate::scheduler::{PendingFork, Scheduler};
 use crate::sequence::{Order, QueueClass, Sequence, SequenceKey, State};
 
 /// Why `fork` refused.
@@ -69,7 +69,7 @@ impl Scheduler {
     /// Makes the forks that a running sequence's request needs. They share its blocks while slots
     /// and blocks last; the others queue and find the blocks in the prefix cache. None is refused,
     /// because their request was admitted with all its sequences.
-    pub(crate) fn make_forks(&mut self, parent: SequenceKey, now: Micros) {
+    pub(super) fn make_forks(&mut self, parent: SequenceKey, now: Micros) {
         let forks_to_make = std::mem::take(&mut self.store[parent].forks_to_make);
         for _ in 0..forks_to_make {
             let child = self.insert_child(parent, self.store[parent].max_tokens);
@@ -82,7 +82,7 @@ impl Scheduler {
     }
 
     /// Stores a child of `parent`; the caller sets its state.
-    pub(crate) fn insert_child(&mut self, parent: SequenceKey, max_tokens: u32) -> SequenceKey {
+    pub(super) fn insert_child(&mut self, parent: SequenceKey, max_tokens: u32) -> SequenceKey {
         let number = self.next_number();
         let parent = &mut self.store[parent];
         parent.flush();
@@ -91,7 +91,7 @@ impl Scheduler {
     }
 
     /// Returns the forks of this plan, and as new sequences those whose parent has left its slot.
-    pub(crate) fn flush_forks(
+    pub(super) fn flush_forks(
         &mut self,
         new: &mut Vec<NewSequence>,
     ) -> (Vec<Fork>, Vec<BlockCopy>) {
@@ -124,7 +124,7 @@ impl Scheduler {
         (forks, copies)
     }
 
-    pub(crate) fn can_share(&self, parent: SequenceKey) -> bool {
+    pub(super) fn can_share(&self, parent: SequenceKey) -> bool {
         let sequence = &self.store[parent];
         let ready = sequence.slot().is_some() && sequence.in_flight == 0 && sequence.computed > 0;
         let not_pending = self
@@ -135,7 +135,7 @@ impl Scheduler {
     }
 
     /// Puts `child` into a slot with the parent's computed blocks.
-    pub(crate) fn share(&mut self, parent: SequenceKey, child: SequenceKey) {
+    pub(super) fn share(&mut self, parent: SequenceKey, child: SequenceKey) {
         let Some(slot) = self.running.take_slot() else {
             return;
         };
