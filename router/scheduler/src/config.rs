@@ -36,7 +36,7 @@ pub struct SchedulerConfig {
     /// Free memory that admission requires.
     pub reserve: Reserve,
     /// Microseconds: the gap between tokens of running streams that prefills may cause, and twice
-    /// that while many wait; see `pace`.
+    /// that while many wait; see `scheduler::pace`.
     pub latency_target: u64,
     /// Microseconds after which later requests may no longer pass a waiting one.
     pub aging: u64,
