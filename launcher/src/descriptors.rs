@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::resolve::ResolvedValue;
+use crate::values::ResolvedValue;
 
 /// The maximum that the process requests. Hard limits can be larger (10^9 in some containers), and
 /// programs that the workers start might iterate over all descriptors up to the limit.

@@ -3,7 +3,8 @@
 use std::fmt::{Display, Write};
 
 use crate::hardware::CudaDevice;
-use crate::resolve::{Bounds, Plan, ResolvedValue};
+use crate::resolve::{Bounds, Plan};
+use crate::values::ResolvedValue;
 use crate::values::{ByteSize, Device};
 
 /// The output, one line per value.

@@ -11,16 +11,7 @@ use crate::error::{Failure, Outcome};
 use crate::hardware::Hardware;
 use crate::model::ModelFacts;
 use crate::settings::{Source, Sources};
-use crate::values::{ByteSize, Device, DeviceChoice, Dtype};
-
-/// A value and its reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResolvedValue<T> {
-    /// The value.
-    pub value: T,
-    /// The reason, for `--explain`.
-    pub why: String,
-}
+use crate::values::{ByteSize, Device, DeviceChoice, Dtype, ResolvedValue};
 
 /// All resolved values of an engine.
 #[derive(Clone, Debug)]
@@ -88,16 +79,6 @@ struct Resolver<'a> {
     sources: &'a Sources,
     model: &'a ModelFacts,
     hardware: &'a Hardware,
-}
-
-impl<T> ResolvedValue<T> {
-    /// Creates a value with its reason.
-    pub(crate) fn new(value: T, why: impl Into<String>) -> Self {
-        Self {
-            value,
-            why: why.into(),
-        }
-    }
 }
 
 /// Resolves every value.

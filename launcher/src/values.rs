@@ -1,9 +1,18 @@
-//! Types of setting values: sizes, devices, dtypes.
+//! Types of setting values: sizes, devices, dtypes, values with a reason.
 
 use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+
+/// A value and its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedValue<T> {
+    /// The value.
+    pub value: T,
+    /// The reason, for `--explain`.
+    pub why: String,
+}
 
 /// A number of bytes, such as `2GiB`, `500MB` or `1048576`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +99,16 @@ const UNITS: [(&str, u64); 9] = [
     ("TB", 1_000_000_000_000),
     ("B", 1),
 ];
+
+impl<T> ResolvedValue<T> {
+    /// Creates a value with its reason.
+    pub(crate) fn new(value: T, why: impl Into<String>) -> Self {
+        Self {
+            value,
+            why: why.into(),
+        }
+    }
+}
 
 impl FromStr for ByteSize {
     type Err = String;

@@ -1,8 +1,7 @@
 //! Plans whose outcome has not arrived, with the runs that the outcome refers to.
 
 use crate::cost::StepLoad;
-use crate::ids::{Epoch, Micros, Slot, StepId};
-use crate::sequence::SequenceKey;
+use crate::ids::{Epoch, Micros, SequenceKey, Slot, StepId};
 use std::collections::VecDeque;
 
 /// One run of a plan in flight.

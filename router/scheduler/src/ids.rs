@@ -55,3 +55,6 @@ pub struct SequenceId {
     /// 0 for the sequence that `add` made; forks get the next free number.
     pub index: u32,
 }
+
+/// A sequence's index in the store.
+pub(crate) type SequenceKey = u32;

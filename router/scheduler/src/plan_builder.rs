@@ -3,10 +3,10 @@
 use crate::cost::StepLoad;
 use crate::counters::Streams;
 use crate::flight::{Chunk, FlightRun, Reach};
-use crate::ids::{BlockId, GroupId, Micros, Slot};
+use crate::ids::{BlockId, GroupId, Micros, SequenceKey, Slot};
 use crate::memory::BlockLease;
 use crate::plan::{Growth, NewSequence, Run, Table};
-use crate::sequence::{Sequence, SequenceKey};
+use crate::sequence::Sequence;
 
 /// Runs of one kind (decodes or prompts), and the blocks that they gain per group.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Sequences that wait for a slot, in the order in which admission tries them.
 
-use crate::ids::Micros;
-use crate::sequence::{Order, QueueClass, Sequence, SequenceKey};
+use crate::ids::{Micros, SequenceKey};
+use crate::sequence::{Order, QueueClass, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A position in the queue: resumed sequences first, then by seniority.

@@ -1,7 +1,7 @@
 //! Sequences in slots.
 
-use crate::ids::Slot;
-use crate::sequence::{Phase, SequenceKey, State, Store};
+use crate::ids::{SequenceKey, Slot};
+use crate::sequence::{Phase, State, Store};
 use crate::slots::Slots;
 
 /// Whether the workers know a slot that becomes free.

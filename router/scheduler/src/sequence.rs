@@ -1,7 +1,7 @@
 //! One live sequence, and the store of all of them.
 
 use crate::flight::{Chunk, Reach};
-use crate::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
+use crate::ids::{Micros, RequestId, SequenceId, SequenceKey, Slot, TokenId};
 use crate::memory::{Contents, SequenceKv};
 use crate::request::{Pipelining, SchedulingClass};
 use std::collections::BTreeMap;
@@ -238,9 +238,6 @@ pub(crate) fn stop_filter(stops: &[TokenId]) -> u32 {
         .iter()
         .fold(0, |filter, token| filter | 1 << (token.0 % 32))
 }
-
-/// A sequence's index in the store.
-pub(crate) type SequenceKey = u32;
 
 /// The sequences of one live request.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Sequences without a slot: queued, or kept out of the queue until they are prepared or steered.
 
-use crate::ids::Micros;
+use crate::ids::{Micros, SequenceKey};
 use crate::queue::{Queue, Ticket};
-use crate::sequence::{QueueClass, Sequence, SequenceKey, State};
+use crate::sequence::{QueueClass, Sequence, State};
 
 /// Numbers of waiting sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

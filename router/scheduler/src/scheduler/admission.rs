@@ -4,10 +4,10 @@
 use super::Scheduler;
 use crate::config::Reserve;
 use crate::flight::Chunk;
-use crate::ids::Micros;
+use crate::ids::{Micros, SequenceKey};
 use crate::memory::PrefixMatch;
 use crate::plan_builder::{PlanBuilder, Shortage, full};
-use crate::sequence::{QueueClass, Sequence, SequenceKey};
+use crate::sequence::{QueueClass, Sequence};
 
 /// Queued sequences that a plan tries without success. Bounds its time behind a long queue.
 const MISSES: usize = 16;

@@ -1,12 +1,12 @@
 //! `Scheduler::fork`: a second sequence that continues a live one.
 
 use super::{PendingFork, Scheduler};
-use crate::ids::{Micros, SequenceId};
+use crate::ids::{Micros, SequenceId, SequenceKey};
 use crate::memory::{ForkedKv, SequenceKv};
 use crate::plan::{BlockCopy, Fork, NewSequence, Table};
 use crate::plan_builder::full;
 use crate::request::AddError;
-use crate::sequence::{Order, QueueClass, Sequence, SequenceKey, State};
+use crate::sequence::{Order, QueueClass, Sequence, State};
 
 /// Why `fork` refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,13 +16,13 @@ pub use snapshot::Snapshot;
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::counters::Counters;
 use crate::flight::Flights;
-use crate::ids::{Epoch, Micros, RequestId, SequenceId, Slot};
+use crate::ids::{Epoch, Micros, RequestId, SequenceId, SequenceKey, Slot};
 use crate::memory::{KvMemory, PendingCopy, SequenceKv};
 use crate::pacing::Pacing;
 use crate::policy::{Policy, SequenceFacts};
 use crate::request::{AddError, Request};
 use crate::running::{Running, SlotUse};
-use crate::sequence::{Order, Phase, QueueClass, Sequence, SequenceKey, State, Store, stop_filter};
+use crate::sequence::{Order, Phase, QueueClass, Sequence, State, Store, stop_filter};
 use crate::waiting::Waiting;
 
 /// A fork that shares its parent's blocks and is in no plan yet.

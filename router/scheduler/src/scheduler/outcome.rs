@@ -2,10 +2,10 @@
 
 use super::Scheduler;
 use crate::flight::{FlightRun, Reach};
-use crate::ids::{Micros, Slot, TokenId};
+use crate::ids::{Micros, SequenceKey, Slot, TokenId};
 use crate::plan::{Emission, Finish, StepOutcome};
 use crate::request::Pipelining;
-use crate::sequence::{Sequence, SequenceKey, State};
+use crate::sequence::{Sequence, State};
 use std::ops::Range;
 
 /// Iterates over an outcome's tokens in run order.

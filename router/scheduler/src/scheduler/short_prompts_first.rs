@@ -6,8 +6,8 @@
 //! shorter prompt comes.
 
 use super::Scheduler;
+use crate::ids::SequenceKey;
 use crate::plan_builder::{DeferredPrompt, PlanBuilder};
-use crate::sequence::SequenceKey;
 
 /// Shorter prompts may take one in this many tokens of a step.
 const SHORT_PROMPT_SHARE: u32 = 4;

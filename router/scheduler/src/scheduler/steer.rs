@@ -6,10 +6,10 @@
 //! and parked outside the queue until it is steered.
 
 use super::Scheduler;
-use crate::ids::{Micros, SequenceId, TokenId};
+use crate::ids::{Micros, SequenceId, SequenceKey, TokenId};
 use crate::plan::{NewSequence, SteeredToken};
 use crate::request::Pipelining;
-use crate::sequence::{SequenceKey, State};
+use crate::sequence::State;
 
 impl Scheduler {
     /// Continues a held sequence: the first of `tokens` replaces its last token, and a fork takes
