@@ -96,7 +96,7 @@ wheel: $(VENV)/.tools ## one wheel with everything, in dist/
 	$(BIN)/maturin build --release --out dist
 
 clean: ## remove the environment and all builds
-	rm -rf $(VENV) target dist kernels/build
+	rm -rf $(VENV) target dist
 
 $(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)

@@ -1,12 +1,12 @@
-"""What costly guides of clients that leave do to quick ones: see docs/reliability.md.
+"""How costly grammars of clients that left delay quick ones: see docs/reliability.md.
 
     python bench/run.py abandoned --address 127.0.0.1:3000 [--seconds 20] [--rate 20]
 
-Clients send regular expressions that take long to compile, and leave after `--stay` seconds. Beside
-them another one asks, each second, for an answer with a guide that nobody has sent before and that
-compiles in some 0.04 s. The table says how long it waits for its status, before the others come and
-meanwhile; then how long compilations go on once all have left. With --others the quick guides come
-from 127.0.0.2, a client of their own.
+Clients send regular expressions that take long to compile, and leave after `--stay` seconds.
+Another client sends a new grammar each second that compiles in some 0.04 s. The table shows how
+long that client waits for its status, before the others come and beside them, and how long
+compilations continue after all have left. With --others the quick grammars come from 127.0.0.2, a
+client of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 
 def compilations() -> int:
-    """Processes that compile one guide each, on this machine: children of a helper."""
+    """Processes that compile one grammar each, on this machine: children of a helper."""
     parents, helpers = {}, set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -65,7 +65,7 @@ class Drill:
         )
 
     def leave(self, number: int) -> None:
-        """A client that asks for a costly guide and leaves."""
+        """A client that asks for a costly grammar and leaves."""
         line = self._open("127.0.0.1", self.args.stay)
         try:
             self._send(line, f".{{{number % 29_000 + 1},30000}}")
@@ -78,7 +78,7 @@ class Drill:
             line.close()
 
     def quick(self) -> float:
-        """Seconds until the status of an answer with a fresh guide. Raises RuntimeError unless it
+        """Seconds until the status of an answer with a fresh grammar. Raises RuntimeError unless it
         is 200."""
         letters = "".join(self.draw.choices("abcdefghijklmnopqrstuvwxyz", k=10))
         line = self._open("127.0.0.2" if self.args.others else "127.0.0.1", 120)
@@ -89,11 +89,11 @@ class Drill:
         answer.read()
         line.close()
         if answer.status != 200:
-            raise RuntimeError(f"a quick guide was answered with {answer.status}")
+            raise RuntimeError(f"a quick grammar was answered with {answer.status}")
         return took
 
     def waits(self, seconds: float) -> list[float]:
-        """Of a quick guide each second."""
+        """Of a quick grammar each second."""
         end = time.perf_counter() + seconds
         found = []
         while time.perf_counter() < end:
@@ -122,7 +122,7 @@ class Drill:
         time.sleep(args.stay)
         while compilations() and time.perf_counter() - began < 120:
             time.sleep(0.02)
-        print("| a quick guide waits | median s | longest s |\n|---|---|---|")
+        print("| a quick grammar waits | median s | longest s |\n|---|---|---|")
         for name, found in (("alone", undisturbed), ("beside those that leave", beside)):
             print(f"| {name} | {statistics.median(found):.2f} | {max(found):.2f} |")
         print(f"\ncompilations end {time.perf_counter() - began:.1f} s after the last request")
@@ -138,7 +138,7 @@ def main() -> None:
     option("--rate", type=float, default=20.0, help="clients that leave, per second")
     option("--stay", type=float, default=0.3, help="seconds until each leaves")
     option("--seed", type=int, default=0)
-    option("--others", action="store_true", help="quick guides come from another address")
+    option("--others", action="store_true", help="quick grammars come from another address")
     Drill(parser.parse_args()).run()
 
 

@@ -7,7 +7,7 @@ ask for nothing, just before and just after, on the same server.
 
 No two runs share a prompt. `nobody asks` is the plain case measured as if it were a feature: how
 far it is from 0 is the noise. `native` is a sampled request on /generate_stream, which the
-watermark needs; there, and where an answer is guided, answers may end before --output tokens.
+watermark needs; there, and where an answer has a grammar, answers may end before --output tokens.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def main() -> None:
     bench = Bench(args)
     with server(args, bench) as client:
         measure = Measure(args, client, bench.folder / "tokenizer.json")
-        for case in cases:  # warm-up: kernels that only some need, the guides
+        for case in cases:  # warm-up: kernels that only some need, the grammars
             jobs = random_jobs(measure.source, Shape(args.input, args.output), 8)
             checked(replace(client, api=case.api).run(with_fields(jobs, case.fields)))
         found = measured(measure, cases, args.rounds)

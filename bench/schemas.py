@@ -1,4 +1,4 @@
-"""How many JSON schemas guided answers accept, and whether the documents are valid.
+"""How many JSON schemas structured outputs accept, and whether the documents are valid.
 
     python bench/run.py schemas NAME=FOLDER ...
 

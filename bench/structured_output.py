@@ -1,5 +1,5 @@
-"""What compiling guides does to running streams: the gaps between their tokens while requests with
-new, large schemas arrive, against gaps while nothing else arrives, on the same server.
+"""How compilation of grammars delays running streams: the gaps between their tokens while requests
+with new, large schemas arrive, against gaps while nothing else arrives, on the same server.
 
     bench/h200.sh structured_output 8b                     # a server of random weights
     bench/h200.sh structured_output brook --output 256     # of the model that ships

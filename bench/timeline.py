@@ -2,7 +2,7 @@
 
     bench/h200.sh timeline 1b --streams 32
     bench/h200.sh timeline brook --streams 4 --input 64 --output 64 --serve --device cpu
-    python bench/run.py timeline brook --trace FILE      # of one that is there, see worker/trace.py
+    python bench/run.py timeline brook --trace FILE   # an existing one, of worker/run/trace.py
 
 Starts a worker that keeps its timeline, a server that attaches it, and clients, `--rounds` jobs
 after each other for every stream; writes trace.json (for chrome://tracing or Perfetto) and

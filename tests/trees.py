@@ -15,7 +15,7 @@ PERSON: dict[str, Any] = {
     "additionalProperties": False,
 }
 
-# Recursive: too much for a table of states, so guides of it are llguidance's.
+# Recursive: too much for a table of states, so grammars of it are llguidance's.
 TREE: dict[str, Any] = {
     "$ref": "#/$defs/node",
     "$defs": {

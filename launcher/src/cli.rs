@@ -122,7 +122,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=1_048_576),
           help_heading = "Memory and scheduling")]
     pub max_step_tokens: Option<u32>,
-    /// KV memory per worker, such as 2GiB [default: the memory that is free]
+    /// KV memory per worker, such as 2GiB [default: on CUDA the memory that is free; on the CPU what
+    /// all slots need, within --memory-fraction]
     #[arg(long, value_name = "SIZE", help_heading = "Memory and scheduling")]
     pub kv_memory: Option<ByteSize>,
     /// Share of a device's memory that a worker may use [default: 0.9 on CUDA, 0.5 on the CPU]

@@ -1,6 +1,6 @@
 """What users of vLLM write with the `openai` client.
 
-Guides and sampling in `extra_body`, loops of several turns with tools, thoughts that go back, and
+Grammars and sampling in `extra_body`, loops of several turns with tools, thoughts that go back, and
 vLLM's routes.
 """
 

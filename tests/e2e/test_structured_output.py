@@ -1,4 +1,4 @@
-"""Guided answers are the same however they run: one worker or two, preempted, after a restart."""
+"""Structured outputs are the same with one worker or two, preempted, and after a restart."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answers(server: Server) -> list[list[tuple[str, str]]]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, str]]]:
-    log = tmp_path_factory.mktemp("guided") / "serve.log"
+    log = tmp_path_factory.mktemp("grammars") / "serve.log"
     with Server(log, ["--dtype", "float64"]) as server:
         return answers(server)
 
@@ -60,7 +60,7 @@ def test_structured_output_is_equal_under_preemption_and_restart(
     """With too little memory for all at once, and again after a worker was killed."""
     options = ["--dtype", "float64", "--tp", workers, "--kv-memory", "3MiB", "--max-len", "160"]
     with Server(tmp_path / "serve.log", options) as server:
-        for _ in range(4):  # a first answer may be over before another's guide is compiled
+        for _ in range(4):  # a first answer may be over before another's grammar is compiled
             assert answers(server) == expected
             if metric_value(server, "penstock_preemptions") > 0:
                 break

@@ -1,4 +1,4 @@
-"""What requests ask for, all in one batch, on each device: guides, penalties, filters, numbers.
+"""What requests ask for, all in one batch, on each device: grammars, penalties, filters, numbers.
 
 Expected is what transformers' logits say of each token, given those before it.
 """

@@ -159,7 +159,7 @@ class Driver:
         return max(computed + 1 - window, 0) // self.block_tokens if window else 0
 
     def enter(self, sequence: Running) -> None:
-        """Gives the sequence a slot; it travels with the next step. Its guide is prepared."""
+        """Gives the sequence a slot; it travels with the next step. Its grammar is prepared."""
         if sequence.grammar is not None:
             message = pb.PrepareRequest(sampling=sequence.sampling, grammar=sequence.grammar)
             for worker in self.workers:
@@ -300,7 +300,7 @@ class Driver:
             before = sum(s.computed for s in sequences)
             self.step(sequences, chunk)
             went_on = sum(s.computed for s in sequences) > before
-            # A guided sequence sits a step out whose mask is late.
+            # A sequence with a grammar skips a step if its mask is late.
             assert went_on or any(s.grammar for s in sequences), "no sequence can run"
         for sequence in sequences:
             self.leave(sequence)

@@ -1,4 +1,4 @@
-"""JSON schemas that use every keyword which guides keep, by what is interesting about them."""
+"""JSON schemas that use every keyword which grammars keep, by what is interesting about them."""
 
 from __future__ import annotations
 

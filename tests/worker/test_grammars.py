@@ -1,4 +1,4 @@
-"""Guided sequences: every token is one that the guide allows, whatever shares the steps."""
+"""Sequences with a grammar: the grammar allows every token, whatever shares the steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_grammar(kind: str, text: Any, tokens: int, complete: bool = True) -> pb
 
 
 def with_grammar(wanted: pb.Grammar, seed: int, prompt: tuple[int, ...] = (1, 500, 600)) -> Running:
-    """Sampled hot, so that the model itself would hardly write what the guide asks for."""
+    """Sampled hot, so that the model itself would hardly write what the grammar asks for."""
     sequence = greedy(list(prompt), wanted.max_new_tokens, temperature=5.0, seed=seed)
     sequence.grammar = wanted
     return sequence
@@ -304,7 +304,7 @@ def test_lark_ebnf_and_regex_grammars(driver: Driver, vocabulary: Vocabulary) ->
 
 
 def compilations(worker: Worker) -> list[int]:
-    """Processes that compile one guide each, for a worker: children of its child."""
+    """Processes that compile one grammar each, for a worker: children of its child."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -26,7 +26,7 @@ class Late:
     ) -> None:
         self.steps = self.late = 0
         self._fill: Fill = masks.fill
-        self._is_late = is_late  # of a step and a place among its guided rows
+        self._is_late = is_late  # of a step and a place among its rows with a grammar
         monkeypatch.setattr(masks, "fill", self)
 
     def __call__(

@@ -16,7 +16,7 @@ from penstock.worker.protocol.step import (
     Fork,
     Growth,
     NewSequence,
-    SlotFault,
+    SlotError,
     Step,
 )
 from penstock.worker.sampling.limits import (
@@ -193,7 +193,7 @@ WINDOWED = replace(LIMITS, pools=(POOL, KvPool(5, window=6)))
 def test_every_group_has_blocks_for_a_run() -> None:
     run = {"run_slots": ints(0), "run_tokens": ints(4)}
 
-    def faults(*tables: Any, growth: tuple[Growth, ...] = ()) -> list[SlotFault]:
+    def faults(*tables: Any, growth: tuple[Growth, ...] = ()) -> list[SlotError]:
         entering = [sequence(12, computed=4, tables=dict(enumerate(tables)))]
         return State(WINDOWED).fold(step(new=entering, growth=[*growth], **run)).faults
 

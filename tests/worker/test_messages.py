@@ -25,14 +25,14 @@ from penstock.worker.protocol.step import (
     FaultKind,
     Outcome,
     PromptLogprobs,
-    SlotFault,
+    SlotError,
     TopLogprobs,
 )
 from penstock.worker.sampling.limits import MOST_LOGPROB_TOKEN_IDS, WHOLE_VOCABULARY
 from penstock.worker.service import _sampling_error
 
 VOCAB = 300
-NO_LIBRARY: Any = None  # of guides: none is asked for
+NO_LIBRARY: Any = None  # of grammars: none is asked for
 BIG = (1 << 64) - 5  # as signed 64 bits -5
 
 
@@ -240,7 +240,7 @@ def test_an_outcome() -> None:
     result = PromptLogprobs(9, 1, [-1.0], [2], 1, [7], [-0.5])
     outcome = Outcome(
         epoch=1, step=2, slots=[3, 4], token_ids=[5, 6], logprobs=[-0.25, -0.5],
-        faults=[SlotFault(7, "why", FaultKind.UNPREPARED)], closing=[4],
+        faults=[SlotError(7, "why", FaultKind.UNPREPARED)], closing=[4],
         top_logprobs=TopLogprobs([1, 0], [8], [-0.125]), prompt_logprobs=[result], host_us=10,
         device_us=11,
     )  # fmt: skip

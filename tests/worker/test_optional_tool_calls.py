@@ -1,4 +1,4 @@
-"""Calls that a model makes by itself: text is free until one opens, and guided from there on."""
+"""Calls that a model makes by itself: text is free until one opens, and constrained then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom where guides are compiled."""
+"""Who waits for whom where grammars are compiled."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def endless(number: int) -> GrammarSpec:
 
 
 def outcome(grammar_cache: GrammarCache, wanted: GrammarSpec, caller: Caller) -> str:
-    """How the caller's wait for a guide ended."""
+    """How the caller's wait for a grammar ended."""
     try:
         grammar_cache.prepare(wanted, 9, caller)
     except (GrammarRejected, CompilationCancelled) as error:
@@ -258,7 +258,7 @@ def test_client_has_one_expensive_compilation_at_a_time() -> None:
 
 
 def test_compilations_of_clients_are_scheduled_round_robin() -> None:
-    """However many guides one of them sends first."""
+    """However many grammars one of them sends first."""
     lane = FairSemaphore(1)
     holder = Caller("a")
     assert lane.enter(holder)

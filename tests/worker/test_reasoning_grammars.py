@@ -1,4 +1,4 @@
-"""Guides that are made of others: behind thoughts, behind a special token, and one of two."""
+"""Grammars that are made of others: behind thoughts, behind a special token, and one of two."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from penstock.worker.service import CLIENT, ShardService, _abort
 
 
 class GrammarCache:
-    """Prepares guides, or does not."""
+    """Prepares grammars, or does not."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

@@ -4,7 +4,7 @@ What a request may ask is applied in this order, transformers' where it has the 
 
 1. logit bias
 2. repetition penalty, then frequency and presence penalty
-3. what is impossible: by allowed and banned token ids, min_tokens, a guide's mask
+3. what is impossible: by allowed and banned token ids, min_tokens, a grammar's mask
 4. watermark
 5. temperature, top_k, top_p, min_p, typical_p, each on what the one before it left
 

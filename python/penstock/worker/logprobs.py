@@ -24,7 +24,7 @@ from penstock.worker.protocol.step import (
     NewSequence,
     Outcome,
     PromptLogprobs,
-    SlotFault,
+    SlotError,
     TopLogprobs,
 )
 
@@ -208,7 +208,7 @@ class LogprobCollector:
                 at += len(span.targets)
                 if any(math.isnan(logprob) for logprob in logprobs.logprobs):
                     text = "the model's logits are not finite numbers for this prompt"
-                    outcome.faults.append(SlotFault(span.slot, text, FaultKind.INTERNAL))
+                    outcome.faults.append(SlotError(span.slot, text, FaultKind.INTERNAL))
                 else:
                     outcome.prompt_logprobs.append(logprobs)
 

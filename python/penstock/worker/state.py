@@ -26,7 +26,7 @@ from penstock.worker.protocol.step import (
     Ints,
     Longs,
     NewSequence,
-    SlotFault,
+    SlotError,
     Step,
 )
 from penstock.worker.sampling.limits import sampling_error
@@ -57,7 +57,7 @@ class Work:
     refused: dict[int, str] = field(default_factory=dict)  # slot -> why its grammar cannot go on
     closing: list[int] = field(default_factory=list)  # slots whose grammar lets nothing be opened
     late: set[int] = field(default_factory=set)  # slots that sit the step out: no mask yet
-    faults: list[SlotFault] = field(default_factory=list)
+    faults: list[SlotError] = field(default_factory=list)
     logprob_requests: StepLogprobRequests | None = (
         None  # log-probabilities to tell, beside those of the tokens
     )
@@ -102,7 +102,7 @@ class State:
     def fold(self, step: Step) -> Work:
         """Applies a step. Raises BadStep, having changed nothing, if it breaks the protocol."""
         self._accept(step)
-        faults: list[SlotFault] = []
+        faults: list[SlotError] = []
         writes: list[TableWrite] = []
         self.active[step.finished] = False
         if self.matchers:
@@ -187,11 +187,11 @@ class State:
         if len(set(step.run_slots.tolist())) != len(step.run_slots):
             raise BadStep("run_slots names a slot twice")
 
-    def _enter(self, new: NewSequence, writes: list[TableWrite], faults: list[SlotFault]) -> None:
+    def _enter(self, new: NewSequence, writes: list[TableWrite], faults: list[SlotError]) -> None:
         slot, sampling = new.slot, new.sampling
         fault = new.fault
         if fault is None and (error := self._sequence_error(new)) is not None:
-            fault = SlotFault(slot, error)
+            fault = SlotError(slot, error)
         self.active[slot] = fault is None
         self.ids[slot] = new.token_ids
         if fault is not None:
@@ -229,14 +229,14 @@ class State:
             new.tables, new.computed
         )
 
-    def _fork(self, fork: Fork, writes: list[TableWrite], faults: list[SlotFault]) -> bool:
+    def _fork(self, fork: Fork, writes: list[TableWrite], faults: list[SlotError]) -> bool:
         source, slot = fork.source, fork.destination
         error = self.tables.error(fork.tables, int(self.computed[source]))
         if not self.active[source]:
             error = f"slot {source}, to be forked, holds no sequence"
         self.active[slot] = error is None
         if error is not None:
-            faults.append(SlotFault(slot, error))
+            faults.append(SlotError(slot, error))
             return False
         for array in self._copied:
             array[slot] = array[source]
@@ -255,7 +255,7 @@ class State:
             if self.held[slot] == self.known[slot] > 0:
                 self.ids[slot] = np.append(self.ids[slot][: self.held[slot] - 1], token)
 
-    def _run(self, step: Step, faults: list[SlotFault]) -> Work:
+    def _run(self, step: Step, faults: list[SlotError]) -> Work:
         slots, counts = step.run_slots, step.run_tokens
         ends = self.computed[slots] + counts
         fits = self.active[slots] & (counts > 0) & (ends <= self.known[slots])
@@ -287,7 +287,7 @@ class State:
         self.generated[yielding] += 1
         return work
 
-    def _run_faults(self, slots: Ints, counts: Ints, failed: set[int]) -> list[SlotFault]:
+    def _run_faults(self, slots: Ints, counts: Ints, failed: set[int]) -> list[SlotError]:
         """Why these runs cannot be; a slot that failed already is passed over in silence."""
         faults = []
         rooms = self.tables.room(slots).tolist()
@@ -297,9 +297,9 @@ class State:
                 f"{self.known[slot]} tokens are computed and its blocks hold {room}"
             )
             if self.active[slot] and slot not in failed:
-                faults.append(SlotFault(slot, message, FaultKind.INTERNAL))
+                faults.append(SlotError(slot, message, FaultKind.INTERNAL))
             elif slot not in failed and not len(self.ids[slot]):
-                faults.append(SlotFault(slot, f"slot {slot} holds no sequence", FaultKind.INTERNAL))
+                faults.append(SlotError(slot, f"slot {slot} holds no sequence", FaultKind.INTERNAL))
             self.active[slot] = False
         return faults
 

@@ -29,7 +29,7 @@ from penstock.worker.protocol.step import (
     Growth,
     NewSequence,
     Outcome,
-    SlotFault,
+    SlotError,
     Step,
 )
 
@@ -176,7 +176,7 @@ def to_sequence(new: pb.NewSequence, grammar_cache: GrammarCache) -> NewSequence
 
 def _matcher(
     new: pb.NewSequence, grammar_cache: GrammarCache
-) -> tuple[Matcher, None] | tuple[None, SlotFault]:
+) -> tuple[Matcher, None] | tuple[None, SlotError]:
     """Where a sequence is in its grammar, or why it cannot run."""
     reasoning = new.grammar.reasoning
     budget = reasoning.budget if reasoning.HasField("budget") else None
@@ -186,13 +186,13 @@ def _matcher(
         spec = to_grammar_spec(new.grammar)
         if not grammar_cache.holds(spec):
             text = "the grammar was dropped because memory was short; prepare the request again"
-            return None, SlotFault(new.slot, text, FaultKind.UNPREPARED)
+            return None, SlotError(new.slot, text, FaultKind.UNPREPARED)
         return grammar_cache.matcher(spec, ends, emitted), None
     except Fault as error:
         if not grammar_cache.agreed(error):
             # The other ranks may run it, and would wait for this one for ever.
             raise BadStep(f"a grammar that all ranks had prepared is lost: {error}") from error
-        return None, SlotFault(new.slot, str(error))
+        return None, SlotError(new.slot, str(error))
 
 
 def to_step(request: pb.StepRequest, grammar_cache: GrammarCache) -> Step:
@@ -222,7 +222,7 @@ def to_step(request: pb.StepRequest, grammar_cache: GrammarCache) -> Step:
     )
 
 
-def _slot_error(fault: SlotFault) -> pb.SlotError:
+def _slot_error(fault: SlotError) -> pb.SlotError:
     error = pb.RequestError(kind=f"KIND_{fault.kind.name}", message=fault.message)
     return pb.SlotError(slot=fault.slot, error=error)
 

@@ -27,7 +27,7 @@ class FaultKind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class SlotFault:
+class SlotError:
     """Why the sequence in a slot failed, in words for its client."""
 
     slot: int
@@ -46,7 +46,7 @@ class NewSequence:
     tables: Tables
     sampling: SamplingParams
     matcher: Matcher | None = None  # where it is in what its tokens must spell
-    fault: SlotFault | None = None  # why it cannot be
+    fault: SlotError | None = None  # why it cannot be
     request_id: int = 0
 
 
@@ -127,7 +127,7 @@ class Outcome:
     slots: list[int] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    faults: list[SlotFault] = field(default_factory=list)
+    faults: list[SlotError] = field(default_factory=list)
     closing: list[int] = field(default_factory=list)  # slots whose grammar lets nothing be opened
     top_logprobs: TopLogprobs | None = None
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)

@@ -26,7 +26,7 @@ from penstock.worker.batch.packer import Packed, Packer, buffer_words, most_samp
 from penstock.worker.batch.shape import Shape, Views, fill_padding, kv_slot, tensors
 from penstock.worker.grammar_masks import ForwardPass, GrammarMasks
 from penstock.worker.logprobs import PIECE, LogprobCollector
-from penstock.worker.protocol.step import FaultKind, Ints, Longs, Outcome, SlotFault, Step
+from penstock.worker.protocol.step import FaultKind, Ints, Longs, Outcome, SlotError, Step
 from penstock.worker.run.graphs import Capture, Graphs, Stages, Tokens
 from penstock.worker.sampling.slot_params import SlotParams
 from penstock.worker.state import State, Work
@@ -103,10 +103,10 @@ class Pending:
             if slot in work.late:
                 continue
             if slot in work.refused:
-                outcome.faults.append(SlotFault(slot, work.refused[slot]))
+                outcome.faults.append(SlotError(slot, work.refused[slot]))
             elif math.isnan(logprob):
                 text = "the model's logits are not finite numbers for this sequence"
-                outcome.faults.append(SlotFault(slot, text, FaultKind.INTERNAL))
+                outcome.faults.append(SlotError(slot, text, FaultKind.INTERNAL))
             else:
                 outcome.slots.append(slot)
                 outcome.token_ids.append(token_id)
