@@ -9,7 +9,7 @@ use penstock_text::config::Format;
 use penstock_text::tool_parsers::ReasoningFormat;
 use serde_json::{Value, json};
 
-use crate::scripted::{CHAT, EOS, Server, chat, with};
+use crate::scripted::{CHAT, EOS, Server, TEMPLATE, chat, with};
 
 fn everything() -> Value {
     json!({
@@ -286,7 +286,7 @@ async fn invalid_sampling_parameters_are_refused_by_name() {
 #[tokio::test]
 async fn thinking_token_budget_reaches_the_engine_where_reasoning_is_recognized() {
     let fields = json!({"thinking_token_budget": 7});
-    let server = Server::with(None, |config| {
+    let server = Server::with(Some(TEMPLATE), |config| {
         config.text.reasoning_format = Format::Fixed(ReasoningFormat::Think);
     });
     for stream in [false, true] {
@@ -321,7 +321,7 @@ async fn thinking_token_budget_reaches_the_engine_where_reasoning_is_recognized(
     let off = chat(json!({"thinking_token_budget": -1}));
     assert_eq!(server.post(CHAT, off).await.status, 200);
     assert_eq!(server.backend.last().grammar, None);
-    let plain = Server::new();
+    let plain = Server::with(Some(TEMPLATE), |_| {});
     for (path, wrong) in [
         (CHAT, chat(fields.clone())),
         (
