@@ -35,6 +35,9 @@ pub struct ModelFacts {
     pub head_dim: u64,
     /// The context length of the model in tokens.
     pub max_tokens: u32,
+    /// Whether layers may have a sliding window: a sequence then needs less KV memory than all of
+    /// its blocks. For `resolve`.
+    pub sliding: bool,
     /// The dtype of the stored weights.
     pub dtype: Option<Dtype>,
     /// The sizes of the stored tensors; 0 if they are elsewhere.
@@ -91,6 +94,7 @@ impl ModelFacts {
             kv_heads,
             head_dim,
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
+            sliding: slides(text),
             dtype: dtype.and_then(Dtype::from_name),
             weights,
         })
@@ -104,6 +108,16 @@ impl ModelFacts {
     /// Returns the bytes of one rank's weights in `dtype`; exact if every layer is split.
     pub fn rank_weight_bytes(&self, dtype: Dtype, tp: u32) -> u64 {
         self.weights.bytes(dtype) / u64::from(tp)
+    }
+}
+
+/// Returns whether layers may have a sliding window.
+fn slides(config: &Value) -> bool {
+    let is_off = config.get("use_sliding_window") == Some(&Value::Bool(false));
+    let family = config.get("model_type").and_then(Value::as_str);
+    match config.get("sliding_window") {
+        Some(window) => !window.is_null() && !is_off,
+        None => family.is_some_and(|name| name.starts_with("gemma")),
     }
 }
 
@@ -187,6 +201,26 @@ mod tests {
         let heads = (found.heads, found.kv_heads, found.head_dim);
         assert_eq!(heads, (8, 4, 256));
         assert_eq!(found.max_tokens, 131_072);
+        assert!(found.sliding);
+    }
+
+    #[test]
+    fn sliding_windows_are_found() {
+        let windows = |fields: Value| {
+            let mut config = json!({
+                "model_type": "qwen2", "hidden_size": 512, "num_attention_heads": 8,
+                "num_hidden_layers": 4, "max_position_embeddings": 2048,
+            });
+            let more = fields.as_object().unwrap().clone();
+            config.as_object_mut().unwrap().extend(more);
+            facts(&config).unwrap().sliding
+        };
+        assert!(!windows(json!({})));
+        assert!(!windows(json!({"sliding_window": null})));
+        assert!(!windows(
+            json!({"sliding_window": 64, "use_sliding_window": false})
+        ));
+        assert!(windows(json!({"sliding_window": 64})));
     }
 
     #[test]

@@ -304,11 +304,11 @@ impl Resolver<'_> {
         };
         if let Some(ByteSize(bytes)) = self.typed.kv_memory {
             memory.kv_bytes = self.typed("kv-memory", Some(bytes));
-            check_one_sequence("--kv-memory", bytes, &memory, limits)?;
+            self.check_one_sequence("--kv-memory", bytes, &memory, limits)?;
         } else if device == Device::Cpu && self.typed.worker.is_empty() {
             memory.kv_bytes = self.host_kv(tp, &memory, limits);
             let bytes = memory.kv_bytes.value.unwrap_or(0);
-            check_one_sequence("free host memory", bytes, &memory, limits)?;
+            self.check_one_sequence("free host memory", bytes, &memory, limits)?;
         }
         Ok(memory)
     }
@@ -330,6 +330,30 @@ impl Resolver<'_> {
         ResolvedValue::new(Some(room), why)
     }
 
+    /// Verifies that one sequence fits. Layers with a sliding window need less than all blocks;
+    /// the worker, which knows how much, checks such models.
+    fn check_one_sequence(
+        &self,
+        what: &str,
+        bytes: u64,
+        memory: &Memory,
+        limits: &Limits,
+    ) -> Outcome<()> {
+        let needed = blocks_of_one(memory, limits) * memory.block_bytes;
+        if self.model.sliding || bytes >= needed {
+            return Ok(());
+        }
+        let blocks = bytes / memory.block_bytes;
+        let tokens = blocks * u64::from(memory.block_tokens.value);
+        Err(Failure::runtime(format!(
+            "{what} of {} holds {tokens} tokens, but one sequence of {} tokens needs {}: set \
+             --kv-memory to at least that, or lower --max-len.",
+            ByteSize(bytes),
+            limits.max_sequence_tokens.value,
+            ByteSize(needed),
+        )))
+    }
+
     fn queue(&self) -> Queue {
         let typed = self.typed;
         let latency = Duration::from_millis(typed.latency_target);
@@ -348,20 +372,4 @@ impl Resolver<'_> {
 fn blocks_of_one(memory: &Memory, limits: &Limits) -> u64 {
     let tokens = u64::from(limits.max_sequence_tokens.value);
     tokens.div_ceil(u64::from(memory.block_tokens.value))
-}
-
-fn check_one_sequence(what: &str, bytes: u64, memory: &Memory, limits: &Limits) -> Outcome<()> {
-    let needed = blocks_of_one(memory, limits) * memory.block_bytes;
-    if bytes >= needed {
-        return Ok(());
-    }
-    let blocks = bytes / memory.block_bytes;
-    let tokens = blocks * u64::from(memory.block_tokens.value);
-    Err(Failure::runtime(format!(
-        "{what} of {} holds {tokens} tokens, but one sequence of {} tokens needs {}: set \
-         --kv-memory to at least that, or lower --max-len.",
-        ByteSize(bytes),
-        limits.max_sequence_tokens.value,
-        ByteSize(needed),
-    )))
 }

@@ -30,6 +30,7 @@ fn model() -> ModelFacts {
         kv_heads: 4,
         head_dim: 64,
         max_tokens: 2048,
+        sliding: false,
         dtype: Some(Dtype::Bfloat16),
         weights: StoredWeights {
             floats: 10 << 20,
@@ -233,6 +234,13 @@ fn the_pool_must_hold_one_sequence() {
         "{said}"
     );
     assert!(plan_on(&host(0), &["--kv-memory", "1MiB", "--max-len", "128"]).is_ok());
+    // With sliding windows a sequence needs less: the worker decides.
+    let settings = settings(&["--kv-memory", "1MiB"], &[]).unwrap();
+    let sliding = ModelFacts {
+        sliding: true,
+        ..model()
+    };
+    assert!(resolve(engine(&settings), &settings.sources, &sliding, &host(0)).is_ok());
     let none = Hardware {
         free_memory: 1 << 20,
         ..host(0)

@@ -201,13 +201,13 @@ def test_groups_are_the_kinds_of_layers() -> None:
 
 
 def test_groups_share_memory_by_what_typical_sequences_hold() -> None:
-    """One of full length fits each; of what is left, as many of 8 windows as of the other group."""
+    """One of full length fits each; of what is left, as many of 2 windows as of the other group."""
     geometry = KvGeometry.of(GEMMA, 16, torch.bfloat16)
     capacity = replace(CAPACITY, step_tokens=200, slots=512)
     full, sliding = (geometry.block_bytes(group) for group in geometry.groups)
     least = 128, (WINDOW + 200 + 15) // 16 + 2  # with the window, a step and unaligned ends
     one = least[0] * full + least[1] * sliding
-    typical = 8 * WINDOW // 16, WINDOW // 16 + 1
+    typical = 2 * WINDOW // 16, WINDOW // 16 + 1
     for sequences in (0, 1, 9):
         kv = one + sequences * (typical[0] * full + typical[1] * sliding)
         blocks = Budget(0, 0, 0, 0, kv).blocks(capacity, geometry)

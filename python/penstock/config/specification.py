@@ -218,6 +218,11 @@ class Specification:
             "intermediate_size": mlp.intermediate,
         }
 
+    def within(self, tokens: int) -> Specification:
+        """Returns a copy for sequences of at most `tokens` tokens: a window that none of them
+        outgrows is none."""
+        return self.with_attention([window * (window < tokens) for window in self.windows])
+
     def with_attention(self, windows: Iterable[int], **changes: Any) -> Specification:
         """Returns a copy with these windows, one per layer, and these fields of all attention."""
         layers = tuple(

@@ -54,6 +54,7 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     if dtype is None:
         raise BadSetting(f"dtype {settings.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
     capacity = _capacity(settings, config)
+    config = config.within(capacity.sequence_tokens)
     device = _device(settings)
     if device.type == "cuda":
         import_kernels()
@@ -216,10 +217,10 @@ class _Loader:
 
 
 def kv_geometry(config: Specification, build: Build, block_tokens: int) -> KvGeometry:
-    """What the layers keep on this rank. A window that no sequence outgrows is none."""
+    """What the layers keep on this rank."""
     layers = [
         KvShape(
-            window=layer.attention.window * (layer.attention.window < build.positions),
+            window=layer.attention.window,
             kv_heads=build.group.share(layer.attention.kv_heads, "num_key_value_heads"),
             head_dim=layer.attention.head_dim,
         )

@@ -32,7 +32,7 @@ LARGE_ROOM = 48 << 30  # bytes
 CPU_SLOTS, GPU_SLOTS = 32, (256, 512, 1_024)
 SLOT_ROOM = 32 << 20  # bytes
 # The length, in windows, of the sequence for which memory is shared between KV groups.
-TYPICAL_WINDOWS = 8
+TYPICAL_WINDOWS = 2
 GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
 
 

@@ -48,7 +48,8 @@ pub(crate) struct KvMemory {
     /// Index of the group whose blocks name prefixes.
     naming: usize,
     prefix: Prefix,
-    /// Tokens of one sequence that may be in flight.
+    /// Tokens in flight of one sequence for which admission keeps room: those of one step. Chunks
+    /// become shorter where a window's pool has no room for more.
     max_running: u32,
     /// Indices of the groups of states.
     states: Vec<usize>,
@@ -101,9 +102,7 @@ impl KvMemory {
             groups: config.groups.iter().map(group).collect(),
             naming: index,
             prefix: Prefix::new(names, config.block_tokens),
-            max_running: config
-                .max_step_tokens
-                .saturating_mul(u32::from(config.depth)),
+            max_running: config.max_step_tokens,
             states: (0..config.groups.len()).filter(is_state).collect(),
             copies: Vec::new(),
         }

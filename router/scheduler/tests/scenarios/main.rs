@@ -61,6 +61,7 @@ scenarios! {
     forks_that_wait
     full_prompt_hit
     latency_target
+    long_prompt_beside_window
     no_slot_no_forks
     one_step_ahead
     short_prompts_first
