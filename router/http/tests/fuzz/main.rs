@@ -246,6 +246,10 @@ async fn refusals_name_the_wrong_field() {
                 check(&request, status, &answer);
                 if status >= 400 {
                     refused += 1;
+                    // A body that is too long is refused before its fields are read.
+                    if status == 413 {
+                        continue;
+                    }
                     if let Some(case) = unnamed(&request, &answer, &wrong) {
                         silent.insert((request.path, wrong.names[0].clone()), case);
                     }
