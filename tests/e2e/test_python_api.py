@@ -255,7 +255,7 @@ def test_impossible_grammars_are_refused(llm: LLM, asked: dict[str, object], wor
         ({"choice": ["a", ""]}, "choice must hold strings that are not empty"),
         ({"choice": []}, "choice must not be empty"),
         ({"choice": "yes"}, "choice must be a list of strings"),
-        ({"json": {"x": object()}}, "json must be a JSON schema"),
+        ({"json": {"x": b"bytes"}}, "json must be a JSON schema"),
         ({"json_object": False}, "json_object must be True or None"),
         ({"grammar": "x", "complete": True}, "complete must not be True for a grammar"),
     ],
