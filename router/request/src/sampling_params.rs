@@ -241,8 +241,12 @@ impl<T: Number> NumericParam<T> {
         given: Option<T>,
     ) -> Result<(), ApiError> {
         if let Some(value) = given {
-            let range = self.native.unwrap_or(self.range);
-            range.check_native(self.name, value)?;
+            match self.native {
+                Some(narrower) if narrower != self.range => {
+                    narrower.check_native(self.name, value)?;
+                }
+                _ => self.range.check(self.name, value)?,
+            }
             (self.set)(params, value);
         }
         Ok(())
