@@ -93,6 +93,20 @@ class Scoring:
 
 
 PLAIN = Scoring()
+CAPPED, SINKS, BOTH = Scoring(2.0), Scoring(sinks=True), Scoring(3.0, True)
+
+# Dtype, head size, window and scoring of full-size cases of both attention ops.
+SCORED = [
+    ("f32", 64, 0, BOTH),
+    ("f32", 256, 100, CAPPED),
+    ("f16", 128, 0, CAPPED),
+    ("bf16", 64, 0, SINKS),
+    ("bf16", 64, 100, SINKS),
+    ("bf16", 128, 0, CAPPED),
+    ("bf16", 128, 100, BOTH),
+    ("bf16", 256, 0, CAPPED),
+    ("bf16", 256, 300, CAPPED),
+]
 
 
 def paged(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..case import DTYPES, PLAIN, Case, Heads, Scoring, Size, paged
+from ..case import BOTH, CAPPED, DTYPES, PLAIN, SCORED, SINKS, Case, Heads, Scoring, Size, paged
 
 # Operands of the second product, the probabilities, are rounded as well as the result.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -90,7 +90,6 @@ def _newest(memory: dict[str, Tensor], claimed: int) -> Tensor:
 
 MIXED = [1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001]
 
-CAPPED, SINKS, BOTH = Scoring(2.0), Scoring(sinks=True), Scoring(3.0, True)
 
 CASES = [
     *(_case(Size.SMALL, kind, Heads(6, 2, 32, 4), [3, 0, 9, 65]) for kind in DTYPES),
@@ -114,17 +113,7 @@ CASES = [
     _case(Size.SMALL, "f32", Heads(4, 1, 256, 8), [20, 0, 300], 0, rule=CAPPED),
     *(
         _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=rule)
-        for kind, size, window, rule in [
-            ("f32", 64, 0, BOTH),
-            ("f32", 256, 100, CAPPED),
-            ("f16", 128, 0, CAPPED),
-            ("bf16", 64, 0, SINKS),
-            ("bf16", 64, 100, SINKS),
-            ("bf16", 128, 0, CAPPED),
-            ("bf16", 128, 100, BOTH),
-            ("bf16", 256, 0, CAPPED),
-            ("bf16", 256, 300, CAPPED),
-        ]
+        for kind, size, window, rule in SCORED
     ),
     # Gemma 2 9B, Gemma 3 1B, gpt-oss 20B.
     _case(Size.FULL, "bf16", Heads(16, 8, 256, 16), MIXED, rule=Scoring(50.0)),
