@@ -9,6 +9,8 @@ from penstock.quant.method import (
     Weights,
     WeightTensor,
 )
+from penstock.quant.packed import Packed, Quantized
+from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
 __all__ = [
@@ -18,7 +20,10 @@ __all__ = [
     "FusesResidual",
     "LinearMethod",
     "Methods",
+    "Packed",
     "Plain",
+    "Quantized",
+    "RoundToNearest",
     "Transposed",
     "Unquantized",
     "WeightTensor",
