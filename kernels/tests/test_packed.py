@@ -13,7 +13,9 @@ from penstock_kernels.packed_linear.plan import DEPTH, RING_BYTES, TILE, Problem
 def test_unpack_is_the_inverse_of_pack(kind: Kind, shape: tuple[int, int]) -> None:
     codes = torch.randint(1 << kind.bits, shape, dtype=torch.uint8)
     words = pack(codes, kind)
-    assert words.numel() * 32 == words.shape[0] * words.shape[1] * 64 * 64 * kind.bits
+    rows = -(-shape[0] // 64) * 64 if kind is not Kind.FP8 else shape[0]
+    columns = -(-shape[1] // 128) * 128 if kind is Kind.FP8 else -(-shape[1] // 64) * 64
+    assert words.numel() * words.itemsize * 8 == rows * columns * kind.bits
     assert torch.equal(unpack(words, kind)[: shape[0], : shape[1]], codes)
 
 
@@ -24,6 +26,10 @@ def test_a_lane_holds_its_part_of_a_matrix_instruction(kind: Kind) -> None:
         codes = torch.zeros((64, 64), dtype=torch.uint8)
         codes[n, k] = 1
         words = pack(codes, kind) ^ pack(torch.zeros_like(codes), kind)
+        if kind is Kind.FP8:
+            place = (k & 1) | (k >> 3 & 15) << 1 | (k >> 1 & 3) << 5
+            assert words.nonzero().tolist() == [[n, place]]
+            continue
         lane = (k >> 1 & 3) | (n & 7) << 2
         if kind.bits == 4:
             line, place, field = (

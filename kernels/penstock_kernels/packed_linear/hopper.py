@@ -36,21 +36,23 @@ from ..pdl import early_launch
 from ..sizes import divided_up
 from .hopper_codes import (
     TILE,
+    float8_layout,
+    halves_of_float8,
     no_zero,
     numbers_4,
     numbers_8,
+    numbers_of_float8,
     pairs_of,
     scales_layout,
     words_layout,
 )
 from .plan import COUNTERS, DEPTH, Problem, plan
-from .weight import LINE, PackedWeight
+from .weight import LINE, Kind, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 TURN = gl.constexpr(DEPTH)
 HALVES = gl.constexpr(DEPTH // 64)  # blocks of a turn
 SCALED_SUMS = 64  # rows up to which sums, not numbers, are scaled
-SCALE_KINDS = {**KINDS, torch.float32: gl.float32}
 
 
 @gluon.jit
@@ -66,7 +68,10 @@ def _copy_weights(
     for part in gl.static_range(PARTS):
         at = tile + part % WARP_GROUPS + part // WARP_GROUPS * side
         slot = stage * PARTS + part
-        copy(words, [(at * blocks + turn * HALVES) * BITS, 0], bar, rings[0].index(slot))
+        if words.dtype == gl.uint8:
+            copy(words, [at * TILE, turn * TURN], bar, rings[0].index(slot))
+        else:
+            copy(words, [(at * blocks + turn * HALVES) * BITS, 0], bar, rings[0].index(slot))
         copy(scales, [group_row, at * TILE], bar, rings[1].index(slot))
         if HAS_ZEROS:
             copy(zeros, [group_row, at * TILE], bar, rings[2].index(slot))
@@ -127,17 +132,23 @@ def _numbers(
     COUNT: gl.constexpr, HAS_ZEROS: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Numbers [64, 64] of one block of a turn, scaled or not."""
-    IN_BLOCK: gl.constexpr = 1 if COUNT <= 2 else COUNT // 2
-    words = rings[0].index(slot).slice(half * BITS, BITS).load(words_layout(BITS))
-    zeros, scales = (words, words), (words, words)
-    if HAS_ZEROS:
-        zeros = _pairs(rings[2], slot, half, no_zero(KIND, dtype), dtype, COUNT)
-    if SCALED:
-        scales = _pairs(rings[1], slot, half, 0, dtype, COUNT)
-    if BITS == 4:
-        return numbers_4(words, zeros, scales, KIND, dtype, IN_BLOCK, HAS_ZEROS, SCALED, LAYOUT)
+    if KIND == "fp8":
+        # The other half is read twice by what is written here, once by what is compiled.
+        codes = halves_of_float8(rings[0].index(slot).load(float8_layout()))[half]
+        scale = rings[1].index(slot).slice(half * (COUNT - 1), 1).load(scales_layout(1))
+        return numbers_of_float8(codes, scale.to(dtype).reshape([TILE]), dtype, SCALED, LAYOUT)
     else:  # noqa: RET505
-        return numbers_8(words, zeros, scales, KIND, dtype, HAS_ZEROS, SCALED, LAYOUT)
+        words = rings[0].index(slot).slice(half * BITS, BITS).load(words_layout(BITS))
+        zeros, scales = (words, words), (words, words)
+        if HAS_ZEROS:
+            zeros = _pairs(rings[2], slot, half, no_zero(KIND, dtype), dtype, COUNT)
+        if SCALED:
+            scales = _pairs(rings[1], slot, half, 0, dtype, COUNT)
+        if BITS == 4:
+            IN_BLOCK: gl.constexpr = 1 if COUNT <= 2 else COUNT // 2
+            return numbers_4(words, zeros, scales, KIND, dtype, IN_BLOCK, HAS_ZEROS, SCALED, LAYOUT)
+        else:  # noqa: RET505
+            return numbers_8(words, zeros, scales, KIND, dtype, HAS_ZEROS, SCALED, LAYOUT)
 
 
 @gluon.jit
@@ -287,7 +298,10 @@ def _product(
 ):  # fmt: skip
     PARTS: gl.constexpr = SIDES * WARP_GROUPS
     LINES: gl.constexpr = HALVES * BITS
-    words_ring = gl.allocate_shared_memory(gl.int32, [STAGES * PARTS, LINES, 128], words.layout)
+    if KIND == "fp8":
+        words_ring = gl.allocate_shared_memory(gl.uint8, [STAGES * PARTS, TILE, TURN], words.layout)
+    else:
+        words_ring = gl.allocate_shared_memory(gl.int32, [STAGES * PARTS, LINES, 128], words.layout)
     scales_ring = gl.allocate_shared_memory(
         scales.dtype, [STAGES * PARTS, COUNT, TILE], scales.layout
     )
@@ -360,33 +374,26 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
     rows, outputs = out.shape
     problem = Problem(rows, outputs, weight.inputs, gated, weight.kind.bits, scale_bytes)
     chosen = plan(problem, processors(x.device))
-    turns = divided_up(weight.inputs, DEPTH)
-    tiles = divided_up(out.shape[1], TILE.value)
+    tiles = divided_up(outputs, TILE.value)
     partial, arrived = out, out
     if chosen.splits > 1:
-        shape = (chosen.splits, *out.shape)
+        shape = (chosen.splits, rows, outputs)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         arrived = arrivals(x.device, COUNTERS)
-    early = early_launch(x.device)
-    scales = _view(weight.scales, count, SCALE_KINDS[weight.scales.dtype])
-    zeros = (
-        scales
-        if weight.zeros is None
-        else _view(weight.zeros, count, SCALE_KINDS[weight.zeros.dtype])
-    )
     few = chosen.rows <= SCALED_SUMS
-    _product[
-        (divided_up(tiles, chosen.warp_groups), chosen.splits, divided_up(len(x), chosen.rows))
-    ](
-        _view(weight.words.view(-1, LINE), HALVES.value * weight.kind.lines, gl.int32, LINE),
-        scales,
-        zeros,
+    early = early_launch(x.device)
+    grid = divided_up(tiles, chosen.warp_groups), chosen.splits, divided_up(rows, chosen.rows)
+    _product[grid](
+        _words_of(weight),
+        _view(tables[0], count),
+        _view(tables[-1], count),
         view_of(x, chosen.rows),
         (out, x if bias is None else bias, partial, arrived),
-        *out.shape,
+        rows,
+        outputs,
         weight.inputs,
         weight.group,
-        divided_up(turns, chosen.splits),
+        divided_up(divided_up(weight.inputs, DEPTH), chosen.splits),
         KIND=weight.kind.value,
         BITS=weight.kind.bits,
         SIDES=2 if gated else 1,
@@ -420,14 +427,22 @@ def _copied(x: Tensor, weight: PackedWeight) -> bool:
     aligned = x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0
     tables = [weight.scales] if weight.zeros is None else [weight.scales, weight.zeros]
     return aligned and all(
-        table.dtype in SCALE_KINDS and table.shape[1] * table.element_size() % 16 == 0
+        table.dtype in (*KINDS, torch.float32) and table.shape[1] * table.element_size() % 16 == 0
         for table in tables
     )
 
 
-def _view(matrix: Tensor, rows: int, kind: gl.dtype, columns: int = TILE.value) -> TensorDescriptor:
+def _words_of(weight: PackedWeight) -> TensorDescriptor:
+    if weight.kind is Kind.FP8:
+        block = [TILE.value, DEPTH]
+        layout = gl.NVMMASharedLayout.get_default_for(block, gl.uint8)
+        shape, strides = list(weight.words.shape), list(weight.words.stride())
+        return TensorDescriptor(weight.words, shape, strides, block, layout)
+    return _view(weight.words.view(-1, LINE), HALVES.value * weight.kind.bits, LINE)
+
+
+def _view(matrix: Tensor, rows: int, columns: int = TILE.value) -> TensorDescriptor:
     """The copy engine's view of a table, in blocks that lie in shared memory as they are."""
     layout = gl.NVMMASharedLayout(0, matrix.element_size() * 8, 2)
-    return TensorDescriptor(
-        matrix, list(matrix.shape), list(matrix.stride()), [rows, columns], layout
-    )
+    block, strides = [rows, columns], list(matrix.stride())
+    return TensorDescriptor(matrix, list(matrix.shape), strides, block, layout)

@@ -28,6 +28,14 @@ def words_layout(bits):
 
 
 @gluon.constexpr_function
+def float8_layout():
+    """Codes [64, 128]: 16 in a row in a thread, as `in_lanes` puts them."""
+    registers = [[0, 1], [0, 2], [0, 4], [0, 8], [8, 0], [0, 16]]
+    lanes = [[0, 32], [0, 64], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, 128])
+
+
+@gluon.constexpr_function
 def scales_layout(count):
     """Scales or zeros [count, 64] of a block: in a thread those of the rows of its words."""
     columns = [[1 << bit, 0] for bit in range(count.bit_length() - 1)]
@@ -43,11 +51,11 @@ def _assembly(kind, half, has_zeros, scaled):
 
     Pair p of a word of 4 bits is of row p % 2 and of columns (p // 2) * 8 on, of 8 bits of row p.
     """
-    pairs = 4 if kind in ("int4", "fp4") else 2
+    pairs = 2 if kind == "int8" else 4
     operand = 2 * pairs
     zeros = [f"${operand + 1}", f"${operand + 2}"] if has_zeros else None
     scales = [f"${operand + 1 + 2 * has_zeros + row}" for row in range(2)]
-    made = {"int4": _int4, "int8": _int8, "fp8": _fp8, "fp4": _fp4}[kind]
+    made = {"int4": _int4, "int8": _int8, "fp4": _fp4}[kind]
     lines, word = [], f"${operand}"
     for pair in range(pairs):
         zero = zeros[pair % 2] if zeros else None
@@ -90,18 +98,23 @@ def _int8(value, word, pair, half, zero):
 
 
 @gluon.constexpr_function
-def _fp8(value, word, pair, half, _zero):
+def _fp8(half, scaled):
+    """PTX of four codes of a row: two pairs, with pairs of their scale if scaled."""
     down, mask, factor = (
         (4, 0x07F007F0, 0x7B807B80) if half == "bf16x2" else (1, 0x3F803F80, 0x5C005C00)
     )
-    return [
-        f"shl.b32 t, {word}, {8 - 8 * pair};",  # to the higher byte of each half
-        f"shr.u32 u, t, {down};",
-        f"and.b32 u, u, {mask};",
-        f"lop3.b32 {value}, t, 0x80008000, u, 0xea;",
-        f"mov.b32 u, {factor};",  # 2 ** 120, 2 ** 8
-        f"mul.{half} {value}, {value}, u;",
-    ]
+    lines = [f"mov.b32 f, {factor};"]  # 2 ** 120, 2 ** 8
+    for pair, bytes_of_pair in enumerate(("0x1404", "0x3424")):
+        lines += [
+            f"prmt.b32 t, $2, 0, {bytes_of_pair};",  # to the higher byte of each half
+            f"shr.u32 u, t, {down};",
+            f"and.b32 u, u, {mask};",
+            "lop3.b32 t, t, 0x80008000, u, 0xea;",
+            f"mul.{half} ${pair}, t, f;",
+        ]
+        if scaled:
+            lines.append(f"mul.{half} ${pair}, ${pair}, ${3 + pair};")
+    return "{ .reg .b32 t, u, f;\n" + "\n".join(lines) + "\n}"
 
 
 @gluon.constexpr_function
@@ -232,4 +245,29 @@ def numbers_8(
         gl.join(o[0], o[1]), gl.join(o[2], o[3])
     )  # k5, warp, g, t, k43, lowest, row + 8
     block = every.permute((1, 6, 2, 0, 4, 3, 5)).reshape([TILE, TILE])
+    return gl.convert_layout(block, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def halves_of_float8(codes):
+    """The codes [64, 64] of the first and of the second 64 columns, of codes [64, 128] in order."""
+    places = codes.reshape([TILE, 4, 2, 16])  # columns 21, 6, 5430
+    return places.permute((0, 1, 3, 2)).reshape([TILE, TILE, 2]).split()
+
+
+@gluon.jit
+def numbers_of_float8(
+    codes, scale, dtype: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """Numbers [64, 64] in LAYOUT, of e4m3 codes uint8 [64, 64] in order, scaled by [64]."""
+    asm: gl.constexpr = _fp8(_half(dtype), SCALED)
+    kinds: gl.constexpr = _of(dtype, 1)
+    if SCALED:
+        L: gl.constexpr = gl.SliceLayout(1, codes.type.layout)
+        wide = gl.convert_layout(scale, L)[:, None]
+        (numbers,) = gl.inline_asm_elementwise(asm, "=r,=r,r,r,r", (codes, wide), kinds, True, 4)
+    else:
+        (numbers,) = gl.inline_asm_elementwise(asm, "=r,=r,r", (codes,), kinds, True, 4)
+    bits = numbers.reshape([TILE, 2, 2, 2, 2, 2, 2])  # columns 2 1 5 4 3 0
+    block = bits.permute((0, 3, 4, 5, 1, 2, 6)).reshape([TILE, TILE])
     return gl.convert_layout(block, LAYOUT, assert_trivial=True)

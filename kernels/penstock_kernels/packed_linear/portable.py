@@ -15,8 +15,16 @@ INT8, FP8, FP4 = tl.constexpr("int8"), tl.constexpr("fp8"), tl.constexpr("fp4")
 
 
 @triton.jit
-def _codes(words, BITS: tl.constexpr):
-    """The codes [64, 64] of a block at `words`, outputs by inputs: see `pack`."""
+def _codes(words, tile, at, sizes, KIND: tl.constexpr, BITS: tl.constexpr):
+    """The codes [64, 64] of outputs tile * 64 and inputs `at` on: see `pack`."""
+    outputs, inputs, _ = sizes
+    columns = tl.cdiv(inputs, TILE)
+    if KIND == FP8:
+        n, k = tile * TILE + tl.arange(0, TILE), at % 128 + tl.arange(0, TILE)
+        place = at - at % 128 + ((k & 1) | ((k >> 3) & 15) << 1 | ((k >> 1) & 3) << 5)
+        rows = words + n.to(tl.int64)[:, None] * (tl.cdiv(inputs, 128) * 128)
+        return tl.load(rows + place[None, :], (n < outputs)[:, None], other=0).to(tl.int32)
+    words += (tile.to(tl.int64) * columns + at // TILE) * (BITS * 128)
     if BITS == 4:
         word = tl.load(words + tl.arange(0, 512)).reshape([512, 1])
         fields = (word >> (tl.arange(0, 8) * 4)[None, :]) & 15
@@ -60,8 +68,7 @@ def _block(
     """Weights [64, 64] float32 of outputs tile * 64 and inputs at, and their places."""
     outputs, inputs, group = sizes
     n, k = tile * TILE + tl.arange(0, TILE), at + tl.arange(0, TILE)
-    block = tile.to(tl.int64) * tl.cdiv(inputs, TILE) + at // TILE
-    values = _values(_codes(words + block * (BITS * 128), BITS), KIND)
+    values = _values(_codes(words, tile, at, sizes, KIND, BITS), KIND)
     own = (n < outputs)[:, None] & (k < inputs)[None, :]
     places = (k // group).to(tl.int64)[None, :] * outputs + n[:, None]
     if HAS_ZEROS:

@@ -10,10 +10,12 @@ from ..arch_kernel import ArchKernel
 from ..device import arrivals, is_hopper, processors
 from ..linear import linear
 from ..sizes import divided_up, power_of_two
+from . import float8
 from .plan import (
     COUNTERS,
     DEQUANTIZE_ROWS,
     DEQUANTIZE_ROWS_ON_HOPPER,
+    FLOAT8_ROWS,
     GATED_ROWS,
     LEAST_ROWS,
     TILE,
@@ -35,6 +37,8 @@ def packed_linear(
         return out
     if gated and rows > GATED_ROWS:
         return act_mul(packed_linear(x, weight, bias))
+    if rows > FLOAT8_ROWS and float8.takes(x, weight):
+        return float8.multiply(x, weight, bias)
     on_hopper = is_hopper(x.device)
     if rows <= (DEQUANTIZE_ROWS_ON_HOPPER if on_hopper else DEQUANTIZE_ROWS):
         if HOPPER.launch(x.device, x, weight, bias, gated, out):
