@@ -9,8 +9,8 @@ use crate::sampling_params::{SamplingParams, Watermark};
 use crate::types::{EngineRequest, Stopping};
 
 use super::limits::{new_tokens, room_for_prompt, too_long};
+use super::sampling;
 use super::{FieldNames, OutputTextOptions, Parameters, TokenLimits};
-use super::{beam, sampling};
 
 /// Validated parameters.
 #[derive(Clone, Debug)]
@@ -175,7 +175,7 @@ fn check_with_prompt(
     let impossible = if early { ends } else { &[] };
     parameters.sampling.check_possible(impossible)?;
     match &parameters.beam {
-        Some(beam) => beam::check_width(beam, ends.len(), limits.vocabulary),
+        Some(beam) => sampling::check_beam_width(beam, ends.len(), limits.vocabulary),
         None => Ok(()),
     }
 }
