@@ -7,7 +7,6 @@ mod outcome;
 mod pace;
 mod planner;
 mod snapshot;
-mod steer;
 
 pub use fork::ForkError;
 pub use snapshot::Snapshot;
