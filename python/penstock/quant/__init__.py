@@ -1,4 +1,4 @@
-"""How linear weights are stored and multiplied. Layers own sharding, methods own formats."""
+"""How linear weights are stored and multiplied. Layers implement sharding, methods the formats."""
 
 from penstock.quant.formats import FORMATS, Methods, kept_modules, read_methods
 from penstock.quant.method import (

@@ -25,13 +25,13 @@ class Methods:
     """Modules that stay plain: a path in the checkpoint, or components that follow each other."""
 
     def of(self, path: str) -> LinearMethod:
-        """The method of the module at a path of the checkpoint."""
+        """Returns the method of the module at a path of the checkpoint."""
         inside = any(f".{module}." in f".{path}." for module in self.kept)
         return self.plain if self.quantized is None or inside else self.quantized
 
     @property
     def recordable(self) -> bool:
-        """Whether a tape can hold all products."""
+        """Whether a tape can record all products."""
         return self.plain.recordable and (self.quantized is None or self.quantized.recordable)
 
 
@@ -41,9 +41,9 @@ BadModel for settings that it does not support."""
 
 
 def read_methods(raw: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Methods:
-    """The methods that a config.json asks for. On a CPU, this also chooses the ops' kernels.
+    """Returns the methods that config.json selects. On a CPU, also selects the ops' kernels.
 
-    Raises BadModel for a format that is unknown.
+    Raises BadModel for an unknown format.
     """
     plain, config = _plain(dtype, device), raw.get("quantization_config")
     if not config:
@@ -59,7 +59,7 @@ def read_methods(raw: Mapping[str, Any], dtype: torch.dtype, device: torch.devic
 
 
 def kept_modules(config: Mapping[str, Any], name: str = "modules_to_not_convert") -> list[str]:
-    """The modules that a quantization_config lists under `name` as not converted."""
+    """Returns the modules that a quantization_config lists under `name` as not quantized."""
     found = config.get(name) or []
     if not isinstance(found, list) or not all(isinstance(module, str) for module in found):
         raise BadModel(

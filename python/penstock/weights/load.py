@@ -1,4 +1,4 @@
-"""Strict loading: every tensor has exactly one place, and every place gets its tensor."""
+"""Strict loading: every tensor has a target, and every target gets its tensor."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def load_weights(
 ) -> int:
     """Fills all targets from the checkpoint; returns the bytes written.
 
-    `ignored` are patterns of checkpoint names that carry nothing. `progress` gets (bytes done,
-    bytes in all). Raises BadModel naming tensors that are missing, left over, mis-shaped or stored
-    in a dtype that their layer does not take.
+    `ignored` are patterns of checkpoint tensors that are not loaded. `progress` gets (bytes done,
+    bytes in all). Raises BadModel naming tensors that are missing, unexpected, of a wrong shape, or
+    stored in a dtype that their layer does not accept.
     """
     pattern = re.compile("|".join(ignored) or r"(?!)")
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
@@ -54,7 +54,8 @@ def load_weights(
 
 
 def _check(name: str, stored: StoredTensor, target: Target) -> None:
-    """Floats are converted; all other numbers must be what the layer's weight format takes."""
+    """Raises BadModel for a wrong shape or dtype. Floats are converted, other dtypes must be
+    equal."""
     if stored.shape != target.shape:
         raise BadModel(
             f"tensor {name} has shape {list(stored.shape)}, but config.json makes it "
