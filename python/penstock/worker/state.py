@@ -54,7 +54,7 @@ class Work:
     list_forks: list[tuple[int, int]] = field(default_factory=list)
     # Runs that follow a grammar: (place among the yielding runs, where the sequence is).
     constrained: list[tuple[int, Matcher]] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)  # slot -> why its grammar cannot go on
+    refused: dict[int, str] = field(default_factory=dict)  # slot -> why its grammar cannot continue
     closing: list[int] = field(default_factory=list)  # slots whose grammar lets nothing be opened
     late: set[int] = field(default_factory=set)  # slots that sit the step out: no mask yet
     faults: list[SlotError] = field(default_factory=list)

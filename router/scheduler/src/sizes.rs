@@ -1,5 +1,5 @@
-//! The cost of a step with prompts, learnt size by size. Padding, and tiles that just fill a device
-//! or just do not, make it anything but linear.
+//! The cost of a step with prompts, measured per size. It is not linear in the size, because of
+//! padding and of tiles that do not fill the device.
 
 use crate::ids::Micros;
 

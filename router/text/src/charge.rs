@@ -1,4 +1,4 @@
-//! What is held while a prompt's text is in memory.
+//! A resource, such as memory budget, that is held while a prompt's text is in memory.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A generation request, independent of the dialect.
+//! A generation request, independent of the API.
 
 use penstock_request::RequestLimits;
 use penstock_request::error::ApiError;
@@ -8,7 +8,7 @@ use crate::charge::Charge;
 use crate::chat::Chat;
 use crate::tokenize::SpecialTokens;
 
-/// A generation request, independent of the dialect.
+/// A generation request, independent of the API.
 #[derive(Clone, Debug)]
 pub struct GenerateInput {
     /// The prompt.

@@ -1,4 +1,4 @@
-//! The parameters of a generation, independent of the dialect.
+//! The parameters of a generation, independent of the API.
 
 use crate::error::ApiError;
 use crate::grammar_spec::OutputConstraint;

@@ -1,6 +1,6 @@
-//! A dialect's names of the fields that error messages mention.
+//! An API's names of the fields that error messages mention.
 
-/// A dialect's names of the fields that error messages mention.
+/// An API's names of the fields that error messages mention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldNames {
     /// Field of the prompt.

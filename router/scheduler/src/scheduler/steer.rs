@@ -59,8 +59,8 @@ impl Scheduler {
         }
     }
 
-    /// Evicts the youngest held sequence for those that cannot run. Returns false if there is none,
-    /// or if nothing else wants to run.
+    /// Evicts the youngest held sequence if others cannot run. Returns false if there is none, or
+    /// if no other sequence waits.
     pub(super) fn evict_held(&mut self, now: Micros) -> bool {
         let held = |&&key: &&SequenceKey| self.store[key].held;
         let running = self.running.keys();
