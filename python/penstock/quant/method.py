@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
+import torch
 from torch import Tensor
 
 Weights: TypeAlias = Mapping[str, Tensor]
@@ -20,8 +21,16 @@ class WeightTensor:
     """
 
     data: Tensor
+    """On the meta device, if the memory of all layers at once would be too much: it is allocated
+    when the layer is loaded, and `LinearMethod.finish` follows before the next layer's."""
     output_dim: int | None
     input_dim: int | None
+
+    def allocated(self, device: torch.device) -> WeightTensor:
+        """This tensor with memory on the device, if it has none yet."""
+        if not self.data.is_meta:
+            return self
+        return replace(self, data=torch.empty_like(self.data, device=device))
 
 
 class LinearMethod(Protocol):
