@@ -52,8 +52,8 @@ def read_methods(raw: Mapping[str, Any], dtype: torch.dtype, device: torch.devic
     read = FORMATS.get(name) if isinstance(name, str) else None
     if read is None:
         raise BadModel(
-            f"config.json: quantization_config has quant_method {name!r}, but quantized models "
-            "are not supported yet; use the model's bfloat16 checkpoint"
+            f"config.json: quantization_config has quant_method {name!r}; supported quantized "
+            f"models: {', '.join(sorted(FORMATS))}; or use the model's bfloat16 checkpoint"
         )
     return read(config, plain)
 

@@ -32,6 +32,7 @@ def load_weights(
     """
     pattern = re.compile("|".join(ignored) or r"(?!)")
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
+    targets = {_stored_name(name, parts[0], present): parts for name, parts in targets.items()}
     _check_names(present, set(targets))
     pairs = [(name, target) for name, parts in targets.items() for target in parts]
     for name, target in pairs:
@@ -40,10 +41,15 @@ def load_weights(
     done = 0
     device = next((t.destination.device for _, t in pairs), torch.device("cpu"))
     mover = Mover(device)
-    work = [move for name, target in pairs for move in moves(checkpoint[name], target)]
     pool = ThreadPoolExecutor(READERS)
+    jobs = []
     try:
-        for job in as_completed([pool.submit(mover, move) for move in work]):
+        for name, target in pairs:
+            if target.gathered:
+                jobs.append(pool.submit(_gather, checkpoint[name], target))
+            else:
+                jobs += [pool.submit(mover, move) for move in moves(checkpoint[name], target)]
+        for job in as_completed(jobs):
             done += job.result()
             progress(done, total)
     finally:
@@ -53,20 +59,43 @@ def load_weights(
     return total
 
 
+def _stored_name(name: str, target: Target, present: set[str]) -> str:
+    """The tensor's name in this checkpoint."""
+    if name not in present:
+        for suffix in target.other_suffixes:
+            other = f"{name.rpartition('.')[0]}.{suffix}"
+            if other in present:
+                return other
+    return name
+
+
+def _gather(stored: StoredTensor, target: Target) -> int:
+    """Looks up the entries of a target whose form is not the file's. Returns the bytes written."""
+    assert target.form is not None
+    with torch.inference_mode():  # a setting of each thread
+        entries = target.form.entries(stored.tensor(), target.shape, target.region)
+        target.destination.copy_(entries)
+    return int(target.destination.nbytes)
+
+
 def _check(name: str, stored: StoredTensor, target: Target) -> None:
     """Floats are converted; all other numbers must be what the layer's weight format takes."""
-    if stored.shape != target.shape:
+    if not target.accepts(stored.shape):
+        shapes = " or ".join(dict.fromkeys(str(list(shape)) for shape in target.shapes))
         raise BadModel(
             f"tensor {name} has shape {list(stored.shape)}, but config.json makes it "
-            f"{list(target.shape)}: they belong to different models"
+            f"{shapes}: they belong to different models"
         )
-    wanted = target.destination.dtype
+    form = target.form
+    wanted = (form and form.dtype) or target.destination.dtype
     if stored.dtype != wanted and not {stored.dtype, wanted} <= FLOATS:
         raise BadModel(
             f"{stored.path}: tensor {name} is {_short(stored.dtype)}, but its layer takes "
             f"{_short(wanted)}; take the checkpoint whose quantization_config describes its "
             "weights, or the unquantized model"
         )
+    if form is not None:
+        form.check(name, stored.tensor)
 
 
 def _short(dtype: torch.dtype) -> str:
