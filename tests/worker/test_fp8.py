@@ -16,6 +16,7 @@ from penstock.quant import Fp8, Fp8Layout, Unquantized, read_methods
 from penstock_kernels.packed_linear import PackedWeight
 from quantized import Quantize, assert_equal_model, assert_equal_ranks, changed, quantized
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 HOST = torch.device("cpu")
 UP = "model.layers.0.mlp.up_proj"
@@ -117,11 +118,9 @@ def test_transformers_reads_the_same_checkpoint(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Its own dequantization, whose blocks must divide the matrices."""
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
     quantize, config = FORMATS["block-32"]
     path, _ = quantized(checkpoint("llama31"), tmp_path, quantize, config)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+    theirs = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
     assert theirs.model.layers[0].mlp.up_proj.weight.dtype != torch.float8_e4m3fn
     assert_equal_model(path, theirs.double().eval(), tolerance=0.2)  # it rounds to bfloat16
 

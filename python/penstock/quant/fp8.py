@@ -136,3 +136,48 @@ def block_shape(settings: Settings, name: str, found: Any) -> tuple[int, int]:
             "multiple of 16, such as [128, 128]"
         )
     return found[0], found[1]
+
+
+def read_float_quantized(group: Settings, plain: Plain) -> Fp8:
+    """A group of compressed-tensors in "float-quantized"."""
+    weights = weight_settings(group, "float", 8)
+    strategies = ("tensor", "channel", "group", "block")
+    strategy = weights.choice("strategy", strategies)
+    size, block = weights.get("group_size"), weights.get("block_structure")
+    weights.done()
+    activations = ("input_scale",) if static_activations(group) else ()
+    if strategy == "tensor":
+        layout = Fp8Layout(PER_TENSOR, activations=activations)
+    elif strategy == "channel":
+        layout = Fp8Layout(PER_OUTPUT, activations=activations)
+    elif strategy == "group":
+        if type(size) is not int or size <= 0 or size % 16:
+            raise weights.error(f"group_size {size!r} is not supported; supported: multiples of 16")
+        layout = Fp8Layout(None, (1, size), activations=activations)
+    else:
+        shape = block_shape(weights, "block_structure", block)
+        layout = Fp8Layout(None, shape, activations=activations)
+    return Fp8(plain, layout)
+
+
+def weight_settings(group: Settings, kind: str, bits: int) -> Settings:
+    """The settings of a group's weights, after those that all symmetric formats share.
+
+    Raises BadModel for quantized outputs, and for weights of another type.
+    """
+    group.skip("targets", "format")
+    weights = group.below("weights")
+    weights.choice("type", (kind,))
+    weights.choice("num_bits", (bits,))
+    weights.choice("symmetric", (True,), True)
+    weights.choice("dynamic", (False,), False)
+    # How the scales were found, and dtypes that the stored tensors have anyway.
+    weights.skip("observer", "observer_kwargs", "scale_dtype", "zp_dtype")
+    return weights
+
+
+def static_activations(group: Settings) -> bool:
+    """Whether the checkpoint has a scale of the activations."""
+    found = group.get("input_activations")
+    # "local": a scale per group that each activation has, and one of all that is stored.
+    return isinstance(found, Mapping) and found.get("dynamic") is not True
