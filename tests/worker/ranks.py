@@ -89,7 +89,7 @@ def prefilled(
     spec = cls.read_config(read_config(path))
     model = cls(spec, Build(torch.float64, device, group, methods, 128))
     with Checkpoint(path) as checkpoint:
-        ignored = (*model.ignored, *methods.ignored)
+        ignored = (*model.ignored, *methods.unused)
         targets, stages = model.checkpoint_targets(), model.stages()
         load_weights(checkpoint, targets, ignored, lambda *_: None, stages)
 

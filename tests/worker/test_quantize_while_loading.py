@@ -19,7 +19,7 @@ from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import read_methods, rtn
 from penstock.weights import Checkpoint, load_weights
-from quantized import HOST, WIDE, Checkpoints, Stored, check_ranks, check_tokens, rewritten
+from quantized import HOST, WIDE, assert_equal_model, assert_equal_ranks, quantized
 from torch import Tensor
 
 
@@ -59,16 +59,15 @@ def fp8(matrix: Tensor, group: int) -> Tensor:
 EXACT = {"int4": int4, "eetq": int8, "fp8": fp8}
 
 
-def made(path: Path, directory: Path, quantize: str, group: Callable[[int], int]) -> Checkpoints:
+def made(
+    path: Path, directory: Path, quantize: str, group: Callable[[int], int]
+) -> tuple[Path, Path]:
     """The floats as they are, and what --quantize makes of them."""
 
-    def convert(module: str, matrix: Tensor) -> Stored | None:
-        if module == "lm_head":
-            return None
-        exact = EXACT[quantize](matrix, group(matrix.shape[1]))
-        return Stored({"weight": matrix}, exact)
+    def convert(matrix: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        return {"weight": matrix}, EXACT[quantize](matrix, group(matrix.shape[1]))
 
-    return rewritten(path, directory, convert, None)
+    return quantized(path, directory, convert, None)
 
 
 @pytest.mark.parametrize("quantize", EXACT)
@@ -78,23 +77,24 @@ def test_tokens_are_those_of_the_quantized_weights(
 ) -> None:
     """Groups of 128 do not divide 64 and 96 inputs: they become 64 and 32."""
     pair = made(checkpoint(case), tmp_path, quantize, {64: 64, 96: 32}.__getitem__)
-    check_tokens(pair, quantize=quantize)
+    assert_equal_model(*pair, quantize=quantize)
 
 
 def test_ranks_quantize_their_shares(wide: Path, tmp_path: Path) -> None:
-    check_ranks(made(wide, tmp_path, "int4", lambda inputs: 128), "int4")
+    assert_equal_ranks(*made(wide, tmp_path, "int4", lambda inputs: 128), quantize="int4")
 
 
 @pytest.mark.parametrize("quantize", ["eetq", "fp8"])
 def test_ranks_scale_each_row_of_their_shares(wide: Path, tmp_path: Path, quantize: str) -> None:
-    def convert(module: str, matrix: Tensor) -> Stored | None:
-        if module == "lm_head":
-            return None
-        shares = matrix.chunk(2, 1) if module.endswith(("o_proj", "down_proj")) else [matrix]
-        exact = torch.cat([EXACT[quantize](share, 0) for share in shares], 1)
-        return Stored({"weight": matrix}, exact)
+    """A layer that follows another one's outputs is cut along its inputs: 256 or 512 here."""
 
-    check_ranks(rewritten(wide, tmp_path, convert, None), quantize)
+    def convert(matrix: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        shares = matrix.chunk(2, 1) if matrix.shape[0] == 192 else [matrix]
+        exact = torch.cat([EXACT[quantize](share, 0) for share in shares], 1)
+        return {"weight": matrix}, exact
+
+    path = write(tmp_path / "model", **{**WIDE, "hidden_size": 192, "head_dim": 64})
+    assert_equal_ranks(*quantized(path, tmp_path, convert, None), quantize=quantize)
 
 
 def test_embeddings_and_heads_stay_plain(checkpoint: Callable[[str], Path]) -> None:

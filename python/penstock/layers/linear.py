@@ -92,7 +92,7 @@ class ColumnLinear(Linear):
                 if stored.output_dim is not None:
                     pack = self.outputs // data.shape[stored.output_dim]
                     data = data.narrow(stored.output_dim, start // pack, count // pack)
-                found[f"{part}.{name}"] = self._share(data, stored.output_dim)
+                found[f"{part}.{name}"] = stored.fill(self._share(data, stored.output_dim))
             if self.bias is not None:
                 found[f"{part}.bias"] = self._share(self.bias.narrow(0, start, count), 0)
             start += count
@@ -137,7 +137,7 @@ class RowLinear(Linear):
         """Each stored tensor's columns of this rank; the bias whole."""
         rank, size = self.group.rank, self.group.size
         found = {
-            name: Target.share(stored.data, stored.input_dim, rank, size)
+            name: stored.fill(Target.share(stored.data, stored.input_dim, rank, size))
             for name, stored in self.stored.items()
         }
         if self.bias is not None:

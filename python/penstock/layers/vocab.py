@@ -112,9 +112,10 @@ class Head(Layer):
         """This rank's rows; none when tied."""
         found = {}
         for name, stored in self.stored.items():
-            found[name] = Target.whole(stored.data)
+            target = Target.whole(stored.data)
             if stored.output_dim is not None:
-                found[name] = self.span.target(stored.data, stored.output_dim)
+                target = self.span.target(stored.data, stored.output_dim)
+            found[name] = stored.fill(target)
         return found
 
     def prepare(self) -> None:

@@ -9,6 +9,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
+from penstock.weights import Form, Target
+
 Weights: TypeAlias = Mapping[str, Tensor]
 
 
@@ -18,6 +20,8 @@ class WeightTensor:
 
     A dimension of None means that the tensor has none for that side (a per-output scale has no
     input dimension). A side's dimension may be shorter than the side by a whole factor (packing).
+    Where a checkpoint stores an entry per block, `data` has an entry for each output of the block,
+    and as many per row as the shares of any rank need: so ranks and fused parts may cut blocks.
     """
 
     data: Tensor
@@ -25,6 +29,14 @@ class WeightTensor:
     when the layer is loaded, and `LinearMethod.finish` follows before the next layer's."""
     output_dim: int | None
     input_dim: int | None
+    form: Form | None = None
+    """How a checkpoint stores the tensor; None = entry by entry, in the shape of `data`."""
+    other_suffixes: tuple[str, ...] = ()
+    """Names that some checkpoints use in place of the tensor's suffix."""
+
+    def fill(self, target: Target) -> Target:
+        """A target of this tensor's data, with the form in which checkpoints store it."""
+        return replace(target, form=self.form, other_suffixes=self.other_suffixes)
 
     def allocated(self, device: torch.device) -> WeightTensor:
         """This tensor with memory on the device, if it has none yet."""

@@ -20,7 +20,7 @@ class Methods:
     """Of all others; None = there are none."""
     kept: tuple[str, ...] = ()
     """Modules that stay plain: a path in the checkpoint, or components that follow each other."""
-    ignored: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     """Patterns of names of tensors that the format stores and does not need."""
 
     def of(self, path: str) -> LinearMethod:

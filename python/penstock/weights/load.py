@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -47,11 +48,13 @@ def load_weights(
     """
     pattern = re.compile("|".join(ignored) or r"(?!)")
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
-    left_over = present - set(targets)
+    stored = {name: _stored_name(name, parts[0], present) for name, parts in targets.items()}
+    wanted = set(stored.values())
+    left_over = present - wanted
     # Some GPTQ checkpoints have a bias of zeros for every layer.
     present -= {n for n in left_over if n.endswith(".bias") and not checkpoint[n].tensor().any()}
-    _check_names(present, set(targets))
-    pairs = [(name, target) for name, parts in targets.items() for target in parts]
+    _check_names(present, wanted)
+    pairs = [(stored[name], target) for name, parts in targets.items() for target in parts]
     for name, target in pairs:
         _check(name, checkpoint[name], target)
     _check_shared(checkpoint, pairs)
@@ -64,8 +67,13 @@ def load_weights(
         for stage in stages or [Stage(lambda: targets, lambda: None)]:
             found = stage.begin()
             mover.finish()  # the memory may be that of the last stage, which the device still reads
-            work = [m for n, parts in found.items() for t in parts for m in moves(checkpoint[n], t)]
-            for job in as_completed([pool.submit(mover, move) for move in work]):
+            jobs = [
+                pool.submit(job)
+                for name, parts in found.items()
+                for target in parts
+                for job in _jobs(checkpoint[stored[name]], target, mover)
+            ]
+            for job in as_completed(jobs):
                 done += job.result()
                 progress(done, total)
             mover.finish()
@@ -89,20 +97,51 @@ def _check_shared(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Target]]) -
             )
 
 
+def _stored_name(name: str, target: Target, present: set[str]) -> str:
+    """The tensor's name in this checkpoint."""
+    if name not in present:
+        for suffix in target.other_suffixes:
+            other = f"{name.rpartition('.')[0]}.{suffix}"
+            if other in present:
+                return other
+    return name
+
+
+def _jobs(stored: StoredTensor, target: Target, mover: Mover) -> Iterator[Callable[[], int]]:
+    """What fills a target; each returns the bytes written."""
+    if target.gathered:
+        yield partial(_gather, stored, target)
+    else:
+        yield from (partial(mover, move) for move in moves(stored, target))
+
+
+def _gather(stored: StoredTensor, target: Target) -> int:
+    """Looks up the entries of a target whose form is not the file's. Returns the bytes written."""
+    assert target.form is not None
+    with torch.inference_mode():  # a setting of each thread
+        entries = target.form.entries(stored.tensor(), target.shape, target.region)
+        target.destination.copy_(entries)
+    return int(target.destination.nbytes)
+
+
 def _check(name: str, stored: StoredTensor, target: Target) -> None:
     """Floats are converted; all other numbers must be what the layer's weight format takes."""
-    if stored.shape != target.shape:
+    if not target.accepts(stored.shape):
+        shapes = " or ".join(dict.fromkeys(str(list(shape)) for shape in target.shapes))
         raise BadModel(
             f"tensor {name} has shape {list(stored.shape)}, but config.json makes it "
-            f"{list(target.shape)}: they belong to different models"
+            f"{shapes}: they belong to different models"
         )
-    wanted = target.destination.dtype
+    form = target.form
+    wanted = (form and form.dtype) or target.destination.dtype
     if stored.dtype != wanted and not {stored.dtype, wanted} <= FLOATS:
         raise BadModel(
             f"{stored.path}: tensor {name} is {_short(stored.dtype)}, but its layer takes "
             f"{_short(wanted)}; take the checkpoint whose quantization_config describes its "
             "weights, or the unquantized model"
         )
+    if form is not None:
+        form.check(name, stored.tensor)
 
 
 def _short(dtype: torch.dtype) -> str:

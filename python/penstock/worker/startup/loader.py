@@ -148,7 +148,7 @@ class _Loader:
             def report(done: int, total: int) -> None:
                 self.progress("weights", done, total)
 
-            ignored = (*model.ignored, *self.build.methods.ignored)
+            ignored = (*model.ignored, *self.build.methods.unused)
             targets, stages = model.checkpoint_targets(), model.stages()
             return model, load_weights(checkpoint, targets, ignored, report, stages)
 
