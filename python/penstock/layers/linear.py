@@ -22,6 +22,7 @@ class Linear(Layer):
 
     def __init__(self, build: Build, method: LinearMethod, shape: tuple[int, int]) -> None:
         self.method = method
+        self.device = build.device
         self.group = build.group
         self.outputs, inputs = shape
         self.stored = method.allocate(self.outputs, inputs)
@@ -42,6 +43,11 @@ class Linear(Layer):
             data.copy_(data.index_select(dim, order))
         if self.bias is not None:
             self.bias.copy_(self.bias[order])
+
+    def prepare(self) -> None:
+        """Allocates what the method has left for this moment."""
+        self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
+        self.weights = {k: s.data for k, s in self.stored.items()}
 
     def finish(self) -> None:
         """Lets the method repack the weights; frees the loaded tensors."""
@@ -86,7 +92,7 @@ class ColumnLinear(Linear):
                 if stored.output_dim is not None:
                     pack = self.outputs // data.shape[stored.output_dim]
                     data = data.narrow(stored.output_dim, start // pack, count // pack)
-                found[f"{part}.{name}"] = self._share(data, stored.output_dim)
+                found[f"{part}.{name}"] = stored.fill(self._share(data, stored.output_dim))
             if self.bias is not None:
                 found[f"{part}.bias"] = self._share(self.bias.narrow(0, start, count), 0)
             start += count
@@ -131,7 +137,7 @@ class RowLinear(Linear):
         """Returns the targets: this rank's columns of each stored tensor, and the whole bias."""
         rank, size = self.group.rank, self.group.size
         found = {
-            name: Target.share(stored.data, stored.input_dim, rank, size)
+            name: stored.fill(Target.share(stored.data, stored.input_dim, rank, size))
             for name, stored in self.stored.items()
         }
         if self.bias is not None:

@@ -95,6 +95,7 @@ class Head(Layer):
 
     def __init__(self, build: Build, spec: Specification, tied: Embedding | None) -> None:
         self.group = build.group
+        self.device = build.device
         self.vocab = spec.vocab
         self.rows = -(-spec.vocab // self.group.size)
         self.span = Span(spec.vocab, self.rows, self.group.rank)
@@ -111,10 +112,17 @@ class Head(Layer):
         """Returns the targets of this rank's rows; none when tied."""
         found = {}
         for name, stored in self.stored.items():
-            found[name] = Target.whole(stored.data)
+            target = Target.whole(stored.data)
             if stored.output_dim is not None:
-                found[name] = self.span.target(stored.data, stored.output_dim)
+                target = self.span.target(stored.data, stored.output_dim)
+            found[name] = stored.fill(target)
         return found
+
+    def prepare(self) -> None:
+        """Allocates what the method has left for this moment."""
+        if any(stored.data.is_meta for stored in self.stored.values()):
+            self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
+            self.weights = {k: s.data.zero_() for k, s in self.stored.items()}
 
     def finish(self) -> None:
         """Lets the method repack the matrix; a tied embedding stays as it is."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from penstock.weights import Form, Target
 
 Weights: TypeAlias = Mapping[str, Tensor]
 
@@ -15,13 +18,31 @@ Weights: TypeAlias = Mapping[str, Tensor]
 class WeightTensor:
     """A tensor of a weight format, and its dimensions for the layer's inputs and outputs.
 
-    None means that the tensor has no such dimension (a per-output scale has no input dimension). A
-    packed dimension is shorter than the inputs or outputs by a whole factor.
+    A dimension of None means that the tensor has none for that side (a per-output scale has no
+    input dimension). A side's dimension may be shorter than the side by a whole factor (packing).
+    Where a checkpoint stores an entry per block, `data` has an entry for each output of the block,
+    and as many per row as the shares of any rank need: so ranks and fused parts may cut blocks.
     """
 
     data: Tensor
+    """On the meta device, if the memory of all layers at once would be too much: it is allocated
+    when the layer is loaded, and `LinearMethod.finish` follows before the next layer's."""
     output_dim: int | None
     input_dim: int | None
+    form: Form | None = None
+    """How a checkpoint stores the tensor; None = entry by entry, in the shape of `data`."""
+    other_suffixes: tuple[str, ...] = ()
+    """Names that some checkpoints use in place of the tensor's suffix."""
+
+    def fill(self, target: Target) -> Target:
+        """A target of this tensor's data, with the form in which checkpoints store it."""
+        return replace(target, form=self.form, other_suffixes=self.other_suffixes)
+
+    def allocated(self, device: torch.device) -> WeightTensor:
+        """This tensor with memory on the device, if it has none yet."""
+        if not self.data.is_meta:
+            return self
+        return replace(self, data=torch.empty_like(self.data, device=device))
 
 
 class LinearMethod(Protocol):

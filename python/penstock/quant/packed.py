@@ -37,6 +37,9 @@ class Packed(ABC):
         self.plain = plain
         self.on_cpu = plain.device.type == "cpu"
         self.recordable = self.on_cpu and plain.recordable
+        self.scale_dtype = plain.dtype
+        """Of the scales that are kept. A format whose scales the model's dtype would round sets
+        another."""
 
     @abstractmethod
     def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
@@ -84,11 +87,12 @@ class Packed(ABC):
         return in_order(matrix, weights.get("order"))
 
     def _packed(self, quantized: Quantized) -> PackedWeight:
-        dtype = self.plain.dtype
-        zeros = None if quantized.zeros is None else quantized.zeros.to(dtype).contiguous()
+        zeros = quantized.zeros
+        if zeros is not None:
+            zeros = zeros.to(self.plain.dtype).contiguous()
         return PackedWeight(
             pack(quantized.codes, self.kind),
-            quantized.scales.to(dtype).contiguous(),
+            quantized.scales.to(self.scale_dtype).contiguous(),
             zeros,
             self.kind,
             quantized.codes.shape[1],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ def moves(stored: StoredTensor, target: Target) -> Iterator[Move]:
         alone = StoredTensor(stored.path, stored.file, stored.offset, (1,), stored.dtype)
         yield Move(alone, 0, 1, (), target.destination.view(1))
         return
+    if target.form is not None:  # the same entries in the same order
+        stored = replace(stored, shape=target.shape)
     first, *rest = target.region
     most = max(1, BUFFER_BYTES // max(1, stored.row_bytes))
     for row in range(first.start, first.stop, most):
