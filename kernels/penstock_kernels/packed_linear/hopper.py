@@ -444,5 +444,6 @@ def _words_of(weight: PackedWeight) -> TensorDescriptor:
 def _view(matrix: Tensor, rows: int, columns: int = TILE.value) -> TensorDescriptor:
     """The copy engine's view of a table, in blocks that lie in shared memory as they are."""
     layout = gl.NVMMASharedLayout(0, matrix.element_size() * 8, 2)
-    block, strides = [rows, columns], list(matrix.stride())
+    # A table of one row may have any stride.
+    block, strides = [rows, columns], [matrix.shape[1], 1]
     return TensorDescriptor(matrix, list(matrix.shape), strides, block, layout)
