@@ -1,11 +1,13 @@
-"""What all layers share: how they are built, and how their weights are found."""
+"""What all layers share: how they are built, how their weights are found, the residual stream."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from penstock.config import RopeSpec
 from penstock.faults import BadModel
@@ -90,6 +92,21 @@ class Layer:
 
     def finish(self) -> None:
         """Called once when all weights of the tree are loaded."""
+
+
+class Residual(NamedTuple):
+    """The sum of what all layers so far have put out: `total` + x.
+
+    The norm that follows adds the two, and sums x over the ranks where it is partial. Everything
+    else about tensor parallelism stays within a layer.
+    """
+
+    x: Tensor
+    """[T, H], the last layer's output."""
+    total: Tensor | None
+    """[T, H], the sum before it, the same on every rank; None where x includes it."""
+    partial: bool
+    """Whether x is this rank's part of a sum over the ranks, not the same on every rank."""
 
 
 def _children(value: object) -> list[tuple[str, Layer]]:

@@ -1,16 +1,33 @@
-"""Sampling parameters of the slots on the device, and the choice of tokens by them.
+"""From logits to token ids: sampling parameters of the slots on the device, and the choice by them.
 
-The single numbers are one array, which steps write: a sequence that enters a slot brings its row.
-Lists (biases, allowed tokens, bad words, counts of tokens) are tables of their own; few sequences
-have any. Counts of tokens for penalties are a function of a sequence's ids: an entering sequence
-brings all of them, and each choice adds its own on the device, before the router knows the token.
+The choice is a pure function of (logits, parameters, seed, position).
+
+What a request may ask is applied in this order, transformers' where it has the same:
+
+1. logit bias
+2. repetition penalty, then frequency and presence penalty
+3. what is impossible: by allowed and banned token ids, min_tokens, a grammar's mask
+4. watermark
+5. temperature, top_k, top_p, min_p, typical_p, each on what the one before it left
+
+1 to 4 are `penstock_kernels.process_logits`, 5 is `penstock_kernels.sample`; the formulas are
+there. transformers adds its watermark after 5; here it is on the model's logits, as in its paper.
+Temperature 0 takes the likeliest token after 4.
+
+The parameters' single numbers are one array on the device, which steps write: a sequence that
+enters a slot brings its row. Lists (biases, allowed tokens, bad words, counts of tokens) are tables
+of their own; few sequences have any. Counts of tokens for penalties are a function of a sequence's
+ids: an entering sequence brings all of them, and each choice adds its own on the device, before the
+router knows the token.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
-from penstock_kernels import bad_words, process_logits, top_logprobs
+from penstock_kernels import bad_words, process_logits, sample, top_logprobs
 from penstock_kernels.bad_words import ANY
 from penstock_kernels.process_logits import (
     ALLOWED_BITS,
@@ -22,16 +39,17 @@ from penstock_kernels.process_logits import (
 )
 from torch import Tensor
 
-from penstock.sampling import SamplerColumns, choose
 from penstock.worker.protocol.sampling_params import (
+    MOST_BAD_WORDS,
+    MOST_BIASES,
     SLOT_PARAMS,
+    WORD_TOKENS,
     Ints,
     SamplingParams,
     SlotParamsArray,
 )
 from penstock.worker.protocol.settings import Limits
 from penstock.worker.protocol.step import NewSequence
-from penstock.worker.sampling.limits import MOST_BAD_WORDS, MOST_BIASES, WORD_TOKENS
 
 ROW_WORDS = SLOT_PARAMS.itemsize // 4  # words of 4 bytes of a slot's row
 LONGS = sum(SLOT_PARAMS[name].itemsize == 8 for name in SLOT_PARAMS.names or ())
@@ -40,6 +58,18 @@ ALIGNMENT = 4  # slots: columns begin at 16 bytes, as kernels like it
 # Columns that `process_logits` reads by their numbers.
 assert [p.name.lower() for p in IntParam] == list(SLOT_PARAMS.names or ())[2:LONGS]
 assert [p.name.lower() for p in FloatParam] == list(SLOT_PARAMS.names or ())[-len(FloatParam) :]
+
+
+@dataclass(frozen=True)
+class SamplerColumns:
+    """Parameters of the slots that the sampler reads; tensors [N] on the device."""
+
+    seed: Tensor  # int64
+    top_k: Tensor  # int32; 0 = off
+    temperature: Tensor  # float32; 0 = greedy
+    top_p: Tensor  # float32; 1 = off
+    min_p: Tensor  # float32; 0 = off
+    typical_p: Tensor  # float32; 1 = off
 
 
 def slot_bytes(vocab: int) -> int:
@@ -69,6 +99,36 @@ def row_places(slots: Ints, length: int) -> Ints:
 def row_words(rows: SlotParamsArray) -> Ints:
     """Rows as words, in the order of `row_places`."""
     return rows.view(np.int32).reshape(len(rows), ROW_WORDS)
+
+
+def mask_tokens(logits: Tensor, rows: Tensor, ids: Tensor) -> None:
+    """Makes token ids[i] impossible in row rows[i], in place."""
+    logits[rows, ids] = -torch.inf
+
+
+def choose(
+    logits: Tensor, slots: Tensor, position: Tensor, columns: SamplerColumns, filtered: bool
+) -> tuple[Tensor, Tensor]:
+    """Token ids [R] int64 and their log-probabilities [R] float32 of logits [R, V].
+
+    `slots` [R] int64 are the rows' entries in `columns`; `position` [R] int64, of the token to
+    come, is the counter of the random numbers. Without `filtered`, min_p and typical_p are not
+    read.
+
+    Every rank has the same logits to the last bit, for they were gathered, and the choice is a pure
+    function of them: so all ranks go on with the same tokens without a word between them.
+    """
+    return sample(
+        logits,
+        slots,
+        columns.temperature,
+        columns.top_k,
+        columns.top_p,
+        columns.seed,
+        position,
+        columns.min_p if filtered else None,
+        columns.typical_p if filtered else None,
+    )
 
 
 class SlotParams:

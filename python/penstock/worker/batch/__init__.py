@@ -1,1 +1,0 @@
-"""The inputs of one step in one buffer."""
