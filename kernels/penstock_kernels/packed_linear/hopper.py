@@ -29,11 +29,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..device import arrivals, processors
+from ..device import arrivals, divided_up, early_launch, processors
 from ..hopper import KINDS, barrier, copy, make_bars, view_of
 from ..online_softmax import LOG2_E
-from ..pdl import early_launch
-from ..sizes import divided_up
 from .hopper_codes import (
     TILE,
     float8_layout,
