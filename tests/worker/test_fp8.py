@@ -191,7 +191,7 @@ def test_checkpoints_that_do_not_fit_are_refused(
         ({"weight_block_size": 128}, "weight_block_size 128 is not supported"),
         ({"fmt": "e5m2"}, "fmt 'e5m2' is not supported; supported: 'e4m3'"),
         ({"activation_scheme": "none"}, "activation_scheme 'none' is not supported"),
-        ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
+        ({"quantize_activations": True}, "quantize_activations True is not supported"),
         ({"modules_to_not_convert": "lm_head"}, "must be a list of modules"),
     ],
 )

@@ -11,6 +11,8 @@ from penstock.quant.method import (
     Weights,
     WeightTensor,
 )
+from penstock.quant.modelopt import read_modelopt
+from penstock.quant.mx import read_mxfp4
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
@@ -19,6 +21,8 @@ FORMATS |= {
     "compressed-tensors": read_compressed_tensors,
     "fbgemm_fp8": read_fbgemm_fp8,
     "fp8": read_fp8,
+    "modelopt": read_modelopt,
+    "mxfp4": read_mxfp4,
 }
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +23,14 @@ class Methods:
     quantized: LinearMethod | None = None
     """Of all others; None = there are none."""
     kept: tuple[str, ...] = ()
-    """Modules that stay plain: a path in the checkpoint, or components that follow each other."""
+    """Modules that stay plain: a path in the checkpoint, or components that follow each other. A
+    star stands for anything."""
+    unused: tuple[str, ...] = ()
+    """Patterns of checkpoint tensors that have no place: regular expressions."""
 
     def of(self, path: str) -> LinearMethod:
         """The method of the module at a path of the checkpoint."""
-        inside = any(f".{module}." in f".{path}." for module in self.kept)
+        inside = any(_inside(path, module) for module in self.kept)
         return self.plain if self.quantized is None or inside else self.quantized
 
     @property
@@ -34,6 +38,9 @@ class Methods:
         """Whether a tape can hold all products."""
         return self.plain.recordable and (self.quantized is None or self.quantized.recordable)
 
+
+KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
+"""Scales of a quantized KV cache. The cache has the dtype that the server was started with."""
 
 FORMATS: dict[str, Callable[[Mapping[str, Any], Plain], Methods]] = {}
 """Per `quant_method`, what reads a quantization_config. It gets the plain method, and raises
@@ -56,6 +63,11 @@ def read_methods(raw: Mapping[str, Any], dtype: torch.dtype, device: torch.devic
             f"models: {', '.join(sorted(FORMATS))}; or use the model's bfloat16 checkpoint"
         )
     return read(config, plain)
+
+
+def _inside(path: str, module: str) -> bool:
+    pattern = re.escape(module).replace(r"\*", ".*")
+    return re.search(rf"(?:^|\.){pattern}(?:\.|$)", path) is not None
 
 
 def kept_modules(config: Mapping[str, Any], name: str = "modules_to_not_convert") -> list[str]:
