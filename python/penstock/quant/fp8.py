@@ -63,19 +63,19 @@ class Fp8(Packed):
         if layout.scales is None:
             group = shared_group(layout.block[1], inputs)
             form = Blocks((layout.block[0], layout.block[1] // group))
-            scales = WeightTensor(floats(inputs // group), 0, 1, form, layout.suffixes[1:])
+            scales = WeightTensor(floats(inputs // group), 0, 1, form, layout.suffixes)
         else:
-            scales = WeightTensor(floats(1), 0, None, layout.scales, layout.suffixes[1:])
-        found = {"weight": WeightTensor(weight, 0, 1), layout.suffixes[0]: scales}
+            scales = WeightTensor(floats(1), 0, None, layout.scales, layout.suffixes)
+        found = {"weight": WeightTensor(weight, 0, 1), "scale": scales}
         if layout.activations:
-            first, *rest = layout.activations
-            found[first] = WeightTensor(floats(1), 0, None, PER_TENSOR, tuple(rest))
+            scale = WeightTensor(floats(1), 0, None, PER_TENSOR, layout.activations)
+            found["activation_scale"] = scale
         return found
 
     def read(self, weights: Weights) -> Quantized:
         """The bytes are the codes."""
         codes = weights["weight"].view(torch.uint8)
-        return Quantized(codes, weights[self.layout.suffixes[0]].t())
+        return Quantized(codes, weights["scale"].t())
 
 
 def shared_group(block: int, inputs: int) -> int:
