@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..checks import FLOATS, expect, expect_rank, expect_rows
 from ..op import Op
+from ..sizes import divided_up
 from . import reference
 from .weight import BLOCK, LINE, Kind, PackedWeight, pack, unpack
 
@@ -26,7 +27,9 @@ def packed_linear(
     Returns: y [m, n], or [m, n / 2] if gated, of x's dtype, new and contiguous.
     Precision: float32 accumulation in an order that does not depend on timing, one rounding. A code
         less its zero point is exact in x's dtype. Up to 64 rows with groups of 64 and more, a
-        group's sum is scaled in float32; otherwise weights are rounded to x's dtype.
+        group's sum is scaled in float32; otherwise weights are rounded to x's dtype. More rows with
+        FP8 weights of one group: on a GPU that multiplies float8, x is rounded to e4m3, too, with a
+        scale per row (see `float8`).
     Bytes moved: n k bits / 8, and n k / group scales, once; m (n + k) elements of x and y. Where
         more rows make it faster the matrix is dequantized first: see `plan`.
     """
@@ -47,8 +50,12 @@ def _expect_weight(weight: PackedWeight) -> None:
     """Raises ValueError unless the tensors of a weight fit together."""
     expect_rank("scales", weight.scales, "inputs / group, outputs")
     groups, outputs = weight.scales.shape
-    blocks = -(-outputs // BLOCK), -(-weight.inputs // BLOCK)
-    expect("words", weight.words, (*blocks, weight.kind.lines, LINE), (torch.int32,))
+    blocks = divided_up(outputs, BLOCK), divided_up(weight.inputs, BLOCK)
+    if weight.kind is Kind.FP8:
+        columns = divided_up(weight.inputs, LINE) * LINE
+        expect("words", weight.words, (outputs, columns), (torch.uint8,))
+    else:
+        expect("words", weight.words, (*blocks, weight.kind.bits, LINE), (torch.int32,))
     expect("scales", weight.scales, (groups, outputs), FLOATS)
     if weight.zeros is not None:
         expect("zeros", weight.zeros, (groups, outputs), FLOATS)

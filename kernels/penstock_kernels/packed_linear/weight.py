@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 64  # outputs and inputs of a block of words
-LINE = 128  # words of a row of a block, one warp's
+LINE = 128  # words of a row of a block, one warp's; columns of FP8 that are reordered together
 
 
 class Kind(Enum):
@@ -44,11 +44,6 @@ class Kind(Enum):
         """The zero point of a weight without zero points."""
         return 1 << self.bits - 1 if self.integer else 0
 
-    @property
-    def lines(self) -> int:
-        """Rows of words of a block."""
-        return self.bits
-
     def values(self, codes: Tensor) -> Tensor:
         """The numbers that codes uint8 stand for, float32 of the same shape; no zero point yet."""
         if self.integer:
@@ -63,7 +58,8 @@ class PackedWeight(NamedTuple):
     """A matrix [outputs, inputs]: (value of the code - zero point) * scale."""
 
     words: Tensor
-    """[ceil(outputs / 64), ceil(inputs / 64), bits, 128] int32, as `pack` makes them."""
+    """[ceil(outputs / 64), ceil(inputs / 64), bits, 128] int32, of FP8 [outputs, inputs] uint8 with
+    inputs filled up to a multiple of 128, as `pack` makes them."""
     scales: Tensor
     """[inputs / group, outputs] contiguous float: a multiple of 16 inputs of a row share a scale,
     or all of them."""
@@ -107,8 +103,13 @@ def pack(codes: Tensor, kind: Kind) -> Tensor:
         8 bits: place (k3 k4 k1 k2 n0 n1 n2), line (n4 n5 k5), byte of the word (n3 k0)
 
     A code of 8-bit integers is stored with its highest bit flipped: as a signed integer.
+
+    FP8 stays a matrix, which torch's products of float8 take, too. Only the order of inputs
+    changes, within each 128: see `in_lanes`.
     """
     outputs, inputs = codes.shape
+    if kind is Kind.FP8:
+        return in_lanes(torch.nn.functional.pad(codes, (0, -inputs % LINE)))
     padding = (0, -inputs % BLOCK, 0, -outputs % BLOCK)
     codes = torch.nn.functional.pad(codes, padding)
     if kind is Kind.INT8:
@@ -120,7 +121,7 @@ def pack(codes: Tensor, kind: Kind) -> Tensor:
         order = (0, 4, 1, 3, 8, 5, 6, 9, 7, 2)
     else:
         order = (0, 4, 5, 1, 3, 8, 6, 7, 9, 2)
-    fields = view.permute(order).reshape(rows, columns, kind.lines, LINE, 32 // kind.bits)
+    fields = view.permute(order).reshape(rows, columns, kind.bits, LINE, 32 // kind.bits)
     words = torch.zeros(fields.shape[:-1], dtype=torch.int32, device=codes.device)
     for at in range(fields.shape[-1]):
         words |= fields[..., at].int() << (at * kind.bits)
@@ -129,6 +130,8 @@ def pack(codes: Tensor, kind: Kind) -> Tensor:
 
 def unpack(words: Tensor, kind: Kind) -> Tensor:
     """The codes of `pack`, with its padding."""
+    if kind is Kind.FP8:
+        return _reordered(words, (2, 3, 4, 5, 0, 1, 6))
     rows, columns = words.shape[:2]
     shifts = torch.arange(0, 32, kind.bits, dtype=torch.int32, device=words.device)
     fields = (words[..., None] >> shifts & (1 << kind.bits) - 1).to(torch.uint8)
@@ -144,3 +147,20 @@ def unpack(words: Tensor, kind: Kind) -> Tensor:
         )
     codes = view.permute(order).reshape(rows * BLOCK, columns * BLOCK)
     return codes ^ 0x80 if kind is Kind.INT8 else codes
+
+
+def in_lanes(matrix: Tensor) -> Tensor:
+    """Columns of [rows, a multiple of 128] in the order in which lanes take them.
+
+    Column k of 128 goes to the place with the bits (k0 k3 k4 k5 k6 k1 k2), the lowest first. Then
+    16 columns in a row are what one lane contributes to 4 matrix instructions, and lanes that read
+    shared memory together, swizzled, use all its banks. The same order of the inputs of both
+    operands changes no product.
+    """
+    return _reordered(matrix, (4, 5, 0, 1, 2, 3, 6))  # of the bits k6 k5 k4 k3 k2 k1 k0
+
+
+def _reordered(matrix: Tensor, order: tuple[int, ...]) -> Tensor:
+    rows, columns = matrix.shape
+    view = matrix.view(rows, columns // LINE, *[2] * 7)
+    return view.permute(0, 1, *(2 + bit for bit in order)).reshape(rows, columns)

@@ -12,11 +12,9 @@ pub mod logprobs;
 pub mod range;
 mod request_limits;
 pub mod sampling_params;
-mod state;
-mod submit_error;
 pub mod types;
 pub mod validate;
 
+pub use backend::{EngineState, Limits};
 pub use error::{ApiError, ErrorKind, panic_message};
 pub use request_limits::RequestLimits;
-pub use state::{EngineState, Limits};

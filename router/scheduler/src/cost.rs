@@ -1,5 +1,5 @@
-//! The time of a step, fitted from outcomes (`fit`): the time of its decodes alone, plus the time
-//! that its prompts add, unless steps of its size are known from experience (`sizes`).
+//! The time of a step, fitted from outcomes (`Fit`): the time of its decodes alone, plus the time
+//! that its prompts add, unless steps of its size are known from experience (`SizeCosts`).
 //!
 //! Each part is linear in three features, one of them constant. The parts are fitted separately,
 //! because nothing else separates a step's constant cost from that of a prefill, and because
@@ -12,9 +12,8 @@
 //! GPUs. Where contexts differ, observations outweigh that.
 
 use crate::config::DecodeReads;
-use crate::fit::{Fit, LEARNING, Prior};
+use crate::estimators::{Fit, LEARNING, Prior, SizeCosts};
 use crate::ids::Micros;
-use crate::sizes::SizeCosts;
 
 /// The work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,8 +10,7 @@
 //! - **No phases.** A sequence has known tokens and computed tokens. A plan gives each sequence
 //!   some tokens under the step's budget, senior sequences first. A sequence at its last known
 //!   token decodes. Every plan contains all decodes; prompts share the rest of the budget. `scheduler::pace`
-//!   limits that rest so that running streams keep their inter-token latency (`cost` and `sizes`
-//!   learn how long steps take).
+//!   limits that rest so that running streams keep their inter-token latency (`cost` learns how long steps take).
 //! - **Memory on demand.** A sequence takes blocks as it grows. When no block is left, a junior
 //!   sequence is preempted: it loses its slot and returns to the head of the queue as token ids
 //!   (`scheduler::planner`). The most senior sequence is never preempted, so there is always progress. A
@@ -40,22 +39,15 @@ pub mod plan;
 pub mod request;
 
 mod cost;
-mod counters;
-mod fit;
-mod flight;
+mod estimators;
 mod memory;
-mod pacing;
 mod plan_builder;
-mod policy;
-mod queue;
 mod running;
 mod scheduler;
 mod sequence;
-mod sizes;
-mod slots;
 mod violation;
 mod waiting;
 
-pub use policy::{FirstComeFirstServed, Policy, SequenceFacts};
+pub use request::{FirstComeFirstServed, Policy, SequenceFacts};
 pub use scheduler::{ForkError, Scheduler, Snapshot};
 pub use violation::Violation;

@@ -1,6 +1,6 @@
 //! The KV memory that one sequence holds.
 
-use super::pool::BlockLease;
+use super::group::BlockLease;
 use super::prefix::{Link, Name, Node, block_key, root_key};
 use crate::ids::{BlockId, GroupId, TokenId};
 use crate::plan::Table;

@@ -2,14 +2,13 @@
 
 use super::Scheduler;
 use crate::cost::StepLoad;
-use crate::counters::Streams;
-use crate::flight::{Chunk, Reach};
 use crate::ids::{Micros, SequenceKey};
 use crate::memory::BlockLease;
-use crate::plan::StepPlan;
-use crate::plan_builder::{DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage};
-use crate::policy::SequenceFacts;
-use crate::request::Pipelining;
+use crate::plan::{Chunk, Reach, StepPlan};
+use crate::plan_builder::{
+    DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage, Streams,
+};
+use crate::request::{Pipelining, SequenceFacts};
 use crate::sequence::{Phase, Sequence};
 
 /// Plans that may be in flight however long they take: one runs, one waits.
