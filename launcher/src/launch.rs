@@ -20,6 +20,7 @@ use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
 use crate::logs;
 use crate::model::{ModelFacts, Weights};
+use crate::quantize::Quantize;
 use crate::resolve::{Plan, resolve};
 use crate::settings::Sources;
 use crate::terminal;
@@ -160,6 +161,7 @@ impl Launch {
             memory_fraction: plan.memory.fraction.value,
             block_tokens: plan.memory.block_tokens.value,
             threads: plan.threads.value,
+            quantize: plan.quantize.value.map_or("", Quantize::name).to_owned(),
             ..LoadConfig::default()
         }
     }

@@ -21,6 +21,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 MATRICES = r"model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj|lm_head"
+HOST = torch.device("cpu")
+# Two ranks have inputs in whole groups of 128.
+WIDE: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "vocab_size": 512,
+}
 Quantize = Callable[[Tensor], tuple[Mapping[str, Tensor], Tensor]]
 """From a matrix to what a checkpoint stores in its module, by suffix, and what that stands for."""
 
@@ -29,7 +38,7 @@ def quantized(
     path: Path,
     directory: Path,
     quantize: Quantize,
-    config: Mapping[str, Any],
+    config: Mapping[str, Any] | None,
     kept: str = "lm_head",
 ) -> tuple[Path, Path]:
     """The checkpoint with the matrices quantized whose modules do not match `kept`, and another of
@@ -46,7 +55,7 @@ def quantized(
     made = directory / "quantized", directory / "exact"
     raw = json.loads((path / "config.json").read_text())
     for folder, tensors, extra in (
-        (made[0], stored, {"quantization_config": config}),
+        (made[0], stored, {} if config is None else {"quantization_config": config}),
         (made[1], exact, {"dtype": "float64"}),
     ):
         folder.mkdir()
@@ -74,10 +83,12 @@ def changed(path: Path, change: Callable[[dict[str, Tensor]], object], **config:
     return path
 
 
-def assert_equal_model(path: Path, exact: Path | Any, tolerance: float = 2e-4) -> None:
+def assert_equal_model(
+    path: Path, exact: Path | Any, tolerance: float = 2e-4, **settings: Any
+) -> None:
     """A worker's logits and greedy tokens are those of transformers on the exact matrices."""
     ids, worker = prompt(90), LocalWorker()
-    driver = Driver([worker], worker.load(path, dtype="float64"))
+    driver = Driver([worker], worker.load(path, dtype="float64", **settings))
     logits, sequence = worker.record_logits(), greedy(ids, 8)
     driver.enter(sequence)
     driver.finish([sequence], chunk=32)
@@ -90,7 +101,9 @@ def assert_equal_model(path: Path, exact: Path | Any, tolerance: float = 2e-4) -
     assert sequence.tokens == generate(model, ids, 8)
 
 
-def assert_equal_ranks(path: Path, exact: Path | Any, tolerance: float = 2e-4) -> None:
+def assert_equal_ranks(
+    path: Path, exact: Path | Any, tolerance: float = 2e-4, quantize: str = ""
+) -> None:
     """Each of two ranks has the logits of transformers, and so of one rank."""
     raw = read_config(path)
     cls: Any = family(raw)
@@ -100,7 +113,8 @@ def assert_equal_ranks(path: Path, exact: Path | Any, tolerance: float = 2e-4) -
 
     @torch.inference_mode()
     def work(group: Group) -> Tensor:
-        return prefilled(path, cls, group, read_methods(raw, torch.float64, torch.device("cpu")))
+        methods = read_methods(raw, torch.float64, HOST, quantize)
+        return prefilled(path, cls, group, methods)
 
     for found in Threads(2).run(work):
         torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)

@@ -189,7 +189,7 @@ def test_checkpoints_that_do_not_fit_are_refused(
         ({**MODELOPT, "quant_algo": "NVFP4_AWQ"}, "quant_algo 'NVFP4_AWQ' is not supported"),
         ({**MODELOPT, "quant_algo": "NVFP4", "group_size": 32}, "group_size 32 is not supported"),
         ({"quant_method": "mxfp4", "bits": 3}, "bits 3 is not supported"),
-        ({"quant_method": "mxfp5"}, "quant_method 'mxfp5'; supported quantized models: compressed"),
+        ({"quant_method": "mxfp5"}, "quant_method 'mxfp5', which is not supported"),
     ],
 )
 def test_settings_are_refused_by_name(config: dict[str, Any], text: str) -> None:

@@ -72,21 +72,29 @@ class Layer:
     def walk(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
         """This layer and all below it, with their paths."""
         yield prefix, self
+        for name, child in self.children():
+            yield from child.walk(f"{prefix}.{name}" if prefix else name)
+
+    def children(self) -> Iterator[tuple[str, Layer]]:
+        """The layers directly below this one, with their paths."""
         for name, value in vars(self).items():
             for index, child in _children(value):
-                yield from child.walk(".".join(p for p in (prefix, name, index) if p))
+                yield f"{name}.{index}" if index else name, child
 
     def targets(self) -> dict[str, Target]:
         """The layer's own weights, by name below it."""
         return {}
 
-    def all_targets(self) -> dict[str, Target]:
-        """The weights of the whole tree, by path."""
+    def all_targets(self, prefix: str = "") -> dict[str, Target]:
+        """The weights of the whole tree, by path below `prefix`."""
         return {
             f"{path}.{name}": target
-            for path, layer in self.walk()
+            for path, layer in self.walk(prefix)
             for name, target in layer.targets().items()
         }
+
+    def prepare(self) -> None:
+        """Called once before weights are loaded, to allocate those that are on the meta device."""
 
     def finish(self) -> None:
         """Called once when all weights of the tree are loaded."""

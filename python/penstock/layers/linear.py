@@ -22,6 +22,7 @@ class Linear(Layer):
 
     def __init__(self, build: Build, method: LinearMethod, shape: tuple[int, int]) -> None:
         self.method = method
+        self.device = build.device
         self.group = build.group
         self.outputs, inputs = shape
         self.stored = method.allocate(self.outputs, inputs)
@@ -42,6 +43,11 @@ class Linear(Layer):
             data.copy_(data.index_select(dim, order))
         if self.bias is not None:
             self.bias.copy_(self.bias[order])
+
+    def prepare(self) -> None:
+        """Allocates what the method has left for this moment."""
+        self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
+        self.weights = {k: s.data for k, s in self.stored.items()}
 
     def finish(self) -> None:
         """Lets the method repack; the loaded form is dropped."""

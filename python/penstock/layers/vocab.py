@@ -95,6 +95,7 @@ class Head(Layer):
 
     def __init__(self, build: Build, spec: Specification, tied: Embedding | None) -> None:
         self.group = build.group
+        self.device = build.device
         self.vocab = spec.vocab
         self.rows = -(-spec.vocab // self.group.size)
         self.span = Span(spec.vocab, self.rows, self.group.rank)
@@ -116,6 +117,12 @@ class Head(Layer):
                 target = self.span.target(stored.data, stored.output_dim)
             found[name] = stored.fill(target)
         return found
+
+    def prepare(self) -> None:
+        """Allocates what the method has left for this moment."""
+        if any(stored.data.is_meta for stored in self.stored.values()):
+            self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
+            self.weights = {k: s.data.zero_() for k, s in self.stored.items()}
 
     def finish(self) -> None:
         """Lets the method repack; an embedding keeps its own form."""

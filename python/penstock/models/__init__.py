@@ -14,7 +14,7 @@ from penstock.attention import StepContext
 from penstock.config import Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
-from penstock.weights import Target
+from penstock.weights import Stage, Target
 
 FAMILIES: dict[str, str] = {
     "Gemma2ForCausalLM": "gemma2:Gemma2",
@@ -43,8 +43,8 @@ class Model(Protocol):
     def checkpoint_targets(self) -> dict[str, list[Target]]:
         """Returns the targets of each tensor by its name in checkpoints."""
 
-    def finish(self) -> None:
-        """Called once after the weights are loaded."""
+    def stages(self) -> list[Stage]:
+        """Returns how to load the model: part by part, each finished before the next one."""
 
     def forward(
         self,

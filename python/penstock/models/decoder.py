@@ -20,7 +20,7 @@ from penstock.layers import (
     block_of,
     norm_of,
 )
-from penstock.weights import Names, Target
+from penstock.weights import Names, Stage, Target
 
 LLAMA_NAMES = {
     "model.embed_tokens": "embedding",
@@ -70,9 +70,22 @@ class Decoder(Layer):
 
     def finish(self) -> None:
         """Lets every layer repack its weights."""
-        for path, layer in self.walk():
-            if path:
-                layer.finish()
+        for _, child in self.children():
+            _finish(child)
+
+    def stages(self) -> list[Stage]:
+        """How to load this model: as a whole, or child by child if memory is allocated late."""
+        if not any(target.destination.is_meta for target in self.all_targets().values()):
+            return [Stage(self.checkpoint_targets, self.finish)]
+        return [self._stage(path, child) for path, child in self.children()]
+
+    def _stage(self, path: str, child: Layer) -> Stage:
+        def begin() -> dict[str, list[Target]]:
+            for _, layer in child.walk():
+                layer.prepare()
+            return self.tensor_names.targets(child.all_targets(path))
+
+        return Stage(begin, lambda: _finish(child))
 
     def forward(
         self,
@@ -100,3 +113,8 @@ class Decoder(Layer):
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> [R, vocab]."""
         return self.head(hidden)
+
+
+def _finish(tree: Layer) -> None:
+    for _, layer in tree.walk():
+        layer.finish()

@@ -1,7 +1,7 @@
 """How linear weights are stored and multiplied. Layers own sharding, methods own formats."""
 
 from penstock.quant.compressed_tensors import read_compressed_tensors
-from penstock.quant.formats import FORMATS, Methods, kept_modules, read_methods
+from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
 from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8, read_fp8
 from penstock.quant.method import (
     FusesGate,
@@ -11,6 +11,7 @@ from penstock.quant.method import (
     Weights,
     WeightTensor,
 )
+from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.modelopt import read_modelopt
 from penstock.quant.mx import read_mxfp4
 from penstock.quant.packed import Packed, Quantized
@@ -27,6 +28,7 @@ FORMATS |= {
 
 __all__ = [
     "FORMATS",
+    "WHILE_LOADING",
     "Fp8",
     "Fp8Layout",
     "FusesGate",

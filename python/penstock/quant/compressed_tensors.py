@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.faults import BadModel
-from penstock.quant.formats import KV_SCALES, Methods, kept_modules
 from penstock.quant.fp8 import read_float_quantized
 from penstock.quant.method import LinearMethod
+from penstock.quant.methods import KV_SCALES, Methods, kept_modules
 from penstock.quant.mx import read_mxfp4_packed, read_nvfp4_packed
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain

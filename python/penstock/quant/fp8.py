@@ -16,8 +16,8 @@ import torch
 from penstock_kernels.packed_linear import Kind
 
 from penstock.faults import BadModel
-from penstock.quant.formats import KV_SCALES, Methods, kept_modules
 from penstock.quant.method import Weights, WeightTensor
+from penstock.quant.methods import KV_SCALES, Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from penstock.weights import Form, Target
@@ -24,6 +25,8 @@ class WeightTensor:
     """
 
     data: Tensor
+    """On the meta device, if the memory of all layers at once would be too much: it is allocated
+    when the layer is loaded, and `LinearMethod.finish` follows before the next layer's."""
     output_dim: int | None
     input_dim: int | None
     form: Form | None = None
@@ -34,6 +37,12 @@ class WeightTensor:
     def fill(self, target: Target) -> Target:
         """A target of this tensor's data, with the form in which checkpoints store it."""
         return replace(target, form=self.form, suffixes=self.suffixes)
+
+    def allocated(self, device: torch.device) -> WeightTensor:
+        """This tensor with memory on the device, if it has none yet."""
+        if not self.data.is_meta:
+            return self
+        return replace(self, data=torch.empty_like(self.data, device=device))
 
 
 class LinearMethod(Protocol):

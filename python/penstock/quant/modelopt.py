@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.quant.formats import KV_SCALES, Methods, kept_modules
 from penstock.quant.fp8 import PER_TENSOR, Fp8, Fp8Layout
 from penstock.quant.method import LinearMethod
+from penstock.quant.methods import KV_SCALES, Methods, kept_modules
 from penstock.quant.mx import NV_GROUP, NvFp4, NvNames
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain

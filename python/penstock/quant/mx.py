@@ -15,9 +15,9 @@ from penstock_kernels.packed_linear import Kind
 from torch import Tensor
 
 from penstock.faults import BadModel
-from penstock.quant.formats import Methods, kept_modules
 from penstock.quant.fp8 import PER_TENSOR, static_activations, weight_settings
 from penstock.quant.method import Weights, WeightTensor
+from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain

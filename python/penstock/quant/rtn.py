@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+
 import torch
 from penstock_kernels.packed_linear import Kind
 from torch import Tensor
@@ -11,27 +14,66 @@ from penstock.quant.method import Weights, WeightTensor
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.unquantized import Plain
 
+log = logging.getLogger("penstock.worker")
+
 
 class RoundToNearest(Packed):
     """Reads a checkpoint's floats, and rounds each to the nearest code of its group."""
 
-    def __init__(self, kind: Kind, plain: Plain, group: int = 128) -> None:
-        """`group`: inputs that share a scale; 0: all of a row."""
+    def __init__(self, kind: Kind, plain: Plain, group: int = 128, symmetric: bool = False) -> None:
+        """`group`: inputs that share a scale, or half or a quarter of it where that divides a
+        layer's inputs and `group` does not; 0: all of a row. `symmetric`: no zero points."""
         super().__init__(kind, plain)
         self.group = group
+        self.symmetric = symmetric
 
     def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
-        """The matrix of floats. Raises BadModel if groups do not divide the inputs."""
-        if self.group and inputs % self.group:
-            raise BadModel(
-                f"--quantize {self.kind.value} needs groups of {self.group} inputs, but a layer "
-                f"(of this rank) has {inputs} inputs; use fewer ranks or another format"
-            )
-        return self.plain.allocate(outputs, inputs)
+        """The matrix of floats, on the meta device. Raises BadModel if no group divides the inputs.
+
+        All floats of a model may need more memory than the device has.
+        """
+        self._group(inputs)
+        data = torch.empty((outputs, inputs), dtype=self.plain.dtype, device="meta")
+        return {"weight": WeightTensor(data, 0, 1)}
 
     def read(self, weights: Weights) -> Quantized:
         """The nearest codes."""
-        return round_to_nearest(weights["weight"], self.kind, self.group)
+        matrix = weights["weight"]
+        if self.symmetric:
+            return symmetric(matrix, self.kind)
+        return round_to_nearest(matrix, self.kind, self._group(matrix.shape[1]))
+
+    def _group(self, inputs: int) -> int:
+        """Inputs that share a scale in a layer; 0 = all."""
+        sizes = [self.group // part for part in (1, 2, 4)]
+        for size in sizes:
+            if not size or inputs % size == 0:
+                if size != self.group:
+                    _report_group(self.kind, size, inputs)
+                return size
+        raise BadModel(
+            f"--quantize {self.kind.value} needs groups of {', '.join(map(str, sizes))} inputs, "
+            f"but a layer (of this rank) has {inputs} inputs; use fewer ranks or another format"
+        )
+
+
+@cache  # once per size
+def _report_group(kind: Kind, group: int, inputs: int) -> None:
+    log.warning(
+        "--quantize %s: layers of %d inputs get groups of %d: larger ones do not divide them",
+        kind.value,
+        inputs,
+        group,
+    )
+
+
+def symmetric(matrix: Tensor, kind: Kind) -> Quantized:
+    """Integer codes of a matrix [outputs, inputs] with a scale per row and no zero points."""
+    most = kind.zero - 1
+    rows = matrix.float()
+    scales = (rows.abs().amax(1, keepdim=True) / most).to(matrix.dtype).float().clamp(min=1e-20)
+    codes = (rows / scales).round().clamp(-most, most) + kind.zero
+    return Quantized(codes.to(torch.uint8), scales.t().contiguous())
 
 
 def round_to_nearest(matrix: Tensor, kind: Kind, group: int) -> Quantized:

@@ -2,7 +2,7 @@
 
 from penstock.weights.files import Checkpoint
 from penstock.weights.form import AnyOf, Blocks, Flat, FlatBlocks, Form
-from penstock.weights.load import load_weights
+from penstock.weights.load import Stage, load_weights
 from penstock.weights.names import Names
 from penstock.weights.target import Target
 
@@ -14,6 +14,7 @@ __all__ = [
     "FlatBlocks",
     "Form",
     "Names",
+    "Stage",
     "Target",
     "load_weights",
 ]

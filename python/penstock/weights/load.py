@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -16,42 +18,66 @@ from penstock.weights.transfer import Mover, moves
 READERS = 8
 SHOWN = 5
 FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+Targets = Mapping[str, Sequence[Target]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a model that is loaded before the memory of the next part is allocated."""
+
+    begin: Callable[[], Targets]
+    """Allocates what is not allocated yet, and returns the targets of each tensor."""
+    finish: Callable[[], None]
+    """Called when they are filled."""
 
 
 def load_weights(
     checkpoint: Checkpoint,
-    targets: Mapping[str, Sequence[Target]],
+    targets: Targets,
     ignored: Iterable[str],
     progress: Callable[[int, int], None],
+    stages: Sequence[Stage] | None = None,
 ) -> int:
     """Fills all targets from the checkpoint; returns the bytes written.
 
     `ignored` are patterns of checkpoint names that carry nothing. `progress` gets (bytes done,
-    bytes in all). Raises BadModel naming tensors that are missing, left over, mis-shaped or stored
-    in a dtype that their layer does not take.
+    bytes in all). With `stages`, which together have `targets`, fills and finishes one after the
+    other; `targets` may then be on the meta device. Raises BadModel, before it writes anything,
+    naming tensors that are missing, left over, mis-shaped or stored in a dtype that their layer
+    does not take.
     """
     pattern = re.compile("|".join(ignored) or r"(?!)")
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
-    targets = {_stored_name(name, parts[0], present): parts for name, parts in targets.items()}
-    _check_names(present, set(targets))
-    pairs = [(name, target) for name, parts in targets.items() for target in parts]
+    stored = {name: _stored_name(name, parts[0], present) for name, parts in targets.items()}
+    wanted = set(stored.values())
+    left_over = present - wanted
+    # Some GPTQ checkpoints have a bias of zeros for every layer.
+    present -= {n for n in left_over if n.endswith(".bias") and not checkpoint[n].tensor().any()}
+    _check_names(present, wanted)
+    pairs = [(stored[name], target) for name, parts in targets.items() for target in parts]
     for name, target in pairs:
         _check(name, checkpoint[name], target)
+    _check_shared(checkpoint, pairs)
     total = sum(target.destination.nbytes for _, target in pairs)
     done = 0
-    device = next((t.destination.device for _, t in pairs), torch.device("cpu"))
-    mover = Mover(device)
+    places = (target.destination.device for _, target in pairs)
+    mover = Mover(next((d for d in places if d.type != "meta"), torch.device("cpu")))
     pool = ThreadPoolExecutor(READERS)
-    jobs = []
     try:
-        for name, target in pairs:
-            if target.gathered:
-                jobs.append(pool.submit(_gather, checkpoint[name], target))
-            else:
-                jobs += [pool.submit(mover, move) for move in moves(checkpoint[name], target)]
-        for job in as_completed(jobs):
-            done += job.result()
-            progress(done, total)
+        for stage in stages or [Stage(lambda: targets, lambda: None)]:
+            found = stage.begin()
+            mover.finish()  # the memory may be that of the last stage, which the device still reads
+            jobs = [
+                pool.submit(job)
+                for name, parts in found.items()
+                for target in parts
+                for job in _jobs(checkpoint[stored[name]], target, mover)
+            ]
+            for job in as_completed(jobs):
+                done += job.result()
+                progress(done, total)
+            mover.finish()
+            stage.finish()
     finally:
         # After an error nothing more is begun, and what was begun writes to memory until it ends.
         pool.shutdown(cancel_futures=True)
@@ -59,11 +85,31 @@ def load_weights(
     return total
 
 
+def _check_shared(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Target]]) -> None:
+    """Tensors of fused parts that fill one tensor of their layer must be equal."""
+    first: dict[int, str] = {}
+    for name, target in pairs:
+        other = first.setdefault(id(target.destination), name)
+        if other != name and not torch.equal(checkpoint[other].tensor(), checkpoint[name].tensor()):
+            raise BadModel(
+                f"tensors {other} and {name} differ; their layers are multiplied as one matrix, so "
+                "they must be equal"
+            )
+
+
 def _stored_name(name: str, target: Target, present: set[str]) -> str:
     """The tensor's name in this checkpoint."""
     module = name.rpartition(".")[0]
     names = [f"{module}.{suffix}" for suffix in target.suffixes] or [name]
     return next((one for one in names if one in present), names[0])
+
+
+def _jobs(stored: StoredTensor, target: Target, mover: Mover) -> Iterator[Callable[[], int]]:
+    """What fills a target; each returns the bytes written."""
+    if target.gathered:
+        yield partial(_gather, stored, target)
+    else:
+        yield from (partial(mover, move) for move in moves(stored, target))
 
 
 def _gather(stored: StoredTensor, target: Target) -> int:

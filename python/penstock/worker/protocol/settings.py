@@ -49,6 +49,7 @@ class Settings:
     memory_fraction: float
     block_tokens: int
     threads: int
+    quantize: str  # a weight format; "" = as the checkpoint is stored
 
 
 @dataclass(frozen=True)

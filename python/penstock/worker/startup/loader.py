@@ -59,7 +59,7 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     if device.type == "cuda":
         import_kernels()
     # Before the ranks meet: none of them waits for one that has failed.
-    methods = read_methods(raw, dtype, device)
+    methods = read_methods(raw, dtype, device, settings.quantize)
     _check_shares(Group(settings.rank, settings.world_size), config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
@@ -148,9 +148,9 @@ class _Loader:
             def report(done: int, total: int) -> None:
                 self.progress("weights", done, total)
 
-            weights = load_weights(checkpoint, model.checkpoint_targets(), model.ignored, report)
-        model.finish()
-        return model, weights
+            ignored = (*model.ignored, *self.build.methods.unused)
+            targets, stages = model.checkpoint_targets(), model.stages()
+            return model, load_weights(checkpoint, targets, ignored, report, stages)
 
     def _sized(self, capacity: memory.Capacity) -> memory.Capacity:
         """With the sizes of step and batch that the worker chooses, once the weights are there. The

@@ -42,6 +42,9 @@ pub struct LoadRequest {
     /// CPU threads for compute; 0 = the worker's choice
     #[prost(uint32, tag = "14")]
     pub threads: u32,
+    /// weight format: the checkpoint's own, or one to convert to; "" = as stored
+    #[prost(string, tag = "16")]
+    pub quantize: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LoadProgress {

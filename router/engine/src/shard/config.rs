@@ -36,6 +36,8 @@ pub struct LoadConfig {
     pub block_tokens: u32,
     /// CPU threads for compute; 0 = the worker's choice.
     pub threads: u32,
+    /// Weight format: the checkpoint's own, or one to convert to while loading; empty = as stored.
+    pub quantize: String,
 }
 
 /// Load progress of one worker.
@@ -112,6 +114,7 @@ impl LoadConfig {
             memory_fraction: self.memory_fraction,
             block_tokens: self.block_tokens,
             threads: self.threads,
+            quantize: self.quantize.clone(),
         }
     }
 }

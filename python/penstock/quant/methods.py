@@ -1,0 +1,54 @@
+"""Which method multiplies by each matrix of a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.faults import BadModel
+from penstock.quant.method import LinearMethod
+
+KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
+"""Scales of a quantized KV cache. The cache has the dtype that the server was started with."""
+
+
+@dataclass(frozen=True)
+class Methods:
+    """The method of each matrix of a checkpoint."""
+
+    plain: LinearMethod
+    """Of matrices that no format converts, and of embeddings that serve as heads."""
+    quantized: LinearMethod | None = None
+    """Of all others; None = there are none."""
+    kept: tuple[str, ...] = ()
+    """Modules that stay plain: a path in the checkpoint, or components that follow each other. A
+    star stands for anything."""
+    unused: tuple[str, ...] = ()
+    """Patterns of names of tensors that the format stores and does not need."""
+
+    def of(self, path: str) -> LinearMethod:
+        """The method of the module at a path of the checkpoint."""
+        inside = any(_inside(path, module) for module in self.kept)
+        return self.plain if self.quantized is None or inside else self.quantized
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a tape can hold all products."""
+        return self.plain.recordable and (self.quantized is None or self.quantized.recordable)
+
+
+def _inside(path: str, module: str) -> bool:
+    pattern = re.escape(module).replace(r"\*", ".*")
+    return re.search(rf"(?:^|\.){pattern}(?:\.|$)", path) is not None
+
+
+def kept_modules(config: Mapping[str, Any], name: str = "modules_to_not_convert") -> list[str]:
+    """The modules that a quantization_config lists under `name` as not converted."""
+    found = config.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(module, str) for module in found):
+        raise BadModel(
+            f"config.json: quantization_config.{name} must be a list of modules, found {found!r}"
+        )
+    return found
