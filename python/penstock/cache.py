@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class KvShape(NamedTuple):
-    """What one layer's attention keeps. Layers of one shape form a KV group."""
+    """The KV shape of one layer. Layers of equal shape form a KV group."""
 
     window: int  # in tokens; 0 = unlimited
     kv_heads: int  # of this rank
@@ -20,7 +20,7 @@ class KvShape(NamedTuple):
 
 @dataclass(frozen=True)
 class KvGroup:
-    """Layers whose keys and values lie in the same blocks: one table per sequence serves them."""
+    """Layers that share a pool of blocks, and one block table per sequence."""
 
     shape: KvShape
     layers: tuple[int, ...]
@@ -41,7 +41,7 @@ class KvMemory:
         return max(self.group_of) + 1
 
     def caches_of(self, group: int) -> list[Tensor]:
-        """Caches of a group's layers."""
+        """Returns the caches of a group's layers."""
         pairs = zip(self.caches, self.group_of, strict=True)
         return [cache for cache, of in pairs if of == group]
 
@@ -56,7 +56,7 @@ class KvGeometry:
 
     @classmethod
     def of(cls, layers: Sequence[KvShape], block_tokens: int, dtype: torch.dtype) -> KvGeometry:
-        """The geometry of a model with these layers: unlimited groups first, then by window."""
+        """Returns the geometry of a model with these layers; groups without a window come first."""
         shapes = sorted(set(layers))
         groups = [
             KvGroup(shape, tuple(i for i, layer in enumerate(layers) if layer == shape))
@@ -65,18 +65,18 @@ class KvGeometry:
         return cls(tuple(groups), block_tokens, dtype)
 
     def block_bytes(self, group: KvGroup) -> int:
-        """Bytes of one block over all layers of a group."""
+        """Returns the bytes of one block in all layers of a group."""
         per_layer = 2 * group.shape.kv_heads * self.block_tokens * group.shape.head_dim
         return len(group.layers) * per_layer * self.dtype.itemsize
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold `tokens` consecutive tokens from position 0 on."""
+        """Returns the number of blocks for `tokens` consecutive tokens from position 0 on."""
         return -(-tokens // self.block_tokens)
 
     def allocate(self, blocks: Sequence[int], device: torch.device) -> KvMemory:
-        """Zeroed memory for the given number of blocks of each group.
+        """Allocates memory for the given number of blocks of each group.
 
-        Zeroed, because a padding row may read an unwritten block, and NaN would spread.
+        It is zeroed, because a padding row may read an unwritten block, and NaN would spread.
         """
         placed = []
         for number, (group, count) in enumerate(zip(self.groups, blocks, strict=True)):
@@ -88,7 +88,7 @@ class KvGeometry:
         return KvMemory([cache for *_, cache in placed], tuple(group for _, group, _ in placed))
 
     def allocate_scratch(self, device: torch.device) -> KvMemory:
-        """Memory of one block of each group, which all of its layers share."""
+        """Allocates one block per group, which all layers of the group share."""
         memory = self.allocate([1] * len(self.groups), device)
         firsts = [memory.caches[group.layers[0]] for group in self.groups]
         return KvMemory([firsts[group] for group in memory.group_of], memory.group_of)

@@ -1,4 +1,4 @@
-"""The decoder that every family of one specification shares."""
+"""The decoder of all model families."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Decoder(Layer):
 
     @staticmethod
     def block(spec: Specification, build: Build, index: int) -> Any:
-        """Makes layer `index`; a family with a topology of its own has its own block."""
+        """Builds layer `index`. Override it for a family that connects its layers differently."""
         return block_of(spec, build, index)
 
     def checkpoint_targets(self) -> dict[str, list[Target]]:

@@ -1,4 +1,4 @@
-"""How linear weights are stored and multiplied. Layers own sharding, methods own formats."""
+"""How linear weights are stored and multiplied. Layers implement sharding, methods the formats."""
 
 from penstock.quant.compressed_tensors import read_compressed_tensors
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods

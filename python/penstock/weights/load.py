@@ -1,4 +1,4 @@
-"""Strict loading: every tensor has exactly one place, and every place gets its tensor."""
+"""Strict loading: every tensor has a target, and every target gets its tensor."""
 
 from __future__ import annotations
 

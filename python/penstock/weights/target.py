@@ -47,13 +47,13 @@ class Target:
 
     @classmethod
     def whole(cls, destination: Tensor) -> Target:
-        """Takes the tensor as it is."""
+        """Returns the target of a whole tensor."""
         shape = tuple(destination.shape)
         return cls(destination, shape, tuple(slice(0, n) for n in shape))
 
     @classmethod
     def share(cls, destination: Tensor, dim: int | None, rank: int, size: int) -> Target:
-        """Takes this rank's equal part along `dim`; None = the whole on every rank."""
+        """Returns the target of this rank's equal part along `dim`; None = the whole tensor."""
         if dim is None or size == 1:
             return cls.whole(destination)
         shape = list(destination.shape)
@@ -65,7 +65,7 @@ class Target:
 
 
 def joined(parts: Sequence[Target]) -> list[Target]:
-    """The targets of one tensor that holds `parts` one after the other."""
+    """Returns the targets of one tensor in which `parts` are concatenated."""
     dim = parts[0].joins
     if len(parts) == 1 or dim is None:
         return list(parts)

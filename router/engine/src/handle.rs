@@ -31,8 +31,8 @@ use super::{
     task::{Command, Task},
 };
 
-/// A handle that submits requests to the engine's task. The task ends when it is drained, when it
-/// gives up on its workers, or when all handles and token streams are gone.
+/// A handle that submits requests to the engine's task. The task ends when it is drained, after
+/// too many losses of the workers, or when all handles and token streams are dropped.
 #[derive(Clone)]
 pub struct Engine {
     commands: mpsc::UnboundedSender<Command>,

@@ -132,7 +132,7 @@ impl ApiError {
         }
     }
 
-    /// Renames the field `ours` to `theirs`, for a dialect with another name.
+    /// Renames the field `ours` to `theirs`, for an API with another name.
     pub fn renamed(self, ours: &str, theirs: &'static str) -> Self {
         if self.param.as_deref() != Some(ours) {
             return self;

@@ -1,8 +1,9 @@
-//! What a client asks for, in terms of every layer: the parameters of a generation, their
-//! validation, the engine's requests and token events, and errors.
+//! Types of requests that all layers share: the parameters of a generation, their validation, the
+//! engine's requests and token events, and errors.
 //!
-//! `penstock-text`, `penstock-engine` and `penstock-http` build on this crate; it knows none of
-//! them, no HTTP, no tokenizer and no protocol. The text layer and the engine meet in `Backend`.
+//! `penstock-text`, `penstock-engine` and `penstock-http` build on this crate; it depends on none
+//! of them, and not on HTTP, a tokenizer or the protocol. The text layer calls the engine through
+//! `Backend`.
 
 pub mod backend;
 pub mod client;

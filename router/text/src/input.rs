@@ -1,4 +1,4 @@
-//! A generation request, independent of the dialect, and what is held while its text is in memory.
+//! A generation request, independent of the API, and what is held while its text is in memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use penstock_request::validate::{FieldNames, Parameters, TokenLimits, ValidParam
 use crate::chat::Chat;
 use crate::tokenize::SpecialTokens;
 
-/// A generation request, independent of the dialect.
+/// A generation request, independent of the API.
 #[derive(Clone, Debug)]
 pub struct GenerateInput {
     /// The prompt.

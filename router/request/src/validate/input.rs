@@ -1,4 +1,4 @@
-//! The parameters of a generation, independent of the dialect, and a dialect's names of them.
+//! The parameters of a generation, independent of the API, and an API's names of them.
 
 use crate::error::ApiError;
 use crate::grammar_spec::OutputConstraint;
@@ -106,7 +106,7 @@ pub struct Choices {
     pub best_of: Option<u32>,
 }
 
-/// A dialect's names of the fields that error messages mention.
+/// An API's names of the fields that error messages mention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldNames {
     /// Field of the prompt.

@@ -1,18 +1,18 @@
-//! The prompt tokens of a step: enough that first tokens come soon, few enough that streams stay
-//! smooth.
+//! Prefill pacing: the number of prompt tokens in a step. More tokens shorten the time to first
+//! token, fewer keep the inter-token latency of running streams low.
 //!
-//! With nothing decoding, a step runs the largest size that suits the workers, or all that it holds
-//! while plenty waits. Larger steps read weights less often, but the first of a few prompts would
-//! wait for all of them.
+//! Without decodes, a step runs the largest size that suits the workers, or `max_step_tokens` if
+//! many prompt tokens wait. Larger steps read weights less often, but the first of a few prompts
+//! would wait for all of them.
 //!
 //! Beside decodes, a step has a time limit. Users do not notice gaps of a few tens of milliseconds
 //! between tokens, but they notice a late first token. So one waiting request may lengthen a step
 //! to half of `latency_target`, and the n-th further one by n tenths of it, up to two and a half
-//! times the target: a crowd costs the streams more, but leaves sooner. A step may always take
-//! `STRETCH` times as long as its decodes alone, whatever the target; otherwise prompts would
-//! starve on a slow device. While contexts are short it may take longer, up to the target: contexts
-//! lengthen every step as answers grow, so a stream that accepts the last gaps of a long answer
-//! accepts the same gaps at its start.
+//! times the target: with many waiting requests, streams slow down more, though for a shorter time. A
+//! step may always take `STRETCH` times as long as its decodes alone, whatever the target;
+//! otherwise prompts would starve on a slow device. While contexts are short it may take longer, up
+//! to the target: contexts lengthen every step as answers grow, so a stream that accepts the last
+//! gaps of a long answer accepts the same gaps at its start.
 //!
 //! Of the sizes that fit the limit, the step takes the one with the least time per prompt token,
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
@@ -31,7 +31,7 @@ use crate::plan::Flight;
 use crate::plan_builder::{DeferredPrompt, PlanBuilder, Streams};
 use crate::sequence::{Phase, Sequence};
 
-/// With nothing running, a step is filled if this many times its capacity waits,
+/// Without decodes, a step is filled to its capacity if this many times as many tokens wait,
 const PLENTY: f64 = 1.5;
 /// and if it takes no more microseconds than this.
 const LONGEST: f64 = 500_000.0;
@@ -45,7 +45,7 @@ const FIRST_SHARE: f64 = 0.5;
 const FURTHER_SHARE: f64 = 0.1;
 /// and the maximum.
 const MAX_SHARES: f64 = 2.5;
-/// Least prompt tokens of a step with prompts, however long that takes.
+/// Minimum prompt tokens of a step with prompts, regardless of its time limit.
 const MIN_CHUNK: u32 = 64;
 /// Prompt tokens of a step while the cost of prompts is unknown.
 const PROBE: u32 = 512;
@@ -54,7 +54,7 @@ const SHORT_PROMPT_SHARE: u32 = 4;
 /// A shorter prompt has at most one in this many of the long prompt's remaining tokens.
 const LENGTH_RATIO: u32 = 8;
 
-/// What a chunk runs beside, and its time limit.
+/// The decodes beside which a chunk runs, and the time limit of the step.
 struct Pace {
     /// The decodes.
     beside: StepLoad,
@@ -126,7 +126,7 @@ impl Scheduler {
         let decodes = self.running.len() as u32 - self.running.prefilling();
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
-        // Sequences whose last token is in flight decode no more.
+        // Sequences whose last token is in flight do not decode any more.
         let streams = decodes.min(self.pacing.streams().sequences);
         if streams == 0 || self.running.prefilling() == 0 && self.waiting.is_empty() {
             return self.budget_without_streams().min(left);

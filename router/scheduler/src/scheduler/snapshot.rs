@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub blocks_leased: u64,
     /// Blocks without references, kept for later requests.
     pub blocks_cached: u64,
-    /// References to blocks that belong to no live sequence. 0, or something leaks.
+    /// References to blocks that belong to no live sequence. Not 0 only if blocks leak.
     pub blocks_dead: u64,
     /// Tokens found in the prefix cache, since the start.
     pub prefix_hit_tokens: u64,

@@ -1,7 +1,7 @@
 //! Parsers of a model's output: reasoning, content and tool calls.
 //!
 //! Each format is a state machine over characters, so the result does not depend on token
-//! boundaries. Text that begins like a call but is none becomes content.
+//! boundaries. Text that begins like a call but turns out not to be one becomes content.
 
 mod call_grammar;
 mod content_buffer;
