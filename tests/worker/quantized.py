@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from checkpoints import generate, prompt, reference
+from checkpoints import CASES, generate, prompt, reference, write
 from driver import Driver, greedy
 from local import LocalWorker
 from penstock.config import read_config
@@ -64,6 +64,11 @@ def quantized(
         save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps({**raw, **extra}))
     return made
+
+
+def wide(case: str, directory: Path, **sizes: int) -> Path:
+    """The case's checkpoint with more inputs of its second matrix, or of those of `sizes`."""
+    return write(directory / "wide", **{**CASES[case], "intermediate_size": 128, **sizes})
 
 
 def changed(path: Path, change: Callable[[dict[str, Tensor]], object], **config: Any) -> Path:

@@ -17,6 +17,8 @@ from penstock.quant.method import (
     WeightTensor,
 )
 from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.modelopt import read_modelopt
+from penstock.quant.mx import read_mxfp4
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
@@ -28,6 +30,8 @@ FORMATS |= {
     "fp8": read_fp8,
     "gptq": read_gptq,
     "marlin": read_marlin,
+    "modelopt": read_modelopt,
+    "mxfp4": read_mxfp4,
 }
 
 __all__ = [

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.faults import BadModel
-from penstock.quant.formats import Methods, kept_modules
 from penstock.quant.fp8 import read_float_quantized
 from penstock.quant.method import LinearMethod
+from penstock.quant.methods import KV_SCALES, Methods, kept_modules
+from penstock.quant.mx import read_mxfp4_packed, read_nvfp4_packed
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
 
 SCHEMES: dict[str, Callable[[Settings, Plain], LinearMethod]] = {
     "float-quantized": read_float_quantized,
+    "mxfp4-pack-quantized": read_mxfp4_packed,
     "naive-quantized": read_float_quantized,
+    "nvfp4-pack-quantized": read_nvfp4_packed,
 }
 """Per format, what reads a group of `config_groups`. It raises BadModel for settings that it does
 not support; `targets` and `format` are read already."""
@@ -65,10 +68,10 @@ def _selected(targets: Iterable[str], path: str) -> bool:
 def read_compressed_tensors(config: Mapping[str, Any], plain: Plain) -> Methods:
     """quant_method "compressed-tensors"."""
     settings = Settings(config)
-    sparsity = settings.get("sparsity_config", {})
-    if sparsity and Settings(sparsity).get("format", "dense") != "dense":
+    sparsity = settings.get("sparsity_config")
+    if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
         raise settings.error("sparsity_config: sparse matrices are not supported")
-    settings.skip("quant_method", "version", "global_compression_ratio")
+    settings.skip("quant_method", "version", "global_compression_ratio", "kv_cache_scheme")
     settings.choice("quantization_status", ("compressed", "frozen"), "compressed")
     common = settings.get("format")
     groups, ignored = settings.get("config_groups"), kept_modules(config, "ignore")
@@ -84,7 +87,7 @@ def read_compressed_tensors(config: Mapping[str, Any], plain: Plain) -> Methods:
         found.append(_group(Settings(group, f"{where}.{name}"), common, plain))
     for target in [*ignored, *(target for group in found for target in group.targets)]:
         _check_target(target)
-    return GroupedMethods(plain, groups=tuple(found), ignored=tuple(ignored))
+    return GroupedMethods(plain, unused=KV_SCALES, groups=tuple(found), ignored=tuple(ignored))
 
 
 def _group(settings: Settings, common: Any, plain: Plain) -> ModuleGroup:

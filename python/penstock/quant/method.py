@@ -31,14 +31,14 @@ class WeightTensor:
     input_dim: int | None
     form: Form | None = None
     """How a checkpoint stores the tensor; None = entry by entry, in the shape of `data`."""
-    other_suffixes: tuple[str, ...] = ()
-    """Names that some checkpoints use in place of the tensor's suffix."""
+    suffixes: tuple[str, ...] = ()
+    """Its suffix in checkpoints, the most common one first; () = as in `allocate`."""
     output_tile: int = 1
     """Outputs whose numbers are permuted together: no part of a fused matrix may cut them."""
 
     def fill(self, target: Target) -> Target:
         """A target of this tensor's data, with the form in which checkpoints store it."""
-        return replace(target, form=self.form, other_suffixes=self.other_suffixes)
+        return replace(target, form=self.form, suffixes=self.suffixes)
 
     def allocated(self, device: torch.device) -> WeightTensor:
         """This tensor with memory on the device, if it has none yet."""
