@@ -2,6 +2,7 @@
 
 from penstock.quant.awq import read_awq
 from penstock.quant.compressed_tensors import read_compressed_tensors
+from penstock.quant.eetq import read_eetq
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
 from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8, read_fp8
 from penstock.quant.gptq import read_gptq
@@ -26,6 +27,7 @@ from penstock.quant.unquantized import Plain, Transposed, Unquantized
 FORMATS |= {
     "awq": read_awq,
     "compressed-tensors": read_compressed_tensors,
+    "eetq": read_eetq,
     "fbgemm_fp8": read_fbgemm_fp8,
     "fp8": read_fp8,
     "gptq": read_gptq,
