@@ -1,5 +1,6 @@
 """How linear weights are stored and multiplied. Layers implement sharding, methods the formats."""
 
+from penstock.quant.bitsandbytes import FourBit, Int8, read_bitsandbytes
 from penstock.quant.compressed_tensors import read_compressed_tensors
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
 from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8, read_fp8
@@ -19,11 +20,17 @@ from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
 FORMATS |= {
+    "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
     "fbgemm_fp8": read_fbgemm_fp8,
     "fp8": read_fp8,
     "modelopt": read_modelopt,
     "mxfp4": read_mxfp4,
+}
+WHILE_LOADING |= {
+    "bitsandbytes": Int8,
+    "bitsandbytes-fp4": lambda plain: FourBit(plain, "fp4"),
+    "bitsandbytes-nf4": lambda plain: FourBit(plain, "nf4"),
 }
 
 __all__ = [
