@@ -177,8 +177,8 @@ def beside_loops(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as temp, ExitStack() as stack:
         servers = start(args, stack, Path(temp))
         measure(args, servers)
-    print(f"{args.loops} busy loops, {args.streams} stream(s) of {args.tokens} tokens; CPU time of")
-    print("the worker per token")
+    print(f"{args.loops} busy loops, {args.streams} stream(s) of {args.tokens} tokens.")
+    print("CPU ms: of the worker, per token.")
     print("| build | threads | alone tok/s | beside tok/s | left | alone CPU ms | beside CPU ms |")
     print("|---|---|---|---|---|---|---|")
     for server in servers:

@@ -1,14 +1,19 @@
 """How linear weights are stored and multiplied. Layers implement sharding, methods the formats."""
 
+from penstock.quant.awq import read_awq
 from penstock.quant.bitsandbytes import FourBit, Int8, read_bitsandbytes
 from penstock.quant.compressed_tensors import read_compressed_tensors
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
 from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8, read_fp8
+from penstock.quant.gptq import read_gptq
+from penstock.quant.marlin import read_marlin
 from penstock.quant.method import (
+    CutsInputs,
     FusesGate,
     FusesNorm,
     FusesResidual,
     LinearMethod,
+    OrdersOutputs,
     Weights,
     WeightTensor,
 )
@@ -20,10 +25,13 @@ from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
 FORMATS |= {
+    "awq": read_awq,
     "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
     "fbgemm_fp8": read_fbgemm_fp8,
     "fp8": read_fp8,
+    "gptq": read_gptq,
+    "marlin": read_marlin,
     "modelopt": read_modelopt,
     "mxfp4": read_mxfp4,
 }
@@ -36,6 +44,7 @@ WHILE_LOADING |= {
 __all__ = [
     "FORMATS",
     "WHILE_LOADING",
+    "CutsInputs",
     "Fp8",
     "Fp8Layout",
     "FusesGate",
@@ -43,6 +52,7 @@ __all__ = [
     "FusesResidual",
     "LinearMethod",
     "Methods",
+    "OrdersOutputs",
     "Packed",
     "Plain",
     "Quantized",

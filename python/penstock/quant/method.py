@@ -33,6 +33,8 @@ class WeightTensor:
     """How a checkpoint stores the tensor; None = entry by entry, in the shape of `data`."""
     suffixes: tuple[str, ...] = ()
     """Its suffix in checkpoints, the most common one first; () = as in `allocate`."""
+    output_tile: int = 1
+    """Outputs whose numbers are permuted together: no part of a fused matrix may cut them."""
 
     def fill(self, target: Target) -> Target:
         """A target of this tensor's data, with the form in which checkpoints store it."""
@@ -68,6 +70,22 @@ class LinearMethod(Protocol):
 
 
 # Optional fused products of a method. A layer checks with isinstance when it is built.
+
+
+@runtime_checkable
+class OrdersOutputs(Protocol):
+    """Puts the outputs of packed weights in another order."""
+
+    def order_outputs(self, weights: Weights, order: Tensor) -> Weights:
+        """Loaded weights from which `finish` makes a matrix with its outputs in this order."""
+
+
+@runtime_checkable
+class CutsInputs(Protocol):
+    """Allocates otherwise where ranks share a layer's inputs."""
+
+    def allocate_share(self, outputs: int, inputs: int, ranks: int) -> dict[str, WeightTensor]:
+        """As `LinearMethod.allocate`, of `inputs` on each of `ranks` ranks."""
 
 
 class RmsScale(Protocol):

@@ -13,6 +13,8 @@ from torch import Tensor
 from penstock.quant.method import Weights, WeightTensor
 from penstock.quant.unquantized import Plain
 
+OUTPUT_ORDER = "output_order"  # no name of a checkpoint's tensor
+
 
 class Quantized(NamedTuple):
     """A matrix [outputs, inputs] as codes, whatever a checkpoint's layout was."""
@@ -21,7 +23,13 @@ class Quantized(NamedTuple):
     scales: Tensor  # [inputs / group, outputs], float
     zeros: Tensor | None = None  # as scales, integers in a float dtype; None: `Kind.zero`
     order: Tensor | None = None
-    """[inputs] int: which input each column multiplies, where groups are not in order of inputs."""
+    """[columns of codes] int: which input each column multiplies, where groups are not in order of
+    inputs. Every input has a column; columns that stand for zeros may be added."""
+
+    def with_outputs(self, order: Tensor) -> Quantized:
+        """The same rows in another order."""
+        zeros = None if self.zeros is None else self.zeros[:, order]
+        return self._replace(codes=self.codes[order], scales=self.scales[:, order], zeros=zeros)
 
 
 class Packed(ABC):
@@ -49,9 +57,15 @@ class Packed(ABC):
     def read(self, weights: Weights) -> Quantized:
         """The matrix that loaded tensors stand for. Raises BadModel for contradicting tensors."""
 
+    def order_outputs(self, weights: Weights, order: Tensor) -> Weights:
+        """Notes the order for `finish`: loaded tensors may pack several outputs in a number."""
+        return {**weights, OUTPUT_ORDER: order}
+
     def finish(self, weights: Weights) -> Weights:
         """Packs the codes; on a CPU, dequantizes them."""
         quantized = self.read(weights)
+        if OUTPUT_ORDER in weights:
+            quantized = quantized.with_outputs(weights[OUTPUT_ORDER])
         packed = self._packed(quantized)
         if self.on_cpu:
             return self.plain.finish(
@@ -113,4 +127,5 @@ def in_order(matrix: Tensor, order: Tensor | None) -> Tensor:
     """A matrix whose columns have an order, with its columns in order of the inputs."""
     if order is None:
         return matrix
-    return torch.empty_like(matrix).index_copy_(1, order, matrix)
+    found = matrix.new_zeros(len(matrix), int(order.max()) + 1)
+    return found.index_add_(1, order, matrix)
