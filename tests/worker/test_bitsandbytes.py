@@ -123,15 +123,16 @@ def test_ranks_scale_each_row_of_their_shares(tmp_path: Path) -> None:
     assert_equal_ranks(*pair, quantize="bitsandbytes")
 
 
-def test_modules_that_are_skipped(tmp_path: Path) -> None:
-    """The head counts as skipped only where there is no list."""
+@pytest.mark.parametrize("name", ["int8", "nf4-nested"])
+def test_modules_that_are_skipped(name: str, tmp_path: Path) -> None:
+    """The head counts as skipped only where there is no list; its rows are odd."""
     skipped = ["down_proj", "model.layers.1.self_attn"]
-    path, exact = by_transformers(
-        "llama31", tmp_path, load_in_8bit=True, llm_int8_skip_modules=skipped
-    )
+    config = {**FORMATS[name], "llm_int8_skip_modules": skipped}
+    path, exact = by_transformers("llama31", tmp_path, **config)
     methods = read_methods(json.loads((path / "config.json").read_text()), torch.float32, HOST)
     assert methods.of("lm_head") is methods.of(UP) is not methods.plain
     assert_equal_model(path, exact)
+    assert_equal_ranks(path, exact)
 
 
 def copied(path: Path, directory: Path) -> Path:
