@@ -311,7 +311,10 @@ def test_settings_of_groups_are_refused_by_name(
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config: sparse matrices"),
+        (
+            {"sparsity_config": {"format": "sparse-24-bitmask"}},
+            "matrices in the sparse format 'sparse-24-b",
+        ),
         ({"config_groups": {}}, "config_groups must be an object of groups"),
         ({"config_groups": {"a": 1}}, "config_groups.a must be an object"),
         ({"ignore": "lm_head"}, "ignore must be a list of modules"),

@@ -360,6 +360,19 @@ def test_shares_of_two_ranks_that_cut_groups_or_numbers_are_refused(
 
 
 @pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": None},
+        {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": "lm_head"},
+    ],
+)
+def test_fp8_agrees_with_all_fp8_checkpoints(config: dict[str, Any]) -> None:
+    """What is wrong with these is found by their readers, after the flag was compared."""
+    with pytest.raises(BadModel, match="quantization_config"):
+        read_methods({"quantization_config": config}, torch.float32, HOST, "fp8")
+
+
+@pytest.mark.parametrize(
     ("asked", "config", "found"),
     [
         ("awq", settings(), "quant_method 'gptq'"),

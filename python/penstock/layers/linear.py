@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from penstock_kernels import act_mul
@@ -72,6 +72,12 @@ class Linear(Layer):
         """Allocates what the method has left for this moment."""
         self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
         self.weights = {k: s.data for k, s in self.stored.items()}
+
+    def kept(self) -> Iterator[Tensor]:
+        """Yields what the method keeps, and the bias."""
+        yield from self.weights.values()
+        if self.bias is not None:
+            yield self.bias
 
     def finish(self) -> None:
         """Lets the method repack the weights; frees the loaded tensors."""

@@ -3,6 +3,7 @@
 from penstock.quant.awq import read_awq
 from penstock.quant.bitsandbytes import FourBit, Int8, read_bitsandbytes
 from penstock.quant.compressed_tensors import read_compressed_tensors
+from penstock.quant.eetq import read_eetq
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
 from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8, read_fp8
 from penstock.quant.gptq import read_gptq
@@ -28,6 +29,7 @@ FORMATS |= {
     "awq": read_awq,
     "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
+    "eetq": read_eetq,
     "fbgemm_fp8": read_fbgemm_fp8,
     "fp8": read_fp8,
     "gptq": read_gptq,

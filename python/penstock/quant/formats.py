@@ -43,6 +43,9 @@ AGREEING: dict[str, tuple[str, ...]] = {
 }
 """Per value of --quantize, the `quant_method` of checkpoints that it agrees with."""
 
+FP8_FIELDS = (("float-quantized", None), (None, "FP8"))
+"""`format` and `quant_algo` of fp8 checkpoints of compressed-tensors and of ModelOpt."""
+
 COMPRESSED = "compressed-tensors"
 
 
@@ -95,11 +98,11 @@ def _stored(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _agrees(quantize: str, config: Mapping[str, Any]) -> bool:
+    if quantize == "fp8" and (config.get("format"), config.get("quant_algo")) in FP8_FIELDS:
+        return True
     if config["quant_method"] not in AGREEING[quantize]:
         return False
-    if quantize.startswith("bitsandbytes"):
-        return quantize == _bitsandbytes(config)
-    return True
+    return not quantize.startswith("bitsandbytes") or quantize == _bitsandbytes(config)
 
 
 def _bitsandbytes(config: Mapping[str, Any]) -> str:
