@@ -187,6 +187,18 @@ def test_ignored_modules_are_names_and_expressions(
     assert_equal_model(path, exact)
 
 
+@pytest.mark.parametrize("name", ["fp8-block", "fp8-tensor-static", "nvfp4"])
+def test_ranks_share_a_quantized_head(
+    checkpoint: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    """Its rows are odd, and the ranks cut a block of scales."""
+    form = FORMATS[name]
+    config = {**config_of(*form), "ignore": []}
+    pair = quantized(checkpoint("llama31"), tmp_path, by_library(*form), config, "^$")
+    assert_equal_model(*pair)
+    assert_equal_ranks(*pair)
+
+
 def test_matrices_that_are_dense_may_have_a_sparsity_config() -> None:
     config = config_of(*FORMATS["fp8-channel-dynamic"])
     config["sparsity_config"] = {"format": "dense", "targets": [], "global_sparsity": 0.1}

@@ -201,6 +201,14 @@ def test_settings_are_refused_by_name(config: dict[str, Any], text: str) -> None
         read_methods(raw, torch.float32, HOST)
 
 
+def test_a_cpu_warns_that_it_dequantizes(caplog: pytest.LogCaptureFixture) -> None:
+    read_methods({}, torch.float32, HOST)
+    assert not caplog.records
+    read_methods({"quantization_config": {"quant_method": "fp8"}}, torch.float32, HOST)
+    read_methods({}, torch.bfloat16, HOST, "fp8")
+    assert [record.getMessage()[-7:] for record in caplog.records] == ["float32", "float16"]
+
+
 def test_a_share_that_no_kernel_can_read_is_refused() -> None:
     method = Fp8(Unquantized(torch.bfloat16, HOST), Fp8Layout(None, (128, 128)))
     with pytest.raises(BadModel, match=r"blocks of 128 inputs .* has 72 inputs"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -107,6 +108,26 @@ def test_a_star_in_a_list_of_modules_stands_for_anything(
     config = {**config, "ignore": ["*lm_head*", "model.layers.*.self_attn", "model.layers.1*"]}
     kept = r"lm_head|self_attn|layers\.1\."
     path, exact = quantized(checkpoint("llama31"), tmp_path, quantize, config, kept)
+    assert_equal_model(path, exact)
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "modelopt-fp8"])
+def test_settings_in_a_file_of_their_own(
+    checkpoint: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    """As the Model Optimizer wrote them before transformers had a place for them."""
+    quantize, config = FORMATS[name]
+    path, exact = quantized(checkpoint("llama31"), tmp_path, quantize, config)
+    raw = json.loads((path / "config.json").read_text())
+    algorithm = raw.pop("quantization_config")["quant_algo"]
+    (path / "config.json").write_text(json.dumps(raw))
+    settings = {
+        "quant_algo": algorithm,
+        "kv_cache_quant_algo": None,
+        "exclude_modules": ["lm_head"],
+    }
+    file = {"producer": {"name": "modelopt"}, "quantization": settings}
+    (path / "hf_quant_config.json").write_text(json.dumps(file))
     assert_equal_model(path, exact)
 
 

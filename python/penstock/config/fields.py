@@ -10,7 +10,11 @@ from typing import Any
 
 from penstock.faults import BadModel
 
-QUANTIZATION_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+QUANTIZATION_FILES = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}
 MOST = 1 << 31  # no size may be larger: 32-bit indices count it
 
 

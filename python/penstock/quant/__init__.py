@@ -1,6 +1,7 @@
 """How linear weights are stored and multiplied. Layers implement sharding, methods the formats."""
 
 from penstock.quant.awq import read_awq
+from penstock.quant.bitsandbytes import FourBit, Int8, read_bitsandbytes
 from penstock.quant.compressed_tensors import read_compressed_tensors
 from penstock.quant.eetq import read_eetq
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
@@ -26,6 +27,7 @@ from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
 FORMATS |= {
     "awq": read_awq,
+    "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
     "eetq": read_eetq,
     "fbgemm_fp8": read_fbgemm_fp8,
@@ -34,6 +36,11 @@ FORMATS |= {
     "marlin": read_marlin,
     "modelopt": read_modelopt,
     "mxfp4": read_mxfp4,
+}
+WHILE_LOADING |= {
+    "bitsandbytes": Int8,
+    "bitsandbytes-fp4": lambda plain: FourBit(plain, "fp4"),
+    "bitsandbytes-nf4": lambda plain: FourBit(plain, "nf4"),
 }
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
 __all__ = ["FORMATS", "WHILE_LOADING", "Methods", "kept_modules", "read_methods"]
+
+log = logging.getLogger("penstock.worker")
 
 FORMATS: dict[str, Callable[[Mapping[str, Any], Plain], Methods]] = {}
 """Per `quant_method`, what reads a quantization_config. It gets the plain method, and raises
@@ -58,6 +61,12 @@ def read_methods(
     if quantize and quantize not in AGREEING:
         known = ", ".join(sorted(AGREEING))
         raise BadSetting(f"quantize {quantize!r} is unknown; choose one of {known}")
+    if device.type == "cpu" and (quantize or config is not None):
+        log.warning(
+            "a CPU has no kernels for quantized weights: they are dequantized while loading, "
+            "and take as much memory as a model in %s",
+            str(dtype).removeprefix("torch."),
+        )
     if config is None:
         return _while_loading(quantize, plain)
     name = config.get("quant_method")

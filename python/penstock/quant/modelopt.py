@@ -14,11 +14,16 @@ from penstock.quant.unquantized import Plain
 
 
 def read_modelopt(config: Mapping[str, Any], plain: Plain) -> Methods:
-    """quant_method "modelopt": NVFP4, and FP8 with a scale per matrix."""
+    """quant_method "modelopt": NVFP4, and FP8 with a scale per matrix.
+
+    The settings are those of config.json, or those of hf_quant_config.json, in `quantization`.
+    """
+    inner = config.get("quantization")
+    config = {**config, **inner} if isinstance(inner, Mapping) else config
     settings = Settings(config)
     # The algorithm says what `config_groups` repeats for other readers.
     settings.skip("quant_method", "config_groups", "producer", "kv_cache_scheme")
-    settings.skip("kv_cache_quant_algo", "ignore", "exclude_modules")
+    settings.skip("quantization", "kv_cache_quant_algo", "ignore", "exclude_modules")
     settings.choice("group_size", (NV_GROUP,), NV_GROUP)
     method: LinearMethod
     if settings.choice("quant_algo", ("FP8", "NVFP4")) == "FP8":
