@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from penstock.cache import LayerCache
+
 
 @dataclass(frozen=True)
 class KvPlaces:
@@ -48,6 +50,6 @@ class StepContext:
 
     positions: Tensor  # [T] int32
     places: Sequence[KvPlaces]  # of each layer: those of its KV group
-    caches: Sequence[Tensor]  # of each layer [blocks, 2, kv_heads, block_tokens, head_dim]
+    caches: Sequence[LayerCache]  # of each layer
     decodes: Decodes | None
     chunks: Chunks | None

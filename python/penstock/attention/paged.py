@@ -51,9 +51,10 @@ def _decode(
     memory = kv.tables, rows.slots, rows.kv_len
     rule = layer.scale, layer.window, out
     return paged_decode_attention(
-        *(*qkv, layer.cos_sin, *places, cache, *memory, *rule),
+        *(*qkv, layer.cos_sin, *places, cache.data, *memory, *rule),
         softcap=layer.softcap,
         sinks=layer.sinks,
+        kv_params=cache.params,
     )
 
 
@@ -66,10 +67,10 @@ def _prefill(
 ) -> None:
     kv, cache = context.places[layer.index], context.caches[layer.index]
     places = context.positions, kv.slot_mapping
-    rope_kv_write(*qkv, layer.cos_sin, *places, cache, rows.query_start)
+    rope_kv_write(*qkv, layer.cos_sin, *places, cache.data, rows.query_start, cache.params)
     paged_prefill_attention(
         qkv[0],
-        cache,
+        cache.data,
         kv.tables,
         rows.slots,
         rows.query_start,
@@ -80,4 +81,5 @@ def _prefill(
         out=out,
         softcap=layer.softcap,
         sinks=layer.sinks,
+        kv_params=cache.params,
     )

@@ -49,6 +49,7 @@ class Settings:
     memory_fraction: float
     block_tokens: int
     threads: int
+    kv_dtype: str  # "auto" = dtype
 
 
 @dataclass(frozen=True)
