@@ -7,8 +7,8 @@ The first prints tokens per second over HTTP at one stream and at 16, beside `ge
 request at a time with the same dtype and all cores.
 
 The second starts a server for each number of threads and measures one stream alone, then beside
-busy loops (processes that compute and never sleep), round after round. It prints the median tokens
-per second, the share that is left beside the loops, and the CPU time of the worker per token there.
+busy loops (processes that compute and never sleep), round after round. It prints medians: tokens
+per second, the share that is left beside the loops, and the CPU time of the worker per token.
 With --other FOLDER, another build of the package is measured in turn.
 """
 
@@ -77,6 +77,14 @@ def penstock_rates(
 
 
 @dataclass
+class Rounds:
+    """What was measured of one server under one load of the machine, round after round."""
+
+    rates: list[float] = field(default_factory=list)  # tokens per second
+    costs: list[float] = field(default_factory=list)  # CPU ms of the worker per token
+
+
+@dataclass
 class Server:
     """One build with one number of threads, and what was measured of it."""
 
@@ -84,15 +92,14 @@ class Server:
     threads: int
     port: int
     pid: int
-    alone: list[float] = field(default_factory=list)  # tokens per second
-    beside: list[float] = field(default_factory=list)  # the same beside the loops
-    cost: list[float] = field(default_factory=list)  # beside them: worker's CPU ms per token
+    alone: Rounds = field(default_factory=Rounds)
+    beside: Rounds = field(default_factory=Rounds)  # beside the loops
 
     def row(self) -> str:
-        alone, beside = median(self.alone), median(self.beside)
-        share, cost = beside / alone, median(self.cost)
-        speeds = f"{alone:,.0f} | {beside:,.0f} | {share:.0%} | {cost:.2f}"
-        return f"| {self.build} | {self.threads} | {speeds} |"
+        alone, beside = median(self.alone.rates), median(self.beside.rates)
+        costs = f"{median(self.alone.costs):.2f} | {median(self.beside.costs):.2f}"
+        speeds = f"{alone:,.0f} | {beside:,.0f} | {beside / alone:.0%}"
+        return f"| {self.build} | {self.threads} | {speeds} | {costs} |"
 
 
 @contextmanager
@@ -120,19 +127,23 @@ def worker_seconds(server: Server) -> float:
     return sum(cpu_seconds(pid) for pid in descendants(server.pid))
 
 
+def measure_round(args: argparse.Namespace, server: Server, rounds: Rounds) -> None:
+    before = worker_seconds(server)
+    rounds.rates.append(rate(args, server, args.tokens))
+    took = worker_seconds(server) - before
+    rounds.costs.append(1000 * took / (args.tokens * args.streams))
+
+
 def measure(args: argparse.Namespace, servers: list[Server]) -> None:
     for server in servers:
         rate(args, server, 64)  # warm-up
     time.sleep(3)
     for _ in range(args.rounds):
         for server in servers:
-            server.alone.append(rate(args, server, args.tokens))
+            measure_round(args, server, server.alone)
         with busy_loops(args.loops):
             for server in servers:
-                before = worker_seconds(server)
-                server.beside.append(rate(args, server, args.tokens))
-                took = worker_seconds(server) - before
-                server.cost.append(1000 * took / (args.tokens * args.streams))
+                measure_round(args, server, server.beside)
 
 
 def start(args: argparse.Namespace, stack: ExitStack, temp: Path) -> list[Server]:
@@ -162,13 +173,14 @@ def against_transformers(args: argparse.Namespace) -> None:
 
 
 def beside_loops(args: argparse.Namespace) -> None:
-    """Prints the rates alone and beside busy loops."""
+    """Prints the rates and the CPU time per token, alone and beside busy loops."""
     with tempfile.TemporaryDirectory() as temp, ExitStack() as stack:
         servers = start(args, stack, Path(temp))
         measure(args, servers)
-    print(f"{args.loops} busy loops, {args.streams} stream(s) of {args.tokens} tokens")
-    print("| build | threads | alone tok/s | beside tok/s | left | worker's CPU ms per token |")
-    print("|---|---|---|---|---|---|")
+    print(f"{args.loops} busy loops, {args.streams} stream(s) of {args.tokens} tokens.")
+    print("CPU ms: of the worker, per token.")
+    print("| build | threads | alone tok/s | beside tok/s | left | alone CPU ms | beside CPU ms |")
+    print("|---|---|---|---|---|---|---|")
     for server in servers:
         print(server.row())
 

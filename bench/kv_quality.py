@@ -4,7 +4,7 @@
 
 For each --kv-dtype, perplexity over texts of up to 2,048 tokens (all tokens, and those of answers
 to questions about facts far back alone), and exact match of greedy answers: of short tasks, and of
-questions about one fact with so many tokens of other text after it (a needle in a haystack).
+questions about one fact that 500 to 1,700 tokens of other text follow (a needle in a haystack).
 Samples are those of examples/brook, of a seed that neither training nor its evaluation uses.
 """
 
@@ -28,7 +28,7 @@ from examples.brook.kinds import JUDGED, distant  # noqa: E402
 from examples.brook.sample import Sample, prompt_and_answer  # noqa: E402
 
 KV_DTYPES = ("auto", "fp8_e4m3", "fp8_e5m2", "int8", "int4")
-DISTANCES = (500, 1000, 1500, 1800)
+DISTANCES = (500, 1000, 1500, 1700)
 SEED = 5
 SHORT = "short tasks"
 
@@ -45,7 +45,7 @@ class Material:
 
     @classmethod
     def drawn(cls, texts: int, count: int) -> Material:
-        """`texts` texts, and `count` questions of each kind and distance."""
+        """Returns `texts` texts, and `count` questions of each kind and distance."""
         tokenizer = Tokenizer.from_file(str(ROOT / "python/penstock/brook/tokenizer.json"))
         rng = Random(SEED)
 
@@ -72,7 +72,7 @@ class Material:
 
 
 def perplexities(llm: LLM, material: Material) -> tuple[float, float]:
-    """Of all tokens of the texts, and of those of answers."""
+    """Returns the perplexity of all tokens of the texts, and of those of answers."""
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     sums, counts = [0.0, 0.0], [0, 0]
     done = llm.generate(material.texts, params)
@@ -90,7 +90,7 @@ def perplexities(llm: LLM, material: Material) -> tuple[float, float]:
 
 
 def accuracies(llm: LLM, material: Material) -> dict[str, float]:
-    """Exact match of greedy answers by row of the table."""
+    """Returns the exact match of greedy answers by row of the table."""
     params = SamplingParams(temperature=0.0, max_tokens=100)
     right: Counter[str] = Counter()
     asked: Counter[str] = Counter()

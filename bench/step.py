@@ -26,7 +26,7 @@ from penstock.cache import kv_format
 from penstock.layers import Build
 from penstock.models.llama import Llama
 from penstock.parallel import Group
-from penstock.quant import Methods, Unquantized
+from penstock.quant import read_methods
 from penstock.worker.protocol.sampling_params import SamplingParams
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import NewSequence, Step
@@ -102,19 +102,22 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() * source.element_size() / time_ms * 1e3
 
 
-def build(shape: str) -> tuple[Runner, int]:
+def build(shape: str, quantize: str = "") -> tuple[Runner, int]:
     """A runner with random weights, for SLOTS sequences of 2,048 tokens, and the bytes of weights
     that a step reads."""
     config = Llama.read_config(SHAPES[shape])
-    method = Unquantized(torch.bfloat16, CUDA)
-    make = Build(torch.bfloat16, CUDA, Group(), Methods(method), SEQUENCE_TOKENS)
-    model, read = Llama(config, make), 0
-    for name, targets in model.checkpoint_targets().items():
-        for target in targets:
-            target.destination.normal_(std=0.02)
-            if config.tied or "embed_tokens" not in name:
-                read += target.destination.nbytes
-    model.finish()
+    methods = read_methods({}, torch.bfloat16, CUDA, quantize)
+    make = Build(torch.bfloat16, CUDA, Group(), methods, SEQUENCE_TOKENS)
+    before = torch.cuda.memory_allocated()
+    model, embedding = Llama(config, make), 0
+    for stage in model.stages():
+        for name, targets in stage.begin().items():
+            for target in targets:
+                target.destination.normal_(std=0.02)
+                if not config.tied and "embed_tokens" in name:
+                    embedding += target.destination.nbytes
+        stage.finish()
+    read = torch.cuda.memory_allocated() - before - embedding
     geometry = kv_geometry(config, make, BLOCK_TOKENS, kv_format("auto", make.dtype))
     blocks = SLOTS * ROOM
     limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, (KvPool(blocks),), config.vocab)
@@ -219,7 +222,7 @@ def line(drive: Drive, case: Case, steps: int, floor: float) -> str:
 
 def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     """All cases of one shape."""
-    runner, weights = build(shape)
+    runner, weights = build(shape, options.quantize)
     if options.eager:
         runner.graphs = None
     drive, caches = Drive(runner), runner.rank_model.kv.caches
@@ -251,6 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Times a worker's steps on a GPU.")
     parser.add_argument("shapes", nargs="+", choices=list(SHAPES))
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
+    parser.add_argument("--quantize", default="", help="as penstock serve")
     parser.add_argument("--kernels", action="store_true", help="also the kernels of each case")
     parser.add_argument(
         "--cases", nargs="+", type=Case.read, default=CASES, metavar="CASE",

@@ -12,6 +12,7 @@ from .copy_blocks import copy_blocks
 from .linear import linear
 from .norm_linear import norm_linear
 from .op import use
+from .packed_linear import packed_linear
 from .paged_decode_attention import paged_decode_attention
 from .paged_prefill_attention import paged_prefill_attention
 from .process_logits import process_logits
@@ -27,6 +28,7 @@ __all__ = [
     "copy_blocks",
     "linear",
     "norm_linear",
+    "packed_linear",
     "paged_decode_attention",
     "paged_prefill_attention",
     "process_logits",

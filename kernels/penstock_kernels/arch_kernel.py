@@ -1,4 +1,4 @@
-"""A kernel for one architecture beside an op's portable one."""
+"""A kernel for one architecture, in addition to an op's portable kernel."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger("penstock.kernels")
 
 
 class ArchKernel:
-    """A module whose `launch` does what an op's portable kernel does, on some devices, better.
+    """A module whose `launch` replaces an op's portable kernel on some devices.
 
-    `launch` says whether it takes such arguments, having done the work if so. Where it cannot be
-    built (it may name what only one architecture or one version of Triton has), the portable kernel
-    stays, with one warning.
+    `launch` returns False, without doing anything, if it does not support the arguments. If it
+    cannot be built (it may need an architecture or a version of Triton), the portable kernel is
+    used, with one warning.
     """
 
     def __init__(self, module: str, applies: Callable[[torch.device], bool]) -> None:
@@ -29,7 +29,7 @@ class ArchKernel:
         self._broken = False
 
     def launch(self, device: torch.device, *args: Any) -> bool:
-        """Whether the work is done."""
+        """Launches the kernel if it supports the arguments; returns whether it did."""
         if self._broken or not self.applies(device):
             return False
         try:

@@ -117,14 +117,14 @@ SCORED = [
 
 
 def row_bytes(kv: str, dtype: torch.dtype, size: int) -> int:
-    """Bytes of a key or value of one token and head, stored as `kv`."""
+    """Returns the bytes of a key or value of one token and head, stored as `kv`."""
     if kv == PLAIN_KV:
         return size * dtype.itemsize
     return size if kv in FP8_KV else size * int(kv[3:]) // 8 + 4
 
 
 def stored(memory: dict[str, Tensor], kv: str) -> dict[str, Tensor]:
-    """What `paged` makes, with its cache as `kv` of QUANTIZED_KV stores it. NaN stays NaN."""
+    """Returns what `paged` makes, its cache stored as `kv` of QUANTIZED_KV. NaN stays NaN."""
     if kv == PLAIN_KV:
         return memory
     cache = memory["kv_cache"]

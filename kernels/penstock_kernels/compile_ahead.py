@@ -1,4 +1,4 @@
-"""Compiles many kernels at once, before they are needed."""
+"""Compiles many kernels concurrently, before they are needed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ CompileFn = Callable[[], Any]
 def compile_ahead(
     executor: Executor, precompile: Callable[[str, CompileFn], object] | None = None
 ) -> Iterator[None]:
-    """Inside, this thread's Triton kernels are compiled by `executor` instead of launched.
+    """Inside this context, `executor` compiles this thread's Triton kernels; none is launched.
 
-    Before its threads build a kernel, they call `precompile` with its key and what builds it:
-    if that compiles into Triton's cache, they read the result from there. Whatever surrounds
-    kernels runs: allocations, torch's own operations. Outputs of kernels are not written. Leaving
-    the block waits for nothing: a kernel that is launched later waits until it is compiled, and
-    raises then if it cannot be. A no-op for versions of Triton that cannot do this.
+    Before a thread of the executor builds a kernel, it calls `precompile` with the key and the
+    build function. If that compiles the kernel into Triton's cache, the thread loads it from there.
+    Allocations and torch's own operations run; kernels do not write their outputs. Leaving the
+    context does not wait: a later launch waits until its kernel is compiled, and raises if that
+    fails. Does nothing for versions of Triton without this feature.
     """
     try:
         from triton.runtime._async_compile import FutureKernel, active_mode
@@ -45,7 +45,7 @@ def compile_ahead(
 
 
 class _Mode:
-    """What Triton asks to compile while it is active."""
+    """The compilations that Triton requests while it is active."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class _Mode:
         self.promised: dict[Any, Any] = {}
 
     def submit(self, key: Any, build: CompileFn, finish: Callable[[Any], None], *fail: Any) -> Any:
-        """Triton's own mode forgets what it was asked until the end; here the promise is kept where
-        the kernel will be, so that neither the next launch nor a later one asks again. `fail`: what
-        a promise calls if the kernel cannot be built, in versions (3.9) that call something."""
+        """Submits a build, and stores its future in place of the kernel, so that no later launch
+        requests it again (Triton's own mode forgets it at the end). `fail`: called if the build
+        fails, in versions of Triton (3.9) that have such a callback."""
         if key not in self.promised:
             future = self.executor.submit(self._build, key, build)
             self.promised[key] = self.promise(finish, *fail, _KernelFuture(future, build))

@@ -1,4 +1,4 @@
-"""What launches need to know about a device."""
+"""Properties of a device that launches need."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def is_hopper(device: torch.device) -> bool:
 
 @lru_cache(maxsize=32)
 def arrivals(device: torch.device, count: int) -> Tensor:
-    """How many of the parts of each of `count` sums are there [count] int32; one for all who ask.
+    """Returns counters [count] int32 of arrived partial sums; all callers share one tensor.
 
-    Zeros between launches: each kernel clears what it counted, and launches share one stream.
+    They are zero between launches: each kernel resets its counters, and launches share one stream.
     """
     return torch.zeros(count, dtype=torch.int32, device=device)

@@ -1,7 +1,7 @@
-"""Products that are added are added in one rounding, in every version of Triton.
+"""Enables fused multiply-add in every version of Triton.
 
-So it always was, and the kernels were measured so. Triton 3.9 warns, at the first compilation, that
-its default is about to change. An explicit choice is kept.
+This was always the default, and the kernels were measured with it. Triton 3.9 warns, at the first
+compilation, that its default will change. An explicit setting of the user stays.
 """
 
 import os

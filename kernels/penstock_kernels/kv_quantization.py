@@ -24,12 +24,12 @@ MOST = torch.finfo(PARAMS).max
 
 
 def bits_of(kv_cache: Tensor, size: int) -> int:
-    """Bits of a code in a cache of integers, for heads of `size`; 0 if it holds floats."""
+    """Returns the bits of a code in a cache of integers, for heads of `size`; 0 for floats."""
     return 0 if kv_cache.dtype != torch.uint8 else 8 * kv_cache.shape[4] // size
 
 
 def params_of(x: Tensor, levels: int) -> Tensor:
-    """x [..., D] wide -> [..., 2] float16: scale and zero, for codes of 0 to `levels`.
+    """Returns scale and zero [..., 2] float16 of x [..., D] wide, for codes of 0 to `levels`.
 
     The scale of a vector of equal elements, or of too small a range for float16, is 1.
     """
@@ -40,7 +40,7 @@ def params_of(x: Tensor, levels: int) -> Tensor:
 
 
 def codes_of(x: Tensor, params: Tensor, levels: int) -> Tensor:
-    """x [..., D] wide -> codes [..., D] uint8, by the parameters as stored, half to even."""
+    """Returns the codes [..., D] uint8 of x [..., D] wide, by the parameters as stored."""
     scale, zero = params.to(x.dtype)[..., None, :].unbind(-1)
     return ((x - zero) / scale).clamp_(0, levels).round_().to(torch.uint8)
 
@@ -60,7 +60,7 @@ class Rows:
     """D."""
 
     def read(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Row numbers [N] -> [N, D] of `dtype`."""
+        """Returns the keys or values [N, D] of row numbers [N], in `dtype`."""
         data = self.kv_cache.view(-1, self.kv_cache.shape[4]).index_select(0, rows)
         if self.params is None:
             return data.to(dtype)
@@ -81,7 +81,7 @@ class Rows:
 
 
 def quantized(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """x [..., D] wide -> uint8 [..., D], of 4 bits [..., D / 2], and parameters [..., 2]."""
+    """Returns x [..., D] wide as uint8 [..., D], of 4 bits [..., D / 2], and its parameters."""
     levels = (1 << bits) - 1
     params = params_of(x, levels)
     codes = codes_of(x, params, levels)
@@ -92,7 +92,7 @@ def quantized(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in `dtype`; in 8 bits the largest number stands in for what is larger, infinity too."""
+    """Returns x in `dtype`. In fp8, the largest number replaces what is larger, infinity too."""
     if dtype in FP8:
         most = torch.finfo(dtype).max
         x = x.clamp(-most, most)

@@ -17,14 +17,14 @@ _ROUND = tl.constexpr(1.5 * 2**23)
 
 
 def stored_as(kv_cache: Tensor, size: int) -> dict[str, float]:
-    """BITS and LARGEST of a cache of heads of `size`."""
+    """Returns BITS and LARGEST of a cache of heads of `size`."""
     largest = torch.finfo(kv_cache.dtype).max if kv_cache.dtype in FP8 else 0.0
     return {"BITS": bits_of(kv_cache, size), "LARGEST": largest}
 
 
 @triton.jit
 def saturated(x, kind: tl.constexpr, LARGEST: tl.constexpr):
-    """x in the float `kind`; what is larger than LARGEST, if that is not 0, becomes as large."""
+    """Returns x in the float `kind`, limited to LARGEST if that is not 0."""
     if LARGEST > 0:
         x = tl.minimum(tl.maximum(x.to(tl.float32), -LARGEST), LARGEST)
     return x.to(kind)
@@ -32,7 +32,7 @@ def saturated(x, kind: tl.constexpr, LARGEST: tl.constexpr):
 
 @triton.jit
 def parameters(low, high, BITS: tl.constexpr):
-    """(scale, zero) in float16 of vectors whose elements are from `low` to `high`, in float32."""
+    """Returns (scale, zero) in float16 of elements from `low` to `high`, in float32."""
     LEVELS: tl.constexpr = (1 << BITS) - 1
     zero = tl.minimum(tl.maximum(low, -_MOST), _MOST).to(tl.float16)
     scale = tl.minimum((high - zero.to(tl.float32)) / LEVELS, _MOST).to(tl.float16)
@@ -41,7 +41,7 @@ def parameters(low, high, BITS: tl.constexpr):
 
 @triton.jit
 def codes(x, scale, zero, BITS: tl.constexpr):
-    """Codes, uint8, of the elements x float32."""
+    """Returns the codes, uint8, of x float32, rounded half to even."""
     LEVELS: tl.constexpr = (1 << BITS) - 1
     level = (x - zero.to(tl.float32)) / scale.to(tl.float32)
     level = tl.minimum(tl.maximum(level, 0.0), LEVELS)
@@ -53,7 +53,7 @@ def load_rows(
     cache, kv_params, row, column, rows, columns,
     MASKED: tl.constexpr, BITS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Elements `column` of the keys or values in rows `row`, which broadcast to a tile.
+    """Returns elements `column` of the keys or values in rows `row`, which broadcast to a tile.
 
     Floats come as they are stored, codes as float32. `columns` guards columns, and `rows` rows if
     MASKED. What they exclude is 0, except columns of quantized rows.

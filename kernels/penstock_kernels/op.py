@@ -1,6 +1,6 @@
-"""The one dispatch point: an op is a reference, and a Triton kernel for CUDA tensors.
+"""Dispatch of ops: Triton kernels for CUDA tensors, the torch reference for others.
 
-Kernels for tensors on the host are registered by the package that has them.
+`penstock.cpu` registers kernels for tensors on the host.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Op(Generic[P, R]):
         mutates: tuple[str, ...] = (),
         without: str = "several times as long",
     ) -> None:
-        """`reference` is a function called `name`, as is the one in the op's `triton` module.
+        """`reference` and the function in the op's `triton` module are both called `name`.
 
-        `mutates` names the arguments that the op writes; tests compare them too. `without` says
-        how long the op takes on a GPU without its kernel, for a warning.
+        `mutates` lists the arguments that the op writes; tests compare them too. `without` says
+        how slow the op is on a GPU without its kernel, for a warning.
         """
         if not callable(reference) or getattr(reference, "__name__", None) != name:
             raise TypeError(f"op {name} needs a reference: a function of the same name")
@@ -61,11 +61,11 @@ class Op(Generic[P, R]):
         return self._triton
 
     def provide(self, dtypes: Iterable[torch.dtype], kernel: Callable[P, R]) -> None:
-        """From now on, `kernel` stands in for the reference on the host, for these dtypes."""
+        """Registers `kernel` as the implementation on the host for these dtypes."""
         self._host |= dict.fromkeys(dtypes, kernel)
 
     def on(self, tensor: Tensor) -> Callable[P, R]:
-        """The implementation for tensors that live where `tensor` does, of its dtype."""
+        """Returns the implementation for the device and dtype of `tensor`."""
         choice = _forced.get()
         if choice is not None:
             return self.triton if choice == "triton" else self.reference
@@ -74,7 +74,7 @@ class Op(Generic[P, R]):
         return self._host.get(tensor.dtype, self.reference)
 
     def _kernel_or_reference(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The kernel; from its first failure to build on, the reference, with one warning."""
+        """Returns the kernel; after it failed to build, the reference, with one warning."""
         try:
             return self.triton(*args, **kwargs)
         except Exception as error:
@@ -95,10 +95,10 @@ OPS: dict[str, Op[..., Any]] = {}
 
 
 def cannot_build(error: Exception) -> bool:
-    """Whether an exception says that a kernel does not compile, fit or load on this machine.
+    """Whether an exception means that a kernel does not compile, fit or load on this machine.
 
-    Triton raises errors of its own for what it rejects; a compiler pass, the assembler or the C
-    compiler of its launcher fail with plainer ones, known by where they come from.
+    Triton has its own exceptions for what it rejects. A compiler pass, the assembler or the C
+    compiler of its launcher raise general ones, which are recognised by their origin.
     """
     if isinstance(error, ImportError | subprocess.CalledProcessError):
         return True
@@ -114,7 +114,7 @@ def cannot_build(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """One line of what an exception says; Triton's compiler begins with the place in the source."""
+    """Returns one line of an exception's text; Triton's begins with the place in the source."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1 if lines[0].startswith("at ") else 0].strip()
 

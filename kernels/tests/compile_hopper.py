@@ -16,6 +16,8 @@ from penstock_kernels.linear import hopper as product
 from penstock_kernels.linear import launch as choice
 from penstock_kernels.linear.plan import Problem
 from penstock_kernels.linear.tiling import TALL
+from penstock_kernels.packed_linear import Kind, PackedWeight, pack
+from penstock_kernels.packed_linear import hopper as packed
 from penstock_kernels.paged_decode_attention import hopper as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import hopper as prefill
@@ -72,17 +74,30 @@ def gated() -> None:
     assert not product.launch(TALL, torch.empty(192, 515).to(x)[:, :512], weight, out)
 
 
+def packed_product(kind: Kind, rows: int, group: int, gated: bool = False) -> None:
+    """A product with packed weights, with zero points where the kind has them."""
+    outputs, inputs = 256, 512
+    x, out = (torch.empty((rows, size), dtype=torch.bfloat16) for size in (inputs, outputs))
+    words = pack(torch.zeros((outputs, inputs), dtype=torch.uint8), kind)
+    scales = torch.empty((inputs // group, outputs), dtype=torch.bfloat16)
+    weight = PackedWeight(words, scales, scales if kind.integer else None, kind, inputs)
+    assert packed.launch(x, weight, None, gated, out[:, : outputs // 2] if gated else out)
+
+
 def main() -> None:
     driver.set_active(Absent())
     JITFunction.run = compile_only
     choice.is_hopper = lambda _device: True
-    for module in (decode, prefill, splits, product, choice):
+    for module in (decode, prefill, splits, product, choice, packed):
         module.processors = lambda _device: PROCESSORS
-    for module in (decode, peer_sum):
+    for module in (decode, peer_sum, packed):
         module.early_launch = lambda _device: True
     for kv, size in ((8, 64), (8, 128), (2, 128)):
         attention(Heads(query=32, kv=kv, size=size, block_tokens=16))
     gated()
+    for kind in Kind:
+        packed_product(kind, rows=20, group=64, gated=True)
+        packed_product(kind, rows=256, group=128)
     probe(CPU)
 
 

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
+use crate::quantize::Quantize;
 use crate::values::{ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel};
 
 /// A server for large language models.
@@ -84,6 +85,10 @@ pub struct EngineArgs {
     /// Dtype of weights, activations and, without --kv-dtype, KV blocks
     #[arg(long, value_enum, default_value = "auto")]
     pub dtype: DtypeChoice,
+    /// Weight format: that of a quantized checkpoint, or one to convert to while loading
+    /// (bitsandbytes*, eetq, fp8, int4) [default: as the checkpoint is]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub quantize: Option<Quantize>,
     /// Maximum tokens of one sequence, prompt and output together [default: the model's limit]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
     pub max_len: Option<u32>,

@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write};
 
 use crate::hardware::CudaDevice;
+use crate::quantize::Quantize;
 use crate::resolve::{Bounds, Plan};
 use crate::values::ResolvedValue;
 use crate::values::{ByteSize, Device};
@@ -48,6 +49,8 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     );
     page.line("family", &model.family, &shape);
     page.line("dtype", plan.dtype.value.name(), &plan.dtype.why);
+    let quantize = plan.quantize.value.map_or("no", Quantize::name);
+    page.line("quantize", quantize, &plan.quantize.why);
     page.resolved("max-len", &plan.limits.max_sequence_tokens);
     page.title("workers");
     page.line("device", plan.device.value.name(), &plan.device.why);

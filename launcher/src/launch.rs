@@ -20,6 +20,7 @@ use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
 use crate::logs;
 use crate::model::{ModelFacts, Weights};
+use crate::quantize::Quantize;
 use crate::resolve::{Plan, resolve};
 use crate::settings::Sources;
 use crate::terminal;
@@ -161,6 +162,7 @@ impl Launch {
             block_tokens: plan.memory.block_tokens.value,
             threads: plan.threads.value,
             kv_dtype: plan.memory.kv_dtype.value.name().to_owned(),
+            quantize: plan.quantize.value.map_or("", Quantize::name).to_owned(),
             ..LoadConfig::default()
         }
     }

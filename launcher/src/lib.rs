@@ -16,6 +16,7 @@ pub mod logs;
 pub mod model;
 pub mod parsers;
 pub mod progress;
+pub mod quantize;
 pub mod resolve;
 pub mod serve;
 pub mod settings;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::{Failure, Outcome};
-use crate::values::Dtype;
+use crate::quantize::{Quantize, StoredQuantization};
+use crate::values::{Device, Dtype};
 use crate::weight_files::StoredWeights;
 
 /// The location of the weights.
@@ -42,6 +43,8 @@ pub struct ModelFacts {
     pub dtype: Option<Dtype>,
     /// The sizes of the stored tensors; 0 if they are elsewhere.
     pub weights: StoredWeights,
+    /// The format of quantized weights, if config.json names one.
+    pub quantization: Option<StoredQuantization>,
 }
 
 impl ModelFacts {
@@ -97,6 +100,7 @@ impl ModelFacts {
             sliding: slides(text),
             dtype: dtype.and_then(Dtype::from_name),
             weights,
+            quantization: StoredQuantization::of(config).or_else(|| StoredQuantization::of(text)),
         })
     }
 
@@ -106,9 +110,25 @@ impl ModelFacts {
         2 * self.layers * (self.kv_heads / u64::from(tp)) * head_bytes
     }
 
-    /// Returns the bytes of one rank's weights in `dtype`; exact if every layer is split.
-    pub fn rank_weight_bytes(&self, dtype: Dtype, tp: u32) -> u64 {
-        self.weights.bytes(dtype) / u64::from(tp)
+    /// Returns the bytes of one rank's weights in `dtype`, with `quantize` as typed; nearly exact
+    /// if every layer is split. On the CPU, quantized weights become floats.
+    pub fn rank_weight_bytes(
+        &self,
+        device: Device,
+        dtype: Dtype,
+        quantize: Option<Quantize>,
+        tp: u32,
+    ) -> u64 {
+        let bytes = match (device, &self.quantization) {
+            (Device::Cpu, None) => self.weights.bytes(dtype, None),
+            (Device::Cpu, Some(stored)) => {
+                let weights = self.weights.other_bytes * 8 / stored.bits;
+                (self.weights.floats + weights) * dtype.bytes()
+            }
+            (Device::Cuda, None) => self.weights.bytes(dtype, quantize),
+            (Device::Cuda, Some(_)) => self.weights.bytes(dtype, None),
+        };
+        bytes / u64::from(tp)
     }
 }
 
@@ -171,6 +191,7 @@ mod tests {
     fn facts(config: &Value) -> Result<ModelFacts, String> {
         let weights = StoredWeights {
             floats: 1 << 20,
+            linear: 1 << 19,
             other_bytes: 512,
         };
         ModelFacts::from_config(Path::new("/m"), config, weights)
@@ -187,7 +208,28 @@ mod tests {
         assert_eq!(facts.dtype, Some(Dtype::Bfloat16));
         // 2 (key, value) x 4 layers x 4 of 8 heads x 64 elements x 2 bytes.
         assert_eq!(facts.kv_token_bytes(128, 2), 2 * 4 * 4 * 128);
-        assert_eq!(facts.rank_weight_bytes(Dtype::Float32, 2), (2 << 20) + 256);
+        let bytes = facts.rank_weight_bytes(Device::Cpu, Dtype::Float32, None, 2);
+        assert_eq!(bytes, (2 << 20) + 256);
+    }
+
+    #[test]
+    fn quantized_weights_take_their_bits_on_cuda_and_become_floats_on_the_cpu() {
+        let mut config = json!({
+            "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,
+            "num_hidden_layers": 4, "max_position_embeddings": 2048,
+        });
+        let fp8 = Some(Quantize::Fp8);
+        let plain = facts(&config).unwrap();
+        let bytes = plain.rank_weight_bytes(Device::Cuda, Dtype::Bfloat16, fp8, 1);
+        assert_eq!(bytes, (1 << 20) + (1 << 19) + 512);
+        let bytes = plain.rank_weight_bytes(Device::Cpu, Dtype::Float32, fp8, 1);
+        assert_eq!(bytes, (4 << 20) + 512);
+        config["quantization_config"] = json!({"quant_method": "gptq", "bits": 4});
+        let stored = facts(&config).unwrap();
+        let bytes = stored.rank_weight_bytes(Device::Cuda, Dtype::Bfloat16, None, 1);
+        assert_eq!(bytes, (2 << 20) + 512);
+        let bytes = stored.rank_weight_bytes(Device::Cpu, Dtype::Float32, None, 1);
+        assert_eq!(bytes, (4 << 20) + 1024 * 4);
     }
 
     #[test]

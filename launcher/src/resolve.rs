@@ -10,6 +10,7 @@ use crate::descriptors::Descriptors;
 use crate::error::{Failure, Outcome};
 use crate::hardware::Hardware;
 use crate::model::ModelFacts;
+use crate::quantize::Quantize;
 use crate::settings::{Source, Sources};
 use crate::values::{ByteSize, Device, DeviceChoice, Dtype, KvDtype, ResolvedValue};
 
@@ -22,6 +23,8 @@ pub struct Plan {
     pub device: ResolvedValue<Device>,
     /// The dtype; for the workers.
     pub dtype: ResolvedValue<Dtype>,
+    /// The weight format that was typed; for the workers, which know the checkpoint's.
+    pub quantize: ResolvedValue<Option<Quantize>>,
     /// The number of workers that share each layer.
     pub tp: ResolvedValue<u32>,
     /// CPU threads per worker; the worker decides if it is 0.
@@ -138,6 +141,7 @@ impl Resolver<'_> {
             model: self.model.clone(),
             threads: self.threads(device.value, tp.value),
             queue: self.queue(),
+            quantize: self.quantize(),
             device,
             dtype,
             tp,
@@ -237,6 +241,17 @@ impl Resolver<'_> {
         })
     }
 
+    fn quantize(&self) -> ResolvedValue<Option<Quantize>> {
+        let why = match &self.model.quantization {
+            Some(stored) => format!("the checkpoint is quantized: {}", stored.method),
+            None => "the checkpoint is not quantized".to_owned(),
+        };
+        match self.typed.quantize {
+            Some(format) => self.typed("quantize", Some(format)),
+            None => ResolvedValue::new(None, why),
+        }
+    }
+
     fn threads(&self, device: Device, tp: u32) -> ResolvedValue<u32> {
         let cores = self.hardware.cores;
         let (default, why) = match device {
@@ -298,7 +313,7 @@ impl Resolver<'_> {
         let mut memory = Memory {
             block_bytes: self.model.kv_token_bytes(head_bytes, tp)
                 * u64::from(self.typed.block_tokens),
-            weight_bytes: self.model.rank_weight_bytes(dtype, tp),
+            weight_bytes: (self.model).rank_weight_bytes(device, dtype, self.typed.quantize, tp),
             block_tokens: self.typed("block-tokens", self.typed.block_tokens),
             kv_dtype: self.typed("kv-dtype", self.typed.kv_dtype),
             kv_bytes: ResolvedValue::new(

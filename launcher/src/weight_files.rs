@@ -7,18 +7,23 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::error::{Failure, Outcome};
+use crate::quantize::Quantize;
 use crate::values::Dtype;
 
 /// The format's own limit of a header in bytes.
 const MAX_HEADER: u64 = 100_000_000;
 /// Modules of checkpoints with images that a worker does not load.
 const NOT_LOADED: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+/// Parts of the names of matrices that no format converts.
+const PLAIN: [&str; 2] = ["embed_tokens", "lm_head"];
 
 /// The sizes of the tensors that workers load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredWeights {
     /// Elements of floating-point tensors; a worker converts them to its dtype.
     pub floats: u64,
+    /// Those of `floats` that are matrices of linear layers, which `--quantize` converts.
+    pub linear: u64,
     /// Bytes of all other tensors (quantized weights); a worker keeps their form.
     pub other_bytes: u64,
 }
@@ -57,9 +62,13 @@ impl StoredWeights {
         }
     }
 
-    /// Returns the bytes that a worker of `dtype` needs for all tensors.
-    pub fn bytes(self, dtype: Dtype) -> u64 {
-        self.floats * dtype.bytes() + self.other_bytes
+    /// Returns the bytes that a worker of `dtype` needs for all tensors, with the matrices of
+    /// linear layers in the format `quantize`.
+    pub fn bytes(self, dtype: Dtype, quantize: Option<Quantize>) -> u64 {
+        let linear = quantize.map_or(self.linear * dtype.bytes(), |format| {
+            format.bytes(self.linear, dtype)
+        });
+        (self.floats - self.linear) * dtype.bytes() + linear + self.other_bytes
     }
 
     fn add_file(&mut self, path: &Path) {
@@ -80,11 +89,19 @@ impl StoredWeights {
         if NOT_LOADED.iter().any(|module| name.starts_with(module)) {
             return;
         }
-        match entry["dtype"].as_str() {
-            Some("F64") => self.floats += bytes / 8,
-            Some("F32") => self.floats += bytes / 4,
-            Some("F16" | "BF16") => self.floats += bytes / 2,
-            _ => self.other_bytes += bytes, // also the metadata, which has no offsets
+        let floats = match entry["dtype"].as_str() {
+            Some("F64") => bytes / 8,
+            Some("F32") => bytes / 4,
+            Some("F16" | "BF16") => bytes / 2,
+            _ => {
+                self.other_bytes += bytes; // also the metadata, which has no offsets
+                return;
+            }
+        };
+        self.floats += floats;
+        let dimensions = entry["shape"].as_array().map_or(0, Vec::len);
+        if dimensions == 2 && !PLAIN.iter().any(|module| name.contains(module)) {
+            self.linear += floats;
         }
     }
 }
@@ -120,7 +137,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let first = json!({
             "__metadata__": {"format": "pt"},
-            "a": {"dtype": "BF16", "shape": [10, 3], "data_offsets": [0, 60]},
+            "model.embed_tokens.weight": {"dtype": "BF16", "shape": [5, 2], "data_offsets": [0, 20]},
+            "a": {"dtype": "BF16", "shape": [10, 2], "data_offsets": [20, 60]},
             "b": {"dtype": "F32", "shape": [7], "data_offsets": [60, 88]},
             "c": {"dtype": "I8", "shape": [50], "data_offsets": [88, 138]},
         });
@@ -132,8 +150,11 @@ mod tests {
         write(directory.path(), "2.safetensors", &second);
         let found = StoredWeights::read(directory.path()).unwrap();
         assert_eq!((found.floats, found.other_bytes), (30 + 7, 50 + 4));
-        assert_eq!(found.bytes(Dtype::Bfloat16), 37 * 2 + 54);
-        assert_eq!(found.bytes(Dtype::Float32), 37 * 4 + 54);
+        assert_eq!(found.linear, 20);
+        assert_eq!(found.bytes(Dtype::Bfloat16, None), 37 * 2 + 54);
+        assert_eq!(found.bytes(Dtype::Float32, None), 37 * 4 + 54);
+        let eight_bits = found.bytes(Dtype::Bfloat16, Some(Quantize::Fp8));
+        assert_eq!(eight_bits, 17 * 2 + 20 + 54);
     }
 
     #[test]

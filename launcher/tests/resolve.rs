@@ -15,6 +15,7 @@ use penstock::error::{Failure, FailureKind};
 use penstock::explain::explain;
 use penstock::hardware::Hardware;
 use penstock::model::ModelFacts;
+use penstock::quantize::Quantize;
 use penstock::resolve::{Plan, resolve, resolve_http};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
 use penstock::values::{ByteSize, Device, Dtype, KvDtype};
@@ -35,8 +36,10 @@ fn model() -> ModelFacts {
         dtype: Some(Dtype::Bfloat16),
         weights: StoredWeights {
             floats: 10 << 20,
+            linear: 8 << 20,
             other_bytes: 0,
         },
+        quantization: None,
     }
 }
 
@@ -358,4 +361,17 @@ fn response_store_size_is_configurable() {
     let typed = store(&["--response-store", "1GiB"]);
     assert_eq!((typed.value, typed.why.as_str()), (ByteSize(GIB), "typed"));
     assert!(settings(&["--response-store", "-1"], &[]).is_err());
+}
+
+#[test]
+fn a_typed_weight_format_lowers_the_memory_of_weights_on_cuda() {
+    let plain = plan_on(&host(1), &[]).unwrap();
+    let int4 = plan_on(&host(1), &["--quantize", "int4"]).unwrap();
+    assert_eq!(plain.quantize.value, None);
+    assert_eq!(plain.quantize.why, "the checkpoint is not quantized");
+    assert_eq!(int4.quantize.value, Some(Quantize::Int4));
+    assert_eq!(plain.memory.weight_bytes, 20 << 20);
+    // 2 Mi floats stay; 8 Mi have 4 bits, and a scale and a zero point per 128.
+    let scales = (8 << 20) / 128 * 4;
+    assert_eq!(int4.memory.weight_bytes, (4 << 20) + (4 << 20) + scales);
 }

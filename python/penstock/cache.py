@@ -26,11 +26,11 @@ class KvFormat:
     """Whether a scale and a zero, float16 each, are stored with each key and each value."""
 
     def elements(self, head_dim: int) -> int:
-        """Stored elements of a key or value."""
+        """Returns the stored elements of a key or value."""
         return head_dim * self.bits // (8 * self.dtype.itemsize)
 
     def row_bytes(self, head_dim: int) -> int:
-        """Bytes of a key or value, scale and zero included."""
+        """Returns the bytes of a key or value, scale and zero included."""
         params = 2 * PARAMS.itemsize if self.quantized else 0
         return self.elements(head_dim) * self.dtype.itemsize + params
 
@@ -44,8 +44,11 @@ KV_FORMATS = {
 
 
 def kv_format(name: str, dtype: torch.dtype) -> KvFormat:
-    """The format that a setting names; "auto", or nothing, is the model's `dtype`."""
-    if name in ("", "auto"):
+    """Returns the format that a setting names; "auto" is the model's `dtype`.
+
+    Raises BadSetting for an unknown name.
+    """
+    if name == "auto":
         return KvFormat(dtype, 8 * dtype.itemsize)
     if name not in KV_FORMATS:
         known = ", ".join(("auto", *KV_FORMATS))
@@ -69,7 +72,7 @@ class LayerCache:
 
 
 class KvShape(NamedTuple):
-    """What one layer's attention keeps. Layers of one shape form a KV group."""
+    """The KV shape of one layer. Layers of equal shape form a KV group."""
 
     window: int  # in tokens; 0 = unlimited
     kv_heads: int  # of this rank
@@ -78,7 +81,7 @@ class KvShape(NamedTuple):
 
 @dataclass(frozen=True)
 class KvGroup:
-    """Layers whose keys and values lie in the same blocks: one table per sequence serves them."""
+    """Layers that share a pool of blocks, and one block table per sequence."""
 
     shape: KvShape
     layers: tuple[int, ...]
@@ -99,7 +102,7 @@ class KvMemory:
         return max(self.group_of) + 1
 
     def tensors_of(self, group: int) -> list[Tensor]:
-        """All memory of a group's layers; a block of the group is a row of each."""
+        """Returns all memory of a group's layers; a block of the group is a row of each."""
         pairs = zip(self.caches, self.group_of, strict=True)
         return [tensor for cache, of in pairs if of == group for tensor in cache.tensors]
 
@@ -114,7 +117,7 @@ class KvGeometry:
 
     @classmethod
     def of(cls, layers: Sequence[KvShape], block_tokens: int, kv_format: KvFormat) -> KvGeometry:
-        """The geometry of a model with these layers: unlimited groups first, then by window."""
+        """Returns the geometry of a model with these layers; groups without a window come first."""
         shapes = sorted(set(layers))
         groups = [
             KvGroup(shape, tuple(i for i, layer in enumerate(layers) if layer == shape))
@@ -123,18 +126,18 @@ class KvGeometry:
         return cls(tuple(groups), block_tokens, kv_format)
 
     def block_bytes(self, group: KvGroup) -> int:
-        """Bytes of one block over all layers of a group."""
+        """Returns the bytes of one block in all layers of a group."""
         rows = 2 * group.shape.kv_heads * self.block_tokens
         return len(group.layers) * rows * self.format.row_bytes(group.shape.head_dim)
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold `tokens` consecutive tokens from position 0 on."""
+        """Returns the number of blocks for `tokens` consecutive tokens from position 0 on."""
         return -(-tokens // self.block_tokens)
 
     def allocate(self, blocks: Sequence[int], device: torch.device) -> KvMemory:
-        """Zeroed memory for the given number of blocks of each group.
+        """Allocates memory for the given number of blocks of each group.
 
-        Zeroed, because a padding row may read an unwritten block, and NaN would spread.
+        It is zeroed, because a padding row may read an unwritten block, and NaN would spread.
         """
         placed = []
         for number, (group, count) in enumerate(zip(self.groups, blocks, strict=True)):
@@ -152,7 +155,7 @@ class KvGeometry:
         return LayerCache(data, torch.zeros((*rows, 2), dtype=PARAMS, device=device))
 
     def allocate_scratch(self, device: torch.device) -> KvMemory:
-        """Memory of one block of each group, which all of its layers share."""
+        """Allocates one block per group, which all layers of the group share."""
         memory = self.allocate([1] * len(self.groups), device)
         firsts = [memory.caches[group.layers[0]] for group in self.groups]
         return KvMemory([firsts[group] for group in memory.group_of], memory.group_of)

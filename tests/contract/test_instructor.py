@@ -1,4 +1,5 @@
-"""instructor works unmodified: answers of a type, whole and in pieces.
+"""instructor works unmodified: answers of a type, whole and in pieces, in conversations of several
+turns.
 
 Wrong answers go back with what was wrong.
 """
@@ -10,6 +11,7 @@ import json
 from typing import Any
 
 import anthropic
+import loops
 import openai
 import pydantic
 import pytest
@@ -101,6 +103,57 @@ def test_json_mode_always_returns_an_object(server: Server) -> None:
         asked.create(response_model=Never, max_retries=3, **asking("JSON"))
     assert len(answers) > 1
     assert all(isinstance(json.loads(a.choices[0].message.content), dict) for a in answers)
+
+
+class GetWeather(pydantic.BaseModel):
+    """Get the current weather."""
+
+    city: str
+
+
+class Add(pydantic.BaseModel):
+    """Add two numbers."""
+
+    a: int
+    b: int
+
+
+TOOLS = {"get_weather": GetWeather, "add": Add}
+
+
+def with_result(mode: str, completion: Any, result: str) -> list[dict[str, Any]]:
+    """The messages that continue a conversation after `completion`, a call of one tool."""
+    if mode == "ANTHROPIC_TOOLS":
+        content = [block.model_dump() for block in completion.content]
+        (call,) = (block for block in content if block["type"] == "tool_use")
+        answer = {"type": "tool_result", "tool_use_id": call["id"], "content": result}
+        return [{"role": "assistant", "content": content}, {"role": "user", "content": [answer]}]
+    message = completion.choices[0].message
+    (call,) = message.tool_calls
+    answer = {"role": "tool", "tool_call_id": call.id, "content": result}
+    return [message.model_dump(), answer]
+
+
+# instructor's messages of the Responses API cannot hold calls.
+@pytest.mark.parametrize("mode", ["TOOLS", "TOOLS_STRICT", "ANTHROPIC_TOOLS"])
+def test_a_loop_of_several_turns(server: Server, mode: str) -> None:
+    asked = client(server, mode)
+    messages: list[dict[str, Any]] = []
+    for question, name, arguments, _ in loops.TURNS:
+        messages.append({"role": "user", "content": question})
+        fields = {**asking(mode), "messages": messages}
+        call, completion = asked.create_with_completion(
+            response_model=TOOLS[name], max_retries=0, **fields
+        )
+        assert isinstance(call, TOOLS[name])
+        if len(messages) == 1:
+            assert call.model_dump() == arguments
+        messages += with_result(mode, completion, loops.run(name, call.model_dump()))
+        reply = asked.create(
+            response_model=Person, max_retries=0, **{**asking(mode), "messages": messages}
+        )
+        assert isinstance(reply, Person)
+        messages.append({"role": "assistant", "content": reply.model_dump_json()})
 
 
 @pytest.mark.parametrize("mode", MODES)

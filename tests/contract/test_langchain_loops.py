@@ -1,4 +1,4 @@
-"""LangChain's loops of several turns with tools, by each API that its models speak."""
+"""LangChain's loops of several turns with tools, and its errors, by each API its models speak."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from operator import add
 from typing import Any
 
 import loops
+import openai
 import pydantic
 import pytest
 from serving import Server
@@ -14,6 +15,7 @@ from serving import Server
 langchain = pytest.importorskip("langchain", reason="`make client-test` installs it")
 from langchain.agents import create_agent  # noqa: E402
 from langchain_anthropic import ChatAnthropic  # noqa: E402
+from langchain_core.exceptions import ContextOverflowError  # noqa: E402
 from langchain_core.messages import HumanMessage, ToolMessage  # noqa: E402
 from langchain_openai import ChatOpenAI  # noqa: E402
 
@@ -30,14 +32,14 @@ class Person(pydantic.BaseModel):
     age: int = pydantic.Field(ge=0, le=150)
 
 
-def model(server: Server, route: str) -> Any:
+def model(server: Server, route: str, max_tokens: int = 60) -> Any:
     asked: Any = {"model": "brook", "api_key": "unused", "max_retries": 0, "temperature": 0}
     if route == "messages":
-        return ChatAnthropic(base_url=server.url, max_tokens=60, **asked)
+        return ChatAnthropic(base_url=server.url, max_tokens=max_tokens, **asked)
     responses = route == "responses"
     url = f"{server.url}/v1"
     asked |= {"use_responses_api": responses, "stream_usage": True}
-    return ChatOpenAI(base_url=url, max_tokens=60, **asked)
+    return ChatOpenAI(base_url=url, max_tokens=max_tokens, **asked)
 
 
 def ask(asked: Any, how: str, messages: list[Any]) -> Any:
@@ -155,3 +157,23 @@ def test_structured_output_within_a_conversation(server: Server, route: str, met
         messages += [answer, *given, HumanMessage(TEXT)]
     streamed = list(model(server, route).with_structured_output(Person, method=method).stream(TEXT))
     assert isinstance(streamed[-1], Person)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_prompt_beyond_the_context_raises_context_overflow(server: Server, route: str) -> None:
+    asked, prompt = model(server, route), [HumanMessage("word " * 5000)]
+    for how in HOW:
+        with pytest.raises(ContextOverflowError):
+            ask(asked, how, prompt)
+
+
+# The model for Anthropic's API looks at the prompt alone, whose text is Anthropic's.
+@pytest.mark.parametrize("route", ["chat", "responses"])
+def test_prompt_and_answer_beyond_the_context_raise_context_overflow(
+    server: Server, route: str
+) -> None:
+    with pytest.raises(ContextOverflowError):
+        model(server, route, max_tokens=2000).invoke([HumanMessage("word " * 200)])
+    with pytest.raises(openai.BadRequestError) as caught:
+        model(server, route, max_tokens=100_000).invoke([HumanMessage("hi")])
+    assert not isinstance(caught.value, ContextOverflowError), "a shorter prompt does not help"

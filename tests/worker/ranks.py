@@ -90,8 +90,9 @@ def prefilled(
     spec = cls.read_config(read_config(path))
     model = cls(spec, Build(torch.float64, device, group, methods, 128))
     with Checkpoint(path) as checkpoint:
-        load_weights(checkpoint, model.checkpoint_targets(), model.ignored, lambda *_: None)
-    model.finish()
+        ignored = (*model.ignored, *methods.unused)
+        targets, stages = model.checkpoint_targets(), model.stages()
+        load_weights(checkpoint, targets, ignored, lambda *_: None, stages)
 
     def ints(*values: int) -> Tensor:
         return torch.tensor(values, dtype=torch.int32)

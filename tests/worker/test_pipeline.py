@@ -237,7 +237,7 @@ def test_failed_idle_work_is_abandoned(
     driver.finish([sequence])
     driver.stream.close()
     assert sequence.error is None and len(sequence.tokens) == 3
-    assert "graphs not captured so far are given up" in caplog.text
+    assert "a graph capture failed; no further graphs are captured" in caplog.text
 
 
 def test_out_of_range_slot_ends_the_stream(worker: LocalWorker) -> None:

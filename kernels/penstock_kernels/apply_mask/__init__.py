@@ -1,4 +1,4 @@
-"""Forbids tokens by a bit each."""
+"""Applies token masks, with one bit per token, to logits."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _OP = Op("copy_blocks", reference.copy_blocks, mutates=("kv_cache",))
 def copy_blocks(kv_cache: Tensor, sources: Tensor, destinations: Tensor) -> None:
     """kv_cache[destinations[i]] = kv_cache[sources[i]] for each i, in place.
 
-    Destinations must be distinct and none of them a source: the copies run in any order.
+    Destinations must be distinct and must not be sources, because the copies run in any order.
 
     Args: kv_cache [blocks, 2, Hkv, block_tokens, D] contiguous, any dtype; sources and
         destinations [N] int32 or int64, on the cache's device. Scales and zeros of a quantized

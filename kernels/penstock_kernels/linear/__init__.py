@@ -1,4 +1,4 @@
-"""A linear layer, fast where few rows meet large weights: the steps of decoding."""
+"""A linear layer, fast for few rows and large weights, as in decode steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = 
         launched just before it on the stream has ended. Gated, weight = [G; U], and no bias.
     Returns: y [m, n], or [m, n / 2] if gated, new and contiguous.
     Precision: float32 accumulation in an order that does not depend on timing, one rounding; a
-        gated product is rounded once more before the gate where cuBLAS multiplies.
+        gated product is rounded once more before the gate if cuBLAS multiplies.
     Bytes moved: n k elements of the weights, once; m (n + k) of x and y.
-    Up to 256 rows in 16 bits on CUDA a Triton kernel runs where it was measured to be faster,
-    otherwise cuBLAS: see `plan`. Gated, of many rows, a Hopper GPU runs a kernel of its own: see
+    On CUDA, for up to 256 rows in 16 bits, a Triton kernel runs if it was measured to be faster,
+    otherwise cuBLAS: see `plan`. A Hopper GPU has a kernel for gated products of many rows: see
     `tiling`.
     """
     expect_rank("x", x, "m, k")
@@ -37,7 +37,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = 
 
 
 def adds(x: Tensor, weight: Tensor) -> bool:
-    """Whether `linear` is cuBLAS's here: then x W^T may as well be added to what is there."""
+    """Whether `linear` uses cuBLAS here, which can add x W^T to its output tensor."""
     if not x.is_cuda:
         return False
     try:

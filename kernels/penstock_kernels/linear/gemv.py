@@ -1,7 +1,7 @@
 """Triton kernel of one row times a matrix: whole rows of the weights in registers.
 
-All that a program reads of the weights first is under way before it waits for the kernel that
-makes x, so memory stays busy from one kernel to the next (see `pdl`).
+A program starts its first loads of the weights before it waits for the kernel that computes x, so
+memory stays busy between kernels (see `pdl`).
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -12,7 +12,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def _tile(weight, tile, outputs, inputs, TILE: tl.constexpr, DEPTH: tl.constexpr):
-    """[TILE, DEPTH] of the weights; beyond their end nothing is read."""
+    """Loads a tile [TILE, DEPTH] of the weights; does not read beyond their end."""
     n = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
     k = tl.arange(0, DEPTH)
     at = weight + n[:, None] * inputs + k[None, :]
@@ -36,7 +36,7 @@ def _row(
     HAS_RESIDUAL: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """x, or with NORM what rms_norm makes of it; the first program leaves the sum in `total`."""
+    """Returns x, or with NORM its rms_norm; the first program stores the sum in `total`."""
     k = tl.arange(0, DEPTH)
     row = tl.load(x + k, k < inputs, other=0)
     if HAS_RESIDUAL:
@@ -74,7 +74,7 @@ def gemv(
 ):
     """out [outputs] = x [inputs] weight^T; DEPTH is a power of 2 not below `inputs`.
 
-    With NORM, x is normalised first, by every program for itself: that costs less than a launch.
+    With NORM, every program normalises x itself first; this costs less than another launch.
     """
     tile = tl.program_id(0)
     up_weight = weight + outputs.to(tl.int64) * inputs

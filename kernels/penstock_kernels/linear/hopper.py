@@ -1,4 +1,4 @@
-"""Kernel of gated linear for many rows on Hopper GPUs, in Gluon: copy engine, wgmma, own warps.
+"""Kernel of gated linear for many rows on Hopper GPUs, in Gluon: TMA, wgmma, warp specialization.
 
 A program takes tiles of rows and of gate outputs with the up outputs that belong to them, one after
 another. One warp copies x and both weights into a ring and goes on with the next tile; warp groups
@@ -52,7 +52,7 @@ def _tile(number, row_tiles, output_tiles):
 
 @gluon.jit
 def _copy(x_desc, weight_descs, rings, bars, sizes, GROUPS: gl.constexpr, PARTS: gl.constexpr):
-    """The copying warp: all turns of all tiles of this program."""
+    """The copy warp: loads all pieces of all tiles of this program."""
     x_ring, weight_rings = rings
     full, empty = bars
     row_tiles, output_tiles, outputs, inputs = sizes
@@ -95,7 +95,7 @@ def _no_sum(WIDTH: gl.constexpr):
 
 @gluon.jit
 def _wait(sums, COUNT: gl.constexpr):
-    """Until all but the last COUNT products are in the sums."""
+    """Waits until all products except the last COUNT are in the sums."""
     if len(sums) == 1:
         return (warpgroup_mma_wait(COUNT, [sums[0]]),)
     else:  # noqa: RET505
@@ -106,7 +106,7 @@ def _wait(sums, COUNT: gl.constexpr):
 def _multiply(
     out, rings, bars, rows, sizes, GROUPS: gl.constexpr, PARTS: gl.constexpr, GROUP: gl.constexpr
 ):
-    """A warp group: its ROWS of every tile."""
+    """A warp group: multiplies its ROWS of every tile."""
     x_ring, weight_rings = rings
     full, empty = bars
     row_tiles, output_tiles, outputs, inputs = sizes
@@ -197,7 +197,8 @@ def _gated(
 
 
 def launch(tiles: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> bool:
-    """Whether this kernel takes such tensors; if so, out = silu(x G^T) * (x U^T) is launched.
+    """Launches out = silu(x G^T) * (x U^T) if the kernel supports the tensors; returns whether it
+    did.
 
     The tiles must divide the outputs.
     """

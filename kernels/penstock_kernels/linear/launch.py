@@ -29,7 +29,7 @@ log = logging.getLogger("penstock.kernels")
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
-    """x W^T + b, gated or not, by the plan for these shapes."""
+    """Returns x W^T + b, gated or not, with the plan for these shapes."""
     problem = _problem(weight, gated)
     try:
         return run(_plan(x, weight, problem), problem, x, weight, bias)
@@ -41,7 +41,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Ten
 def multiply_normed(
     norm_input: NormInput, weight: Tensor, bias: Tensor | None, gated: bool
 ) -> tuple[Tensor, Tensor]:
-    """(the product of the normalised sum, gated or not; the sum)."""
+    """Returns (the product of the normalised sum, gated or not; the sum)."""
     problem = _problem(weight, gated)
     plan = _plan(norm_input.x, weight, problem)
     if not isinstance(plan, Gemv):
@@ -60,7 +60,7 @@ def multiply_normed(
 
 
 def library(x: Tensor, weight: Tensor) -> bool:
-    """Whether the plan for these shapes, not gated, is cuBLAS."""
+    """Whether the plan for the product of these shapes, not gated, is cuBLAS."""
     return isinstance(_plan(x, weight, _problem(weight, gated=False)), Library)
 
 
@@ -81,7 +81,7 @@ def _plan(x: Tensor, weight: Tensor, problem: Problem) -> Plan:
 
 
 def _give_up(problem: Problem, rows: int, error: OutOfResources) -> None:
-    """The kernels stay for other buckets, whose plans may fit."""
+    """Disables the kernels for this bucket; the plans of other buckets may fit."""
     if (problem, bucket(rows)) in TOO_LARGE:  # then it is not the plan
         raise error
     TOO_LARGE.add((problem, bucket(rows)))
@@ -91,13 +91,13 @@ def _give_up(problem: Problem, rows: int, error: OutOfResources) -> None:
 
 @lru_cache(maxsize=4096)
 def choose(device: torch.device, problem: Problem, rows: int) -> Plan:
-    """The plan for a bucket of rows on a CUDA device: measured, or else by the rule."""
+    """Returns the plan for a bucket of rows on a CUDA device: the measured one, or the rule's."""
     found = tuned(torch.cuda.get_device_name(device)).get((problem, rows))
     return found or rule(problem, rows, processors(device), shared_bytes(device))
 
 
 def run(plan: Plan, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product, by a given plan."""
+    """Returns the product, with a given plan."""
     if isinstance(plan, Library):
         return _by_library(problem, x, weight, bias)
     out = torch.empty((x.shape[0], problem.outputs), dtype=x.dtype, device=x.device)
@@ -119,7 +119,7 @@ def _by_library(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None
 
 
 def _tiles(problem: Problem, x: Tensor) -> Tiling | None:
-    """Those of the gated product on a Hopper GPU, if it has any."""
+    """Returns the tiles of the gated product on a Hopper GPU; None if cuBLAS computes it."""
     if not problem.gated or len(x) <= FEW or not is_hopper(x.device):
         return None
     return tiling(len(x), problem.outputs, processors(x.device))
@@ -133,7 +133,7 @@ def _launch_gemv(
     bias: Tensor | None,
     out: Tensor,
 ) -> None:
-    """`source` is x, or what makes it and where the sum goes."""
+    """Launches `gemv`. `source` is x, or the inputs of the norm and the output of its sum."""
     x, residual, scale, total, eps = source, None, None, None, 0.0
     if isinstance(source, tuple):
         (x, residual, scale, eps), total = source

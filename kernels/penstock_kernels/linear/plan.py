@@ -1,8 +1,8 @@
-"""Which kernel multiplies, and in what pieces: measured where someone measured, else by a rule.
+"""Plans: which kernel computes a product, and with which tiles; measured, or by a rule.
 
 A plan depends on the GPU, the weights' shape and the bucket of the number of rows, never on the
-number of rows itself. So a row's result does not depend on how many others share its bucket, unless
-the plan is the library's: cuBLAS and `tiling` look at the rows.
+number of rows itself. So a row's result does not depend on the number of other rows in its bucket,
+except with the plan `Library`: cuBLAS and `tiling` depend on the exact number of rows.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Skinny:
     """Turns whose loads are in flight."""
 
     def shared_bytes(self, gated: bool, rows: int) -> int:
-        """What a program of 16-bit operands has in shared memory, for a bucket of rows."""
+        """Returns the shared memory of a program with 16-bit operands, for a bucket of rows."""
         columns = self.tile * (1 + gated) + max(rows, LEAST_ROWS)
         return columns * self.depth * 2 * (self.stages - 1)
 
 
 @dataclass(frozen=True)
 class Library:
-    """cuBLAS; for gated products on Hopper GPUs the kernel of `hopper` where `tiling` has tiles."""
+    """cuBLAS; or `hopper`, for gated products on Hopper GPUs for which `tiling` has tiles."""
 
 
 Plan = Gemv | Skinny | Library
@@ -60,7 +60,7 @@ KINDS: dict[str, type[Plan]] = {"gemv": Gemv, "skinny": Skinny, "library": Libra
 
 @dataclass(frozen=True)
 class Problem:
-    """What a plan is chosen for."""
+    """The shape and kind of a product, by which its plan is chosen."""
 
     outputs: int
     """Rows of the weights; of one half of them if gated."""
@@ -76,7 +76,7 @@ def bucket(rows: int) -> int | None:
 
 
 def rule(problem: Problem, rows: int, programs: int, shared: int) -> Plan:
-    """A plan for what nobody measured: what was best over the measured shapes of an H200.
+    """Returns a plan for an unmeasured shape: the best one over the measured shapes of an H200.
 
     One row fills the registers with one to four rows of weights; a few rows take tiles of 64, split
     until there are `programs` programs, which gated weights cannot be, and half as deep where a

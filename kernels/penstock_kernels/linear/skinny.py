@@ -20,7 +20,7 @@ def _weights(at, k, end, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _sum_of_splits(mine, partial, arrived, plane, keep, SPLITS: tl.constexpr):
+def sum_of_splits(mine, partial, arrived, plane, keep, SPLITS: tl.constexpr):
     """(whether this program came last, and then the sum of all splits).
 
     `partial` points at split 0 of this tile, `plane` elements before the next split. The counter
@@ -85,7 +85,7 @@ def skinny(
     if SPLITS > 1:
         plane = rows.to(tl.int64) * outputs
         counter = arrived + tl.program_id(0)
-        last, total = _sum_of_splits(total, partial + slot, counter, plane, keep, SPLITS)
+        last, total = sum_of_splits(total, partial + slot, counter, plane, keep, SPLITS)
         # Not `keep & last`: Triton 3.9's interpreter widens a scalar bool to integers.
         keep = keep & (r[None, :] < tl.where(last, rows, 0))
     if GATED:

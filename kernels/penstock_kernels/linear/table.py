@@ -1,8 +1,8 @@
-"""Tables of measured plans: those that ship, and a user's own, whose entries come first.
+"""Tables of measured plans: those in the package, and the user's, whose entries take precedence.
 
-A table is a JSON file per kind of GPU: `{"device": name, ..., "entries": [...]}`, an entry as
-`Measured.entry` writes it. The user's lie in `$XDG_CACHE_HOME/penstock/linear` (by default
-`~/.cache/penstock/linear`). One that cannot be used is ignored, with one warning that says why.
+A table is a JSON file per kind of GPU: `{"device": name, ..., "entries": [...]}`, with entries as
+`Measured.entry` writes them. The user's tables are in `$XDG_CACHE_HOME/penstock/linear` (by default
+`~/.cache/penstock/linear`). An unusable table is ignored, with one warning that says why.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ class Measured:
     """Microseconds that the plan Library took in the same run."""
 
     def entry(self) -> dict[str, Any]:
-        """As the table has it."""
+        """Returns the entry for the table."""
         times = {"us": round(self.us, 2), "library_us": round(self.library_us, 2)}
         return {**asdict(self.problem), "rows": self.rows, "plan": written(self.plan), **times}
 
 
 def slug(name: str) -> str:
-    """A device's name as the name of its file."""
+    """Returns the file name for a device's name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def shipped_path(name: str) -> Path:
-    """The table of a kind of device that ships; there may be none."""
+    """Returns the path of a device's table in the package; the file may not exist."""
     return SHIPPED / f"{slug(name)}.json"
 
 
 def own_path(name: str) -> Path:
-    """The user's own table; there may be none. Raises RuntimeError for a user without a home."""
+    """Returns the path of the user's table; the file may not exist. Raises RuntimeError without a
+    home directory."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
     return root / "penstock" / "linear" / f"{slug(name)}.json"
@@ -64,19 +65,19 @@ def own_path(name: str) -> Path:
 
 @lru_cache
 def tuned(name: str) -> Mapping[Key, Plan]:
-    """The measured plans of a kind of device: the user's own, and what ships beside them."""
+    """Returns the measured plans for a device: the user's, else those in the package."""
     found = dict(_plans(shipped_path(name), name))
     try:
         found |= _plans(own_path(name), name)
     except RuntimeError as error:
-        log.warning("no table of plans of your own is looked for: %s", error)
+        log.warning("the user's table of plans is ignored: %s", error)
     if not found:
-        log.info("no plans were measured on %s, so a rule makes them: see `penstock tune`", name)
+        log.info("no measured plans for %s; a rule chooses them; see `penstock tune`", name)
     return found
 
 
 def merged(path: Path, name: str, measured: Iterable[Measured]) -> str:
-    """The text of the table at `path` with what was measured in place of what it had for it.
+    """Returns the text of the table at `path`, with new measurements in place of old entries.
 
     A table that is missing or cannot be used counts as empty.
     """
@@ -89,7 +90,7 @@ def merged(path: Path, name: str, measured: Iterable[Measured]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Puts a table there at once, or leaves what is there. Raises OSError."""
+    """Replaces a table atomically. Raises OSError, and then leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text, encoding="utf-8")
@@ -97,7 +98,7 @@ def write(path: Path, text: str) -> None:
 
 
 def written(plan: Plan) -> list[Any]:
-    """A plan as the table has it: its kind, then its numbers."""
+    """Converts a plan to its form in the table: its kind, then its numbers."""
     kind = next(name for name, cls in KINDS.items() if isinstance(plan, cls))
     return [kind, *asdict(plan).values()]
 
@@ -107,7 +108,7 @@ def _plans(path: Path, name: str) -> dict[Key, Plan]:
 
 
 def _entries(path: Path, name: str) -> list[dict[str, Any]]:
-    """Entries of a table that a kernel can follow; none, with a warning, of any other table."""
+    """Returns the entries of a valid table; none, with a warning, if the table is invalid."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         if table["device"] != name:
@@ -140,7 +141,7 @@ def _plan(entry: Mapping[str, Any]) -> Plan:
 
 
 def _check(entry: Mapping[str, Any]) -> None:
-    """Raises ValueError or the like for an entry that no kernel can follow."""
+    """Raises ValueError or a similar error for an entry that no kernel can execute."""
     problem, rows = _key(entry)
     sizes = (problem.outputs, problem.inputs)
     if not all(type(size) is int and size > 0 for size in sizes):
@@ -155,7 +156,7 @@ def _check(entry: Mapping[str, Any]) -> None:
 
 
 def broken_rule(plan: Plan, problem: Problem, rows: int) -> str | None:
-    """The rule of the kernels that a plan breaks, if any."""
+    """Returns the constraint of the kernels that a plan violates, or None."""
     if isinstance(plan, Library):
         return None
     if not _is_power_of_two(plan.warps) or plan.warps > 32:

@@ -71,7 +71,8 @@ class Options:
 def tune(
     problems: list[Problem], options: Options, report: Callable[[str], None]
 ) -> list[Measured]:
-    """The fastest plans found in time, for every problem and bucket; `report` hears of progress.
+    """Returns the fastest plans found in time, for every problem and bucket; `report` gets
+    progress.
 
     Raises WrongProduct if a kernel computes something else here. Call it before this process has
     touched the GPU, or after: the processes that compile are fresh ones.
@@ -132,7 +133,7 @@ def _fits(problem: Problem, rows: int, plan: Skinny) -> bool:
 
 
 def candidates(problem: Problem, rows: int) -> list[Plan]:
-    """All plans for a bucket, the likeliest first."""
+    """Returns all plans for a bucket, the most promising first."""
     return (gemvs(problem) if rows == 1 else []) + skinnies(problem, rows)
 
 
@@ -169,7 +170,7 @@ def microseconds(multiply: Callable[[int], Tensor], estimate: float) -> float:
 
 
 class Bench:
-    """The weights of one problem, and what its products cost."""
+    """Measures the products of one problem."""
 
     def __init__(self, problem: Problem, compiled: set[Variant]) -> None:
         rows = problem.outputs * (1 + problem.gated)
@@ -202,7 +203,7 @@ class Bench:
         return float((out - exact).norm() / exact.norm())
 
     def checked_time(self, plan: Plan, x: Tensor) -> float:
-        """The same of a plan that is right. Raises WrongProduct."""
+        """As `time`, after a check of the result. Raises WrongProduct."""
         if (error := self.error(plan, x)) > TOLERANCE:
             raise WrongProduct(f"{self.problem} x {len(x)} by {plan}: error {error:.1e}")
         return self.time(plan, x)
@@ -223,7 +224,7 @@ class Bench:
 
 
 def variant(problem: Problem, rows: int, plan: Plan) -> Variant:
-    """What a candidate's kernel depends on, whatever the weights' other sizes."""
+    """Returns the parameters that determine a candidate's compiled kernel."""
     whole = problem.outputs % 16 == 0  # Triton compiles for sizes that are multiples of 16
     if isinstance(plan, Gemv):
         some = Gemv(plan.tile, plan.warps, min(plan.programs, 1))
@@ -289,7 +290,7 @@ def best(ranked: dict[int, list[Timed]], library: dict[int, float], free: bool) 
 def _tune_one(
     bench: Bench, until: float, options: Options, report: Callable[[str], None]
 ) -> list[Measured]:
-    """All buckets of one problem whose rows are to be measured."""
+    """Measures all requested buckets of one problem."""
     problem, ranked, library = bench.problem, {}, {}
     for index, rows in enumerate(options.rows):
         x = torch.randn(rows, problem.inputs, dtype=torch.bfloat16, device=CUDA)

@@ -25,7 +25,7 @@ KINDS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def probe(device: torch.device) -> None:
-    """Launches a kernel that meets nobody. Raises what building one raises on this machine."""
+    """Launches the kernel with one rank. Raises if it cannot be built on this machine."""
     from .triton import launch_join
 
     nobody = torch.zeros(1, dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""Changes of logits before a token is chosen: bias, penalties, allowed tokens, watermark."""
+"""Logits processors: bias, penalties, allowed tokens, watermark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OP = Op("process_logits", reference.process_logits)
 def process_logits(
     logits: Tensor, slots: Tensor, previous: Tensor, params: LogitsProcessorParams
 ) -> Tensor:
-    """Logits as each row's rules make them, in this order; x is the logit of a token.
+    """Applies each row's logits processors, in this order; x is the logit of a token.
 
     bias: x + bias, for the tokens that have one.
     repetition r: x r if x < 0, else x / r, for tokens of the prompt and generated ones.

@@ -15,7 +15,7 @@ MOST_BIASES = 40
 
 
 class SlotParams(NamedTuple):
-    """What one slot asks."""
+    """The logits processors of one slot."""
 
     repetition: float = 1.0
     frequency: float = 0.0
@@ -44,7 +44,7 @@ SMALL = [
 def random_params(
     slot_params: Sequence[SlotParams], vocabulary: int, device: torch.device
 ) -> LogitsProcessorParams:
-    """Random rules: slot i asks slot_params[i % len(slot_params)]."""
+    """Random parameters: slot i has those of slot_params[i % len(slot_params)]."""
     per_slot = [slot_params[slot % len(slot_params)] for slot in range(SLOTS)]
     counts = torch.randint(0, 4, (SLOTS, vocabulary), device=device)
     counts |= torch.randint(0, 2, (SLOTS, vocabulary), device=device) * PROMPT

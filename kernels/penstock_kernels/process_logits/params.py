@@ -1,4 +1,4 @@
-"""What a sequence asks of its logits, as rows of tensors."""
+"""The parameters of the logits processors, as tensors with a row per slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row of logits says of a token, and of the likeliest tokens."""
+"""Logprobs of a given token, and of the most likely tokens."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _OP = Op("top_logprobs", reference.top_logprobs)
 def top_logprobs(
     logits: Tensor, rows: Tensor, targets: Tensor, count: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log-probabilities, under log_softmax of a row, of a token and of the row's likeliest tokens.
+    """Returns logprobs, under log_softmax of a row, of a token and of the row's most likely tokens.
 
     Tokens are ranked by logit; of equal ones the lower id comes first, as in `sample`. So rank 1
     is the token that a greedy choice takes, on every implementation.
 
     Args: logits [R, V] any float, rows may be strided; rows [N] int64 into R, any of them any
         number of times; targets [N] int64, a token of each; count, 0 to V: how many of the
-        likeliest tokens to tell.
+        most likely tokens to return.
     Returns: log-probabilities of the targets [N] float32; their ranks [N] int32, 1 = the
         likeliest; ids of the likeliest tokens [N, count] int32, in order; their log-probabilities
         [N, count] float32. Ids of tokens with logit -inf are any; NaN ranks as -inf.

@@ -70,6 +70,15 @@ pub(super) fn memory_share(value: &str) -> Result<Option<String>, String> {
     Ok(Some((share * 0.9).to_string()))
 }
 
+/// Converts TGI's formats: all except two are values of `--quantize`.
+pub(super) fn quantize(value: &str) -> Result<Option<String>, String> {
+    match value {
+        "compressed-tensors" => Ok(None),
+        "exl2" => Err("EXL2 is not supported; serve a GPTQ or AWQ checkpoint".into()),
+        known => Ok(Some(known.to_owned())),
+    }
+}
+
 pub(super) fn negated_bool(value: &str) -> Result<Option<String>, String> {
     Ok((!truth(value)?).then(String::new))
 }

@@ -3,7 +3,7 @@
 
 use super::convert::{
     batch_prompts, body_bytes, host, max_best_of, max_input, max_top_tokens, memory_share,
-    negated_bool, no_grammars, not_zero, only, origins, stop_strings, threads,
+    negated_bool, no_grammars, not_zero, only, origins, quantize, stop_strings, threads,
 };
 use crate::limits::Limits;
 
@@ -81,7 +81,7 @@ pub const ROWS: &[Row] = &[
     row("sharded", Value, NoEffect(|v| only(v, &["false", "true"]),
         "--num-shard alone sets the number of workers; the default is 1")),
     row("num-shard", Value, Flag("tp")),
-    row("quantize", Value, Refused("quantized weights are not supported yet; serve a checkpoint in bfloat16 or float16")),
+    row("quantize", Value, Converted("quantize", quantize, "`compressed-tensors` needs no flag: config.json names it; `exl2` is refused")),
     row("speculate", Value, NoEffect(|v| only(v, &["0"]), "speculative decoding is not supported yet")),
     row("dtype", Value, Flag("dtype")),
     row("kv-cache-dtype", Value, Flag("kv-dtype")),

@@ -1,4 +1,4 @@
-"""What layers read about the step that is running."""
+"""The context of a step, which layers read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.cache import LayerCache
 class KvPlaces:
     """Where the layers of one KV group read and write keys and values.
 
-    Tables list blocks by position from 0 on. Entries before a group's window may name blocks of
-    other sequences: kernels do not read them.
+    Tables list blocks by position from 0 on. Entries before a group's window may be the ids of
+    other sequences' blocks; kernels do not read them.
     """
 
     tables: Tensor  # [table rows, blocks] int32: of all slots, not only of the step's
@@ -26,7 +26,8 @@ class KvPlaces:
 class Decodes:
     """The sequences that run one token: the first rows of the step.
 
-    Of `count` rows those behind the last decode have a kv_len of 0. They may be rows of chunks.
+    The rows of `count` after the last decode are padding with a kv_len of 0. They may be chunk
+    rows.
     """
 
     count: int

@@ -12,7 +12,7 @@ from penstock.attention.context import Chunks, Decodes, StepContext
 
 
 class AttentionShape(Protocol):
-    """What the kernels need to know of a layer."""
+    """The parameters of a layer's attention kernels."""
 
     index: int
     scale: float
@@ -23,10 +23,10 @@ class AttentionShape(Protocol):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: StepContext) -> Tensor:
-    """[T, heads, head_dim]: rotates q and k, stores k and v, and attends over the whole past.
+    """Rotates q and k, stores k and v, attends over all visible keys. Returns [T, heads, head_dim].
 
-    q may be rotated in place. Decode rows come first and take the split-KV kernel, which rotates
-    and stores by itself; it leaves zeros in the rows of chunks that it is given as padding.
+    May rotate q in place. Decode rows come first; their split-KV kernel also rotates and stores. It
+    writes zeros to the chunk rows that are its padding.
     """
     if context.chunks is None:
         assert context.decodes is not None

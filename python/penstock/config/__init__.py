@@ -1,4 +1,4 @@
-"""What a model is: its specification, and how it is read from config.json."""
+"""The specification of a model, and functions that read it from config.json."""
 
 from penstock.config.common import read_activation, read_attention, read_decoder, read_residual
 from penstock.config.fields import Fields, read_config

@@ -1,4 +1,4 @@
-"""Reads the fields of config.json that most families spell alike."""
+"""Reads the fields of config.json that most families have in common."""
 
 from __future__ import annotations
 

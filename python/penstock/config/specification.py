@@ -1,4 +1,4 @@
-"""What a decoder-only transformer is, as data. A family reads it from config.json."""
+"""The specification of a decoder-only transformer, as data. A family reads it from config.json."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The ops by the extension's kernels: same arguments as the public functions, checked by them.
+"""The ops, implemented by the extension's kernels. The public functions check the arguments.
 
-Rows of a tensor [T, ...] must be contiguous each, as all of the worker's are.
+Each row of a tensor [T, ...] must be contiguous, as all of the worker's are.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ def sample(
 
 
 def _reference(kernel: Callable[P, R]) -> Callable[P, R]:
-    """What computes the op where `kernel`, of the same name, does not know how."""
+    """Returns the reference of the op that `kernel` implements, for cases that it does not
+    support."""
     return cast("Callable[P, R]", OPS[kernel.__name__].reference)
 
 

@@ -1,8 +1,7 @@
-"""A step's kernels on a tape, which replays them as one call: what a CUDA graph is for a GPU.
+"""Tapes record a step's kernels and replay them in one call, as CUDA graphs do on a GPU.
 
-While one records, the extension's kernels are kept instead of run, and so are the few things of
-torch's own that a step does between them: nothing is computed. Whatever else torch would compute
-cannot be kept.
+While recording, the extension's kernels, and the few operations of torch between them, are stored
+instead of executed. Other operations of torch cannot be recorded.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ aten = torch.ops.aten
 
 
 class Unrecordable(RuntimeError):
-    """Torch was asked to compute something that no tape holds."""
+    """Torch would compute something that a tape cannot record."""
 
 
 class Recorder:
-    """Records tapes. All that kernels write is kept by a tape: `room` bytes for all of them."""
+    """Records tapes. Tapes keep the outputs of their kernels, at most `room` bytes in all."""
 
     def __init__(self, room: int) -> None:
         self.room = room
 
     def record(self, launch: Callable[[], T]) -> Callable[[], T]:
-        """What does the same as `launch`, sooner; its results are the same tensors at each call.
+        """Returns a faster replacement for `launch`; it returns the same tensors in each call.
 
-        `launch` must not look at numbers to decide what it does, and may run again at any time. It
-        is returned as it is if a tape cannot hold it, and it runs where a kernel finds numbers that
-        it was not recorded for.
+        What `launch` does must not depend on tensor values, and `launch` may run again at any time.
+        Returns `launch` itself if a tape cannot record it. The replacement calls `launch` if a
+        kernel finds values for which it was not recorded.
         """
         mode = _RecordMode(self.room)
         cpu.Tape.begin()
@@ -58,7 +57,7 @@ class Recorder:
 
 
 class _RecordMode(TorchDispatchMode):
-    """Puts what torch would compute on the tape. Views and new memory need no place on it."""
+    """Records torch's operations on the tape. Views and allocations need no entry."""
 
     def __init__(self, room: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -66,7 +65,8 @@ class _RecordMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Or torch imports its compiler at the first recording, which takes a second."""
+        """False: otherwise torch imports its compiler at the first recording, which takes a
+        second."""
         return False
 
     def __torch_dispatch__(

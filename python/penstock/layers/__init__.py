@@ -1,4 +1,4 @@
-"""Building blocks that model families are wired from. Layers own sharding."""
+"""Layers from which model families are built. A layer implements its sharding."""
 
 from penstock.layers.attention import Attention, NormedAttention, attention_of
 from penstock.layers.base import Build, Layer

@@ -39,13 +39,13 @@ class Attention(Layer):
         self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
 
     def targets(self) -> dict[str, Target]:
-        """The sinks of this rank's heads."""
+        """Returns the targets of the sinks of this rank's heads."""
         if self.sinks is None:
             return {}
         return {"sinks": Target.share(self.sinks, 0, self.group.rank, self.group.size)}
 
     def finish(self) -> None:
-        """Orders the dimensions of queries and keys as the kernels rotate them."""
+        """Permutes the dimensions of queries and keys into the pairs that the kernels rotate."""
         order = rope_order(self.rope, self.head_dim)
         if order is not None:
             within = torch.tensor(order, device=self.cos_sin.device)
@@ -71,19 +71,20 @@ class Attention(Layer):
         return self.out(mixed, total)
 
     def product(self, x: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
-        """The output alone for the normalised x, both [T, hidden]; of several ranks a part."""
+        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
+        ranks."""
         mixed = self.mix(self.qkv.product(x), context)
         return self.out.product(mixed if rows is None else mixed.index_select(0, rows))
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
-        """[T, queries, keys and values of this rank] -> [T, heads * head_dim]."""
+        """Attends: this rank's q, k and v side by side [T, ...] -> [T, heads * head_dim]."""
         heads = qkv.view(len(qkv), -1, self.head_dim)
         q, k, v = torch.split(heads, self.split, dim=1)
         return attend(q, k, v, self, context).view(len(qkv), -1)
 
 
 class NormedAttention(Attention):
-    """Attention whose queries and keys are normalised before they rotate."""
+    """Attention that normalises queries and keys before RoPE."""
 
     def __init__(
         self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
@@ -99,7 +100,7 @@ class NormedAttention(Attention):
         self.k_norm.reorder(within)
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
-        """As `Attention.mix`, of normalised queries and keys."""
+        """As `Attention.mix`, with normalised queries and keys."""
         heads = qkv.view(len(qkv), -1, self.head_dim)
         q, k, v = torch.split(heads, self.split, dim=1)
         q, k = self.q_norm.heads(q), self.k_norm.heads(k)
@@ -109,5 +110,5 @@ class NormedAttention(Attention):
 def attention_of(
     build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
 ) -> Attention:
-    """The attention of a specification."""
+    """Builds the attention of a specification."""
     return (Attention if spec.qk_norm is None else NormedAttention)(build, residual, spec, index)

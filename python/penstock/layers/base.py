@@ -1,4 +1,4 @@
-"""What all layers share: how they are built, and how their weights are found."""
+"""The base class of layers, and the context in which they are built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.weights import Names, Target
 
 @dataclass(frozen=True)
 class Build:
-    """What a layer needs when it is built. Set by the worker's loader."""
+    """The context in which a layer is built. The worker's loader creates the root's."""
 
     dtype: torch.dtype
     device: torch.device
@@ -33,13 +33,13 @@ class Build:
     _rope_tables: dict[tuple[RopeSpec | None, int], torch.Tensor] = field(default_factory=dict)
 
     def below(self, name: str) -> Build:
-        """For the child `name` of the layer that this is for."""
+        """Returns the context of the child `name` of this layer."""
         return replace(self, path=f"{self.path}.{name}" if self.path else name)
 
     def method(self, parts: Iterable[str] = ("",)) -> LinearMethod:
-        """The weight format of this layer's matrix, or of its `parts`, which must share one.
+        """Returns the weight format of this layer's matrix, or the one that all `parts` must share.
 
-        Raises BadModel where they do not.
+        Raises BadModel if they have different formats.
         """
         paths = [f"{self.path}.{part}" if part else self.path for part in parts]
         modules = [next(self.names.sources(path), path) for path in paths]
@@ -52,41 +52,50 @@ class Build:
         return methods[0]
 
     def rope_table(self, rope: RopeSpec | None, head_dim: int) -> torch.Tensor:
-        """Cosines and sines [positions, head_dim] float32; layers of one RoPE share a table."""
+        """Returns cosines and sines [positions, head_dim] float32; layers of equal RoPE share
+        them."""
         if (rope, head_dim) not in self._rope_tables:
             table = rope_table(rope, head_dim, self.positions).to(self.device)
             self._rope_tables[rope, head_dim] = table
         return self._rope_tables[rope, head_dim]
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """An uninitialised tensor for weights, of the model's dtype if none is given."""
+        """Allocates an uninitialised tensor for weights, by default of the model's dtype."""
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
 
 class Layer:
-    """A node of the model's tree. Children are found by attribute, so wiring is assignment.
+    """A node of the model's tree. Its attributes that are layers are its children.
 
-    No torch.nn.Module: its call and attribute machinery costs more than a small layer's work.
+    It is no torch.nn.Module, whose call and attribute overhead exceeds a small layer's work.
     """
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
-        """This layer and all below it, with their paths."""
+        """Yields this layer and all below it, with their paths."""
         yield prefix, self
+        for name, child in self.children():
+            yield from child.walk(f"{prefix}.{name}" if prefix else name)
+
+    def children(self) -> Iterator[tuple[str, Layer]]:
+        """The layers directly below this one, with their paths."""
         for name, value in vars(self).items():
             for index, child in _children(value):
-                yield from child.walk(".".join(p for p in (prefix, name, index) if p))
+                yield f"{name}.{index}" if index else name, child
 
     def targets(self) -> dict[str, Target]:
-        """The layer's own weights, by name below it."""
+        """Returns the targets of this layer's own weights, by name."""
         return {}
 
-    def all_targets(self) -> dict[str, Target]:
-        """The weights of the whole tree, by path."""
+    def all_targets(self, prefix: str = "") -> dict[str, Target]:
+        """The weights of the whole tree, by path below `prefix`."""
         return {
             f"{path}.{name}": target
-            for path, layer in self.walk()
+            for path, layer in self.walk(prefix)
             for name, target in layer.targets().items()
         }
+
+    def prepare(self) -> None:
+        """Called once before weights are loaded, to allocate those that are on the meta device."""
 
     def finish(self) -> None:
         """Called once when all weights of the tree are loaded."""

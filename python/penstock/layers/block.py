@@ -36,7 +36,7 @@ class Block(Layer):
 
 
 class SandwichBlock(Block):
-    """As Block, with a norm on the output of each of its two layers too."""
+    """As Block, with an additional norm on the outputs of attention and feed-forward layer."""
 
     def __init__(self, spec: Specification, build: Build, index: int) -> None:
         super().__init__(spec, build, index)
@@ -54,12 +54,12 @@ class SandwichBlock(Block):
 
     @staticmethod
     def _normed(norm: Norm, residual: Residual) -> Residual:
-        """The stream with its newest output, summed over the ranks, normalised."""
+        """Returns the stream with its newest output summed over the ranks and normalised."""
         return residual._replace(x=norm(residual._replace(total=None))[0], partial=False)
 
 
 class ParallelBlock(Layer):
-    """A decoder layer with one norm, whose output attention and feed-forward layer both read."""
+    """A decoder layer with one norm; attention and feed-forward layer both read its output."""
 
     def __init__(self, spec: Specification, build: Build, index: int) -> None:
         self.kind = spec.layers[index]
@@ -88,5 +88,5 @@ _BLOCKS: dict[Placement, type[Block] | type[ParallelBlock]] = {
 
 
 def block_of(spec: Specification, build: Build, index: int) -> Block | ParallelBlock:
-    """The block of layer `index` of a specification."""
+    """Builds the block of layer `index` of a specification."""
     return _BLOCKS[spec.residual.placement](spec, build, index)

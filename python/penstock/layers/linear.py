@@ -18,10 +18,11 @@ from penstock.weights import Target
 
 
 class Linear(Layer):
-    """[T, inputs] -> [T, outputs] of this rank, in the weight format that `method` owns."""
+    """A matrix [T, inputs] -> [T, outputs] of this rank, in the weight format `method`."""
 
     def __init__(self, build: Build, method: LinearMethod, shape: tuple[int, int]) -> None:
         self.method = method
+        self.device = build.device
         self.group = build.group
         self.outputs, inputs = shape
         self.stored = method.allocate(self.outputs, inputs)
@@ -29,7 +30,7 @@ class Linear(Layer):
         self.bias: Tensor | None = None
 
     def reorder(self, order: Tensor) -> None:
-        """Puts the outputs in this order; before `finish`. Raises BadModel if they are packed."""
+        """Permutes the outputs; call it before `finish`. Raises BadModel if they are packed."""
         for name, stored in self.stored.items():
             dim, data = stored.output_dim, stored.data
             if dim is None:
@@ -43,18 +44,23 @@ class Linear(Layer):
         if self.bias is not None:
             self.bias.copy_(self.bias[order])
 
+    def prepare(self) -> None:
+        """Allocates what the method has left for this moment."""
+        self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
+        self.weights = {k: s.data for k, s in self.stored.items()}
+
     def finish(self) -> None:
-        """Lets the method repack; the loaded form is dropped."""
+        """Lets the method repack the weights; frees the loaded tensors."""
         self.weights = self.method.finish(self.weights)
         self.stored = {}
 
 
 class ColumnLinear(Linear):
-    """A norm and a linear layer whose outputs the ranks share.
+    """A norm and a linear layer that is sharded along the outputs.
 
-    `parts` are matrices fused along the outputs, with each one's outputs in the whole model. Every
-    rank holds its share of each, so that this rank's output is [T, sum of shares], in order of
-    `parts`. With a `gate`, the parts are gate and up, and the output is gate's activation * up.
+    `parts` are the fused matrices and their outputs in the whole model. Every rank holds its share
+    of each, so this rank's output is [T, sum of shares], in the order of `parts`. With a `gate`,
+    the parts are gate and up, and the output is gate's activation * up.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class ColumnLinear(Linear):
         self.fused_norm = method if rms and isinstance(method, FusesNorm) else None
 
     def targets(self) -> dict[str, Target]:
-        """Per part, each stored tensor's rows of that part, and its bias."""
+        """Returns the targets of each part: the rows of each stored tensor, and the bias."""
         found = {}
         start = 0
         for part, count in self.parts.items():
@@ -86,7 +92,7 @@ class ColumnLinear(Linear):
                 if stored.output_dim is not None:
                     pack = self.outputs // data.shape[stored.output_dim]
                     data = data.narrow(stored.output_dim, start // pack, count // pack)
-                found[f"{part}.{name}"] = self._share(data, stored.output_dim)
+                found[f"{part}.{name}"] = stored.fill(self._share(data, stored.output_dim))
             if self.bias is not None:
                 found[f"{part}.bias"] = self._share(self.bias.narrow(0, start, count), 0)
             start += count
@@ -106,7 +112,7 @@ class ColumnLinear(Linear):
         return (out if self.gate is None else act_mul(out, self.gate)), total
 
     def product(self, x: Tensor) -> Tensor:
-        """The output [T, this rank's outputs] for x [T, inputs], which is normalised already."""
+        """Returns the output [T, this rank's outputs] for a normalised x [T, inputs]."""
         if self.fused_gate is not None:
             return self.fused_gate.apply_gated(self.weights, x)
         out = self.method.apply(self.weights, x, self.bias)
@@ -114,7 +120,7 @@ class ColumnLinear(Linear):
 
 
 class RowLinear(Linear):
-    """A linear layer whose inputs the ranks share; the norm that follows sums their outputs."""
+    """A linear layer that is sharded along the inputs; the next norm sums the ranks' outputs."""
 
     def __init__(self, build: Build, residual: ResidualSpec, inputs: int, bias: bool) -> None:
         method, share = build.method(), build.group.share(inputs, "a layer's input")
@@ -128,10 +134,10 @@ class RowLinear(Linear):
         self.fused_residual = method if fuses and isinstance(method, FusesResidual) else None
 
     def targets(self) -> dict[str, Target]:
-        """Each stored tensor's columns of this rank; the bias whole."""
+        """Returns the targets: this rank's columns of each stored tensor, and the whole bias."""
         rank, size = self.group.rank, self.group.size
         found = {
-            name: Target.share(stored.data, stored.input_dim, rank, size)
+            name: stored.fill(Target.share(stored.data, stored.input_dim, rank, size))
             for name, stored in self.stored.items()
         }
         if self.bias is not None:
@@ -139,7 +145,7 @@ class RowLinear(Linear):
         return found
 
     def finish(self) -> None:
-        """Also drops the bias on all ranks but the first: the sum takes it once."""
+        """Also drops the bias on all ranks except the first, so that the sum contains it once."""
         super().finish()
         if self.group.rank:
             self.bias = None
@@ -155,6 +161,7 @@ class RowLinear(Linear):
         return Residual(out, rest, False)
 
     def product(self, x: Tensor) -> Tensor:
-        """The output alone [T, outputs], of several ranks a part of it."""
+        """Returns the output [T, outputs], without the residual; a partial sum with several
+        ranks."""
         out = self.method.apply(self.weights, x, self.bias)
         return out if self.multiplier == 1 else out.mul_(self.multiplier)

@@ -29,7 +29,8 @@ class GatedMlp(Layer):
         return self.down(x, total)
 
     def product(self, x: Tensor) -> Tensor:
-        """The output alone for the normalised x, both [T, hidden]; of several ranks a part."""
+        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
+        ranks."""
         return self.down.product(self.gate_up.product(x))
 
 
@@ -48,12 +49,13 @@ class Mlp(Layer):
         return self.down(self.activate(x), total)
 
     def product(self, x: Tensor) -> Tensor:
-        """The output alone for the normalised x, both [T, hidden]; of several ranks a part."""
+        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
+        ranks."""
         return self.down.product(self.activate(self.inner.product(x)))
 
 
 def mlp_of(build: Build, residual: ResidualSpec, spec: MlpSpec) -> GatedMlp | Mlp:
-    """The feed-forward layer of a specification."""
+    """Builds the feed-forward layer of a specification."""
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
 
 

@@ -16,7 +16,7 @@ from penstock.weights import Target
 
 
 class Norm(Protocol):
-    """A norm of the residual stream. `norm_of` makes one."""
+    """A norm of the residual stream. `norm_of` builds one."""
 
     weight: Tensor
     eps: float
@@ -37,11 +37,11 @@ class RmsNorm(Layer):
         self.eps = spec.eps
 
     def targets(self) -> dict[str, Target]:
-        """The weight, whole on every rank."""
+        """Returns the target of the weight, replicated on every rank."""
         return {"weight": Target.whole(self.weight)}
 
     def finish(self) -> None:
-        """From here on, the weight is the factor itself."""
+        """Replaces a weight w that stands for 1 + w by 1 + w."""
         if self.plus_one:
             self.weight += 1
 
@@ -61,7 +61,7 @@ class LayerNorm(Layer):
         self.eps = spec.eps
 
     def targets(self) -> dict[str, Target]:
-        """Weight and bias, whole on every rank."""
+        """Returns the targets of weight and bias, replicated on every rank."""
         found = {"weight": Target.whole(self.weight)}
         return found if self.bias is None else {**found, "bias": Target.whole(self.bias)}
 
@@ -73,19 +73,19 @@ class LayerNorm(Layer):
 
 
 def norm_of(build: Build, size: int, spec: NormSpec) -> RmsNorm | LayerNorm:
-    """The norm of a specification."""
+    """Builds the norm of a specification."""
     return (LayerNorm if spec.kind is NormKind.LAYER else RmsNorm)(build, size, spec)
 
 
 class HeadNorm(RmsNorm):
-    """RMSNorm of each head by itself; all heads share the weight."""
+    """RMSNorm of each head separately; all heads share the weight."""
 
     def reorder(self, order: Tensor) -> None:
-        """Puts the dimensions of a head in this order."""
+        """Permutes the dimensions of a head."""
         self.weight.copy_(self.weight[order])
 
     def heads(self, x: Tensor) -> Tensor:
-        """[T, heads, head_dim] -> the same, contiguous."""
+        """Normalises [T, heads, head_dim]; returns a contiguous tensor of this shape."""
         return (
             NormInput(x.reshape(-1, x.shape[-1]), None, self.weight, self.eps)
             .normed()[0]
@@ -94,23 +94,24 @@ class HeadNorm(RmsNorm):
 
 
 class FullWidthNorm(RmsNorm):
-    """RMSNorm of all heads of a token together, which the ranks share."""
+    """RMSNorm over all heads of a token, which are sharded over the ranks."""
 
     def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
         super().__init__(build, build.group.share(size, "the heads' width"), spec)
         self.size = size
 
     def targets(self) -> dict[str, Target]:
-        """The weights of this rank's heads."""
+        """Returns the targets of the weights of this rank's heads."""
         return {"weight": Target.share(self.weight, 0, self.group.rank, self.group.size)}
 
     def reorder(self, order: Tensor) -> None:
-        """Puts the dimensions of each head in this order."""
+        """Permutes the dimensions of each head."""
         heads = self.weight.view(-1, len(order))
         heads.copy_(heads[:, order])
 
     def heads(self, x: Tensor) -> Tensor:
-        """[T, this rank's heads, head_dim] -> the same, contiguous."""
+        """Normalises [T, this rank's heads, head_dim]; returns a contiguous tensor of this
+        shape."""
         rows = x.reshape(len(x), -1)
         if self.group.size == 1:
             return NormInput(rows, None, self.weight, self.eps).normed()[0].view(x.shape)
@@ -121,7 +122,7 @@ class FullWidthNorm(RmsNorm):
 
 
 def qk_norm_of(build: Build, spec: QkNorm, heads: int, head_dim: int) -> HeadNorm | FullWidthNorm:
-    """The norm of queries or of keys. `heads`: their number in the whole model."""
+    """Builds the norm of queries or of keys. `heads`: their number in the whole model."""
     if spec.width is QkNormWidth.HEAD:
         return HeadNorm(build, head_dim, spec.norm)
     return FullWidthNorm(build, heads * head_dim, spec.norm)

@@ -1,4 +1,4 @@
-"""The residual stream between layers, and what of it the ranks have yet to sum."""
+"""The residual stream between layers, with the newest output not yet added."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 class Residual(NamedTuple):
-    """The sum of what all layers so far have put out: `total` + x.
+    """The sum of all layer outputs so far: `total` + x.
 
-    The norm that follows adds the two, and sums x over the ranks where it is partial. Everything
-    else about tensor parallelism stays within a layer.
+    The next norm adds the two, and all-reduces x if it is a partial sum. Layers handle everything
+    else about tensor parallelism internally.
     """
 
     x: Tensor

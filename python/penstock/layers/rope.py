@@ -18,7 +18,7 @@ Numbers = Mapping[str, Any]
 
 
 def rope_table(rope: RopeSpec | None, head_dim: int, positions: int) -> Tensor:
-    """[positions, head_dim] float32 on the host: cos in the first half, sin in the second.
+    """Returns [positions, head_dim] float32 on the host: cos in the first half, sin in the second.
 
     Dimensions that do not rotate have cos 1 and sin 0, in the order of `rope_order`; without RoPE
     that is all of them.
@@ -37,10 +37,10 @@ def rope_table(rope: RopeSpec | None, head_dim: int, positions: int) -> Tensor:
 
 
 def rope_order(rope: RopeSpec | None, head_dim: int) -> list[int] | None:
-    """The order of a head's dimensions in which each rotates with the one half a head away.
+    """Returns the permutation of a head's dimensions that pairs each with the one half a head away.
 
-    The kernels pair dimensions so. Queries and keys in the same order have the same products.
-    None where the checkpoint's order is that already.
+    The kernels rotate such pairs. Permuting queries and keys equally keeps their dot products.
+    None if the checkpoint has this order already.
     """
     if rope is None:
         return None
@@ -65,7 +65,7 @@ def _linear(powers: Tensor, rope: RopeSpec, _: int) -> tuple[Tensor, float]:
 
 
 def _llama3(powers: Tensor, rope: RopeSpec, _: int) -> tuple[Tensor, float]:
-    """Llama 3.1: long wavelengths are slowed by `factor`, short ones kept, a ramp between."""
+    """Llama 3.1: divides low frequencies by `factor`, keeps high ones, interpolates between."""
     numbers, plain = rope.numbers, 1.0 / powers
     factor, original = numbers["factor"], numbers["original_max_position_embeddings"]
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
@@ -119,8 +119,8 @@ def _yarn_attention(numbers: Numbers) -> float:
 def _longrope(powers: Tensor, rope: RopeSpec, positions: int) -> tuple[Tensor, float]:
     """LongRoPE (arXiv:2402.13753): a factor per pair of dimensions.
 
-    Of the two lists of factors, all sequences take the long one if the longest that may come
-    exceeds the original length. Switching per sequence would invalidate its cached keys.
+    All sequences use the long list of factors if the maximum length exceeds the original length,
+    else the short one. Switching within a sequence would invalidate its cached keys.
     """
     numbers = rope.numbers
     original, factor = numbers["original_max_position_embeddings"], numbers["factor"]

@@ -1,7 +1,7 @@
-"""Embedding and output head, their vocabulary shared by the ranks (Megatron-LM, section 3).
+"""Embedding and output head, sharded over the vocabulary (Megatron-LM, section 3).
 
-A vocabulary that the ranks cannot share equally is padded: each rank holds ceil(vocab / size)
-rows, the last ones of the last rank unused.
+If the vocabulary size is not divisible by the number of ranks, it is padded: each rank holds
+ceil(vocab / size) rows, and the last rows of the last rank are unused.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Span:
     rank: int
 
     def target(self, data: Tensor, dim: int = 0) -> Target:
-        """Of a tensor whose dimension `dim` follows the rows. Raises BadModel if it packs more
-        of them into a number than the ranks can share."""
+        """Returns the target of a tensor whose dimension `dim` corresponds to the rows. Raises
+        BadModel if packing does not allow this split."""
         pack = self.rows // data.shape[dim]
         if self.vocab % pack or self.rows % pack:
             raise BadModel(
@@ -60,11 +60,11 @@ class Embedding(Layer):
         self.weight = build.empty(self.rows, spec.residual.hidden).zero_()
 
     def targets(self) -> dict[str, Target]:
-        """This rank's rows."""
+        """Returns the target of this rank's rows."""
         return {"weight": self.span.target(self.weight)}
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """[T] int -> [T, hidden]; of several ranks, each has zeros for other ranks' rows."""
+        """[T] int -> [T, hidden]; zeros for ids of other ranks' rows."""
         if self.group.size == 1:
             rows = F.embedding(ids, self.weight)
         else:
@@ -76,13 +76,13 @@ class Embedding(Layer):
 
 
 class PositionEmbedding(Layer):
-    """A learned row per position, whole on every rank."""
+    """A learned row per position, replicated on every rank."""
 
     def __init__(self, build: Build, spec: Specification) -> None:
         self.weight = build.empty(spec.max_positions, spec.residual.hidden)
 
     def targets(self) -> dict[str, Target]:
-        """All rows."""
+        """Returns the target of all rows."""
         return {"weight": Target.whole(self.weight)}
 
     def __call__(self, positions: Tensor) -> Tensor:
@@ -95,6 +95,7 @@ class Head(Layer):
 
     def __init__(self, build: Build, spec: Specification, tied: Embedding | None) -> None:
         self.group = build.group
+        self.device = build.device
         self.vocab = spec.vocab
         self.rows = -(-spec.vocab // self.group.size)
         self.span = Span(spec.vocab, self.rows, self.group.rank)
@@ -108,16 +109,23 @@ class Head(Layer):
             self.weights = {"weight": tied.weight}
 
     def targets(self) -> dict[str, Target]:
-        """This rank's rows; none when tied."""
+        """Returns the targets of this rank's rows; none when tied."""
         found = {}
         for name, stored in self.stored.items():
-            found[name] = Target.whole(stored.data)
+            target = Target.whole(stored.data)
             if stored.output_dim is not None:
-                found[name] = self.span.target(stored.data, stored.output_dim)
+                target = self.span.target(stored.data, stored.output_dim)
+            found[name] = stored.fill(target)
         return found
 
+    def prepare(self) -> None:
+        """Allocates what the method has left for this moment."""
+        if any(stored.data.is_meta for stored in self.stored.values()):
+            self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
+            self.weights = {k: s.data.zero_() for k, s in self.stored.items()}
+
     def finish(self) -> None:
-        """Lets the method repack; an embedding keeps its own form."""
+        """Lets the method repack the matrix; a tied embedding stays as it is."""
         self.weights = self.method.finish(self.weights)
         self.stored = {}
 

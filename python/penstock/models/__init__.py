@@ -1,4 +1,4 @@
-"""Model families by the architecture that a config.json names."""
+"""Model families, by the architecture in config.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.attention import StepContext
 from penstock.config import Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
-from penstock.weights import Target
+from penstock.weights import Stage, Target
 
 FAMILIES: dict[str, str] = {
     "Gemma2ForCausalLM": "gemma2:Gemma2",
@@ -29,9 +29,9 @@ FAMILIES: dict[str, str] = {
 
 
 class Model(Protocol):
-    """What the worker needs of a model. `Decoder` is one."""
+    """The interface of a model to the worker. `Decoder` implements it."""
 
-    ignored: tuple[str, ...]  # patterns of checkpoint names that carry nothing
+    ignored: tuple[str, ...]  # patterns of checkpoint tensors that are not loaded
     blocks: list[Any]  # the layers in their order; those of equal `kind` launch the same kernels
 
     def __init__(self, spec: Specification, build: Build) -> None: ...
@@ -43,8 +43,8 @@ class Model(Protocol):
     def checkpoint_targets(self) -> dict[str, list[Target]]:
         """Returns the targets of each tensor by its name in checkpoints."""
 
-    def finish(self) -> None:
-        """Called once after the weights are loaded."""
+    def stages(self) -> list[Stage]:
+        """Returns how to load the model: part by part, each finished before the next one."""
 
     def forward(
         self,
@@ -65,9 +65,10 @@ class Model(Protocol):
 
 @contextmanager
 def fewer_layers(model: Model) -> Iterator[None]:
-    """Inside, `forward` runs one layer of each kind: it launches every kernel, in less time.
+    """Inside this context, `forward` runs one layer of each kind, so it launches every kernel in
+    less time.
 
-    The last layer always runs: it computes the rows that were asked for, not all.
+    The last layer always runs, because it computes only the requested rows.
     """
     whole = model.blocks
     kinds = {block.kind: block for block in whole[:-1]}

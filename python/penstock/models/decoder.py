@@ -1,4 +1,4 @@
-"""The decoder that every family of one specification shares."""
+"""The decoder of all model families."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.layers import (
     block_of,
     norm_of,
 )
-from penstock.weights import Names, Target
+from penstock.weights import Names, Stage, Target
 
 LLAMA_NAMES = {
     "model.embed_tokens": "embedding",
@@ -60,7 +60,7 @@ class Decoder(Layer):
 
     @staticmethod
     def block(spec: Specification, build: Build, index: int) -> Any:
-        """Makes layer `index`; a family with a topology of its own has its own block."""
+        """Builds layer `index`. Override it for a family that connects its layers differently."""
         return block_of(spec, build, index)
 
     def checkpoint_targets(self) -> dict[str, list[Target]]:
@@ -69,9 +69,22 @@ class Decoder(Layer):
 
     def finish(self) -> None:
         """Lets every layer repack its weights."""
-        for path, layer in self.walk():
-            if path:
-                layer.finish()
+        for _, child in self.children():
+            _finish(child)
+
+    def stages(self) -> list[Stage]:
+        """How to load this model: as a whole, or child by child if memory is allocated late."""
+        if not any(target.destination.is_meta for target in self.all_targets().values()):
+            return [Stage(self.checkpoint_targets, self.finish)]
+        return [self._stage(path, child) for path, child in self.children()]
+
+    def _stage(self, path: str, child: Layer) -> Stage:
+        def begin() -> dict[str, list[Target]]:
+            for _, layer in child.walk():
+                layer.prepare()
+            return self.tensor_names.targets(child.all_targets(path))
+
+        return Stage(begin, lambda: _finish(child))
 
     def forward(
         self,
@@ -99,3 +112,8 @@ class Decoder(Layer):
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> [R, vocab]."""
         return self.head(hidden)
+
+
+def _finish(tree: Layer) -> None:
+    for _, layer in tree.walk():
+        layer.finish()

@@ -17,7 +17,7 @@ CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 
 class Gemma2(Decoder):
-    """Gemma 2: every second layer slides; scores and logits have soft caps."""
+    """Gemma 2: every second layer has a sliding window; scores and logits have soft caps."""
 
     names: ClassVar[Mapping[str, str]] = LLAMA_NAMES | {
         "model.layers.{}.post_attention_layernorm": "blocks.{}.attention_output_norm",
@@ -45,7 +45,7 @@ class Gemma2(Decoder):
 
     @classmethod
     def attention(cls, fields: Fields, norm: NormSpec, kind: str) -> config.AttentionSpec:
-        """Of a layer of this kind."""
+        """Returns the attention of a layer of this kind."""
         bias = fields.flag("attention_bias")
         return config.read_attention(
             fields,
@@ -60,12 +60,12 @@ class Gemma2(Decoder):
 
     @staticmethod
     def rope(fields: Fields, kind: str) -> config.RopeSpec:
-        """The same in all layers."""
+        """Returns the RoPE, which is the same in all layers."""
         return config.read_rope(fields)
 
 
 def _kinds(fields: Fields) -> Sequence[str]:
-    """The last layer of each period sees everything, the others slide."""
+    """Returns each layer's kind: full attention in the last of each period, else sliding."""
     period = fields.count("sliding_window_pattern")
     layers = fields.count("num_hidden_layers")
     default = [SLIDING if (i + 1) % period else FULL for i in range(layers)]

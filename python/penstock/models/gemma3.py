@@ -12,7 +12,7 @@ LOCAL = "rope_local_base_freq"
 
 
 class Gemma3Text(Gemma2):
-    """The text models: 270M, 1B, and what of the larger ones reads no images."""
+    """The text models: 270M, 1B, and the text part of the larger ones."""
 
     names: ClassVar[Mapping[str, str]] = {
         **Gemma2.names,
@@ -28,7 +28,7 @@ class Gemma3Text(Gemma2):
 
     @staticmethod
     def rope(fields: Fields, kind: str) -> RopeSpec:
-        """Layers that slide have a base of their own, and no scaling."""
+        """Returns the RoPE of a kind of layer; sliding layers have another base and no scaling."""
         if kind == SLIDING and not fields.raw.get("rope_parameters"):
             theta = fields.number(LOCAL, 10000.0)
             fields = Fields({**fields.raw, "rope_theta": theta, "rope_scaling": None})
@@ -37,7 +37,7 @@ class Gemma3Text(Gemma2):
 
 
 class Gemma3(Gemma3Text):
-    """The text part of checkpoints that also read images, which requests cannot have."""
+    """The text part of multimodal checkpoints; requests cannot contain images."""
 
     names: ClassVar[Mapping[str, str]] = {
         f"language_model.{module}": path for module, path in Gemma3Text.names.items()

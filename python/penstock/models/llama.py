@@ -35,7 +35,7 @@ class Llama(Decoder):
 
 
 class Mistral(Llama):
-    """Mistral 7B and its kin: every layer slides, unless sliding_window is null."""
+    """Mistral 7B and similar: every layer has a sliding window, unless sliding_window is null."""
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -19,8 +19,8 @@ from penstock.models.llama import Llama
 
 
 def read_windows(fields: Fields, layers: int) -> list[int]:
-    """Each layer's window: those from max_window_layers on may slide; `layer_types` wins over the
-    older fields, as in transformers."""
+    """Returns each layer's window: layers from max_window_layers on may have one. `layer_types`
+    overrides the older fields, as in transformers."""
     slides = fields.flag("use_sliding_window") and fields.raw.get("sliding_window") is not None
     window = fields.count("sliding_window") if slides else 0
     first = int(fields.number("max_window_layers", 28))
@@ -29,7 +29,7 @@ def read_windows(fields: Fields, layers: int) -> list[int]:
 
 
 class Qwen2(Llama):
-    """Qwen2 and 2.5: biases on q, k and v; layers may slide."""
+    """Qwen2 and 2.5: biases on q, k and v; layers may have a sliding window."""
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
@@ -40,7 +40,7 @@ class Qwen2(Llama):
 
 
 class Qwen3(Llama):
-    """Qwen3, dense: each head of queries and keys is normalised; layers may slide."""
+    """Qwen3, dense: norms on each head of queries and keys; layers may have a sliding window."""
 
     names = LLAMA_NAMES | {
         "model.layers.{}.self_attn.q_norm": "blocks.{}.attention.q_norm",

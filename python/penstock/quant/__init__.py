@@ -1,6 +1,8 @@
-"""How linear weights are stored and multiplied. Layers own sharding, methods own formats."""
+"""How linear weights are stored and multiplied. Layers implement sharding, methods the formats."""
 
-from penstock.quant.formats import FORMATS, Methods, kept_modules, read_methods
+from penstock.quant.compressed_tensors import read_compressed_tensors
+from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
+from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8, read_fp8
 from penstock.quant.method import (
     FusesGate,
     FusesNorm,
@@ -9,16 +11,31 @@ from penstock.quant.method import (
     Weights,
     WeightTensor,
 )
+from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.packed import Packed, Quantized
+from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
+
+FORMATS |= {
+    "compressed-tensors": read_compressed_tensors,
+    "fbgemm_fp8": read_fbgemm_fp8,
+    "fp8": read_fp8,
+}
 
 __all__ = [
     "FORMATS",
+    "WHILE_LOADING",
+    "Fp8",
+    "Fp8Layout",
     "FusesGate",
     "FusesNorm",
     "FusesResidual",
     "LinearMethod",
     "Methods",
+    "Packed",
     "Plain",
+    "Quantized",
+    "RoundToNearest",
     "Transposed",
     "Unquantized",
     "WeightTensor",

@@ -3,69 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from penstock_kernels.packed_linear import Kind
 
-from penstock.faults import BadModel
+from penstock.faults import BadModel, BadSetting
 from penstock.quant.method import LinearMethod
+from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
-
-@dataclass(frozen=True)
-class Methods:
-    """The method of each matrix of a checkpoint."""
-
-    plain: LinearMethod
-    """Of matrices that no format converts, and of embeddings that serve as heads."""
-    quantized: LinearMethod | None = None
-    """Of all others; None = there are none."""
-    kept: tuple[str, ...] = ()
-    """Modules that stay plain: a path in the checkpoint, or components that follow each other."""
-
-    def of(self, path: str) -> LinearMethod:
-        """The method of the module at a path of the checkpoint."""
-        inside = any(f".{module}." in f".{path}." for module in self.kept)
-        return self.plain if self.quantized is None or inside else self.quantized
-
-    @property
-    def recordable(self) -> bool:
-        """Whether a tape can hold all products."""
-        return self.plain.recordable and (self.quantized is None or self.quantized.recordable)
-
+__all__ = ["FORMATS", "WHILE_LOADING", "Methods", "kept_modules", "read_methods"]
 
 FORMATS: dict[str, Callable[[Mapping[str, Any], Plain], Methods]] = {}
 """Per `quant_method`, what reads a quantization_config. It gets the plain method, and raises
 BadModel for settings that it does not support."""
 
+WHILE_LOADING: dict[str, Callable[[Plain], LinearMethod]] = {
+    "eetq": lambda plain: RoundToNearest(Kind.INT8, plain, 0, symmetric=True),
+    "fp8": lambda plain: RoundToNearest(Kind.FP8, plain, 0),
+    "int4": lambda plain: RoundToNearest(Kind.INT4, plain, 128),
+}
+"""Per value of --quantize, the method that quantizes floats while they are loaded."""
 
-def read_methods(raw: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Methods:
-    """The methods that a config.json asks for. On a CPU, this also chooses the ops' kernels.
+AGREEING: dict[str, tuple[str, ...]] = {
+    "awq": ("awq",),
+    "bitsandbytes": ("bitsandbytes",),
+    "bitsandbytes-fp4": ("bitsandbytes",),
+    "bitsandbytes-nf4": ("bitsandbytes",),
+    "eetq": ("eetq",),
+    "fp8": ("fp8", "fbgemm_fp8"),
+    "gptq": ("gptq",),
+    "int4": (),
+    "marlin": ("gptq", "marlin"),
+}
+"""Per value of --quantize, the `quant_method` of checkpoints that it agrees with."""
 
-    Raises BadModel for a format that is unknown.
+COMPRESSED = "compressed-tensors"
+
+
+def read_methods(
+    raw: Mapping[str, Any], dtype: torch.dtype, device: torch.device, quantize: str = ""
+) -> Methods:
+    """The methods that a config.json asks for, or --quantize; on a CPU, this also chooses the ops'
+    kernels.
+
+    Raises BadModel for a format that is unknown, BadSetting for a --quantize that contradicts it.
     """
-    plain, config = _plain(dtype, device), raw.get("quantization_config")
-    if not config:
-        return Methods(plain)
-    name = config.get("quant_method") if isinstance(config, Mapping) else None
+    plain, config = _plain(dtype, device), _stored(raw)
+    if quantize and quantize not in AGREEING:
+        known = ", ".join(sorted(AGREEING))
+        raise BadSetting(f"quantize {quantize!r} is unknown; choose one of {known}")
+    if config is None:
+        return _while_loading(quantize, plain)
+    name = config.get("quant_method")
     read = FORMATS.get(name) if isinstance(name, str) else None
     if read is None:
         raise BadModel(
-            f"config.json: quantization_config has quant_method {name!r}, but quantized models "
-            "are not supported yet; use the model's bfloat16 checkpoint"
+            f"config.json: quantization_config has quant_method {name!r}, which is not supported; "
+            f"supported: {', '.join(sorted(FORMATS))}. Use another checkpoint, or one that is not "
+            "quantized, with --quantize"
+        )
+    if quantize and not _agrees(quantize, config):
+        raise BadSetting(
+            f"--quantize {quantize} contradicts the checkpoint, whose quantization_config has "
+            f"{_described(config)}; leave --quantize out, or serve the unquantized checkpoint"
         )
     return read(config, plain)
 
 
-def kept_modules(config: Mapping[str, Any], name: str = "modules_to_not_convert") -> list[str]:
-    """The modules that a quantization_config lists under `name` as not converted."""
-    found = config.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(module, str) for module in found):
-        raise BadModel(
-            f"config.json: quantization_config.{name} must be a list of modules, found {found!r}"
+def _stored(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The settings of a quantized checkpoint."""
+    text = raw.get("text_config")
+    for config in (raw, text if isinstance(text, Mapping) else {}):
+        for name, method in (("quantization_config", None), ("compression_config", COMPRESSED)):
+            found = config.get(name)
+            if found:
+                found = found if isinstance(found, Mapping) else {}
+                return {"quant_method": method, **found}
+    return None
+
+
+def _agrees(quantize: str, config: Mapping[str, Any]) -> bool:
+    if config["quant_method"] not in AGREEING[quantize]:
+        return False
+    if quantize.startswith("bitsandbytes"):
+        return quantize == _bitsandbytes(config)
+    return True
+
+
+def _bitsandbytes(config: Mapping[str, Any]) -> str:
+    """The value of --quantize that a bitsandbytes checkpoint agrees with."""
+    four = config.get("load_in_4bit") or config.get("_load_in_4bit")
+    return f"bitsandbytes-{config.get('bnb_4bit_quant_type', 'fp4')}" if four else "bitsandbytes"
+
+
+def _described(config: Mapping[str, Any]) -> str:
+    name = config["quant_method"]
+    kind = f" ({_bitsandbytes(config)})" if name == "bitsandbytes" else ""
+    return f"quant_method {name!r}{kind}"
+
+
+def _while_loading(quantize: str, plain: Plain) -> Methods:
+    if not quantize:
+        return Methods(plain)
+    make = WHILE_LOADING.get(quantize)
+    if make is None:
+        raise BadSetting(
+            f"--quantize {quantize} needs a checkpoint in that format, and config.json has no "
+            "quantization_config: make one with `penstock quantize`, or quantize while loading "
+            f"with --quantize {' or '.join(sorted(WHILE_LOADING))}"
         )
-    return found
+    return Methods(plain, make(plain), kept=("lm_head",))
 
 
 def _plain(dtype: torch.dtype, device: torch.device) -> Plain:

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from penstock.weights import Form, Target
 
 Weights: TypeAlias = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class WeightTensor:
-    """A tensor of a weight format, and which of its dimensions follow the layer's two sides.
+    """A tensor of a weight format, and its dimensions for the layer's inputs and outputs.
 
     A dimension of None means that the tensor has none for that side (a per-output scale has no
     input dimension). A side's dimension may be shorter than the side by a whole factor (packing).
+    Where a checkpoint stores an entry per block, `data` has an entry for each output of the block,
+    and as many per row as the shares of any rank need: so ranks and fused parts may cut blocks.
     """
 
     data: Tensor
+    """On the meta device, if the memory of all layers at once would be too much: it is allocated
+    when the layer is loaded, and `LinearMethod.finish` follows before the next layer's."""
     output_dim: int | None
     input_dim: int | None
+    form: Form | None = None
+    """How a checkpoint stores the tensor; None = entry by entry, in the shape of `data`."""
+    other_suffixes: tuple[str, ...] = ()
+    """Names that some checkpoints use in place of the tensor's suffix."""
+
+    def fill(self, target: Target) -> Target:
+        """A target of this tensor's data, with the form in which checkpoints store it."""
+        return replace(target, form=self.form, other_suffixes=self.other_suffixes)
+
+    def allocated(self, device: torch.device) -> WeightTensor:
+        """This tensor with memory on the device, if it has none yet."""
+        if not self.data.is_meta:
+            return self
+        return replace(self, data=torch.empty_like(self.data, device=device))
 
 
 class LinearMethod(Protocol):
@@ -31,9 +52,9 @@ class LinearMethod(Protocol):
     """Whether a tape can hold `apply`, so that small steps on a CPU replay as one call."""
 
     def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
-        """Empty tensors for a matrix [outputs, inputs], by their suffix in checkpoint names.
+        """Allocates the tensors of a matrix [outputs, inputs], by their suffix in checkpoint names.
 
-        Their dtypes are those that the checkpoint must store; floats may differ from floats.
+        The checkpoint must store the same dtypes; only float dtypes are converted to each other.
         """
 
     def finish(self, weights: Weights) -> Weights:
@@ -43,14 +64,14 @@ class LinearMethod(Protocol):
         """[T, inputs] -> [T, outputs], in x's dtype."""
 
     def dequantize(self, weights: Weights) -> Tensor:
-        """The plain matrix [outputs, inputs] that finished weights stand for: the oracle."""
+        """Returns the matrix [outputs, inputs] that finished weights represent, for tests."""
 
 
-# What a method may offer beside `apply`. A layer asks with isinstance when it is built.
+# Optional fused products of a method. A layer checks with isinstance when it is built.
 
 
 class RmsScale(Protocol):
-    """What a root-mean-square norm multiplies by, and what it adds to the mean square."""
+    """Scale and eps of an RMSNorm."""
 
     weight: Tensor  # [inputs]
     eps: float
@@ -69,9 +90,10 @@ class FusesNorm(Protocol):
         bias: Tensor | None,
         gated: bool,
     ) -> tuple[Tensor, Tensor]:
-        """(`apply` of the normalised sum of x and residual [T, outputs], the sum [T, inputs]).
+        """Returns (`apply` of the normalised sum of x and residual [T, outputs], the sum [T,
+        inputs]).
 
-        `gated`, of a method that is FusesGate too, without a bias: as `apply_gated`.
+        `gated` multiplies as `apply_gated`; only for methods with FusesGate and without a bias.
         """
 
 
@@ -85,12 +107,12 @@ class FusesGate(Protocol):
 
 @runtime_checkable
 class FusesResidual(Protocol):
-    """Adds the product to the residual stream where that costs nothing beside it."""
+    """Adds the product to the residual stream in the same op."""
 
     def apply_onto(
         self, weights: Weights, x: Tensor, bias: Tensor | None, residual: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """What is yet to be summed: (`apply`, residual), or (their sum, None).
+        """Returns (`apply`, residual), or (their sum, None) if the op adds them.
 
-        The sum takes the residual's memory.
+        The sum overwrites the residual's memory.
         """

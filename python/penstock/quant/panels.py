@@ -13,8 +13,8 @@ from penstock.quant.unquantized import Plain
 class Panels(Plain):
     """Unquantized weights in panels of 16 outputs; float32 or bfloat16 activations.
 
-    Weights whose numbers all fit bfloat16, as most checkpoints' do, are kept in it whatever the
-    model's dtype: the products are the same, from half the memory traffic.
+    If bfloat16 represents all weights exactly, as in most checkpoints, they are stored in it for
+    any model dtype: the products are equal, with half the memory traffic.
     """
 
     recordable = True

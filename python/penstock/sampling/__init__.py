@@ -1,16 +1,16 @@
 """From logits to token ids: pure functions of (logits, parameters, seed, position).
 
-What a request may ask is applied in this order, transformers' where it has the same:
+Sampling parameters are applied in this order, which is that of transformers for those it has:
 
 1. logit bias
 2. repetition penalty, then frequency and presence penalty
-3. what is impossible: by allowed and banned token ids, min_tokens, a grammar's mask
+3. impossible tokens: allowed and banned token ids, min_tokens, a grammar's mask
 4. watermark
-5. temperature, top_k, top_p, min_p, typical_p, each on what the one before it left
+5. temperature, top_k, top_p, min_p, typical_p, each on the tokens that remain
 
-1 to 4 are `penstock_kernels.process_logits`, 5 is `penstock_kernels.sample`; the formulas are
-there. transformers adds its watermark after 5; here it is on the model's logits, as in its paper.
-Temperature 0 takes the likeliest token after 4.
+`penstock_kernels.process_logits` implements 1 to 4, `penstock_kernels.sample` implements 5; they
+document the formulas. transformers adds its watermark after 5; here it changes the model's logits,
+as in its paper. Temperature 0 selects the most likely token after 4.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SamplerColumns:
-    """Parameters of the slots that the sampler reads; tensors [N] on the device."""
+    """The slots' parameters that the sampler reads; tensors [N] on the device."""
 
     seed: Tensor  # int64
     top_k: Tensor  # int32; 0 = off
@@ -42,14 +42,13 @@ def mask_tokens(logits: Tensor, rows: Tensor, ids: Tensor) -> None:
 def choose(
     logits: Tensor, slots: Tensor, position: Tensor, columns: SamplerColumns, filtered: bool
 ) -> tuple[Tensor, Tensor]:
-    """Token ids [R] int64 and their log-probabilities [R] float32 of logits [R, V].
+    """Samples from logits [R, V]. Returns token ids [R] int64 and their logprobs [R] float32.
 
-    `slots` [R] int64 are the rows' entries in `columns`; `position` [R] int64, of the token to
-    come, is the counter of the random numbers. Without `filtered`, min_p and typical_p are not
-    read.
+    `slots` [R] int64 are the rows' entries in `columns`; `position` [R] int64, of the new token, is
+    the counter of the random numbers. Without `filtered`, min_p and typical_p are ignored.
 
-    Every rank has the same logits to the last bit, for they were gathered, and the choice is a pure
-    function of them: so all ranks go on with the same tokens without a word between them.
+    The gathered logits are bitwise equal on all ranks, and sampling is a pure function of them. So
+    all ranks get the same tokens without communication.
     """
     return sample(
         logits,

@@ -1,8 +1,20 @@
 """Model weights: from safetensors files to the tensors of the layers, strictly."""
 
 from penstock.weights.files import Checkpoint
-from penstock.weights.load import load_weights
+from penstock.weights.form import AnyOf, Blocks, Flat, FlatBlocks, Form
+from penstock.weights.load import Stage, load_weights
 from penstock.weights.names import Names
 from penstock.weights.target import Target
 
-__all__ = ["Checkpoint", "Names", "Target", "load_weights"]
+__all__ = [
+    "AnyOf",
+    "Blocks",
+    "Checkpoint",
+    "Flat",
+    "FlatBlocks",
+    "Form",
+    "Names",
+    "Stage",
+    "Target",
+    "load_weights",
+]

@@ -7,12 +7,13 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from penstock.faults import BadModel
 
@@ -49,6 +50,15 @@ class StoredTensor:
     def row_bytes(self) -> int:
         """Bytes of one entry along the first dimension."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def tensor(self) -> Tensor:
+        """The whole tensor, on the CPU. Raises BadModel if the file became shorter."""
+        count = math.prod(self.shape)
+        if count == 0:
+            return torch.empty(self.shape, dtype=self.dtype)
+        buffer = torch.empty(count * self.dtype.itemsize, dtype=torch.uint8)
+        replace(self, shape=(1, count)).read(0, buffer.numpy().data)
+        return buffer.view(self.dtype).view(self.shape)
 
     def read(self, row: int, buffer: memoryview) -> None:
         """Fills `buffer` from row `row` on. Raises BadModel if the file became shorter."""

@@ -1,10 +1,12 @@
-"""Strict loading: every tensor has exactly one place, and every place gets its tensor."""
+"""Strict loading: every tensor has a target, and every target gets its tensor."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -16,36 +18,66 @@ from penstock.weights.transfer import Mover, moves
 READERS = 8
 SHOWN = 5
 FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+Targets = Mapping[str, Sequence[Target]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a model that is loaded before the memory of the next part is allocated."""
+
+    begin: Callable[[], Targets]
+    """Allocates what is not allocated yet, and returns the targets of each tensor."""
+    finish: Callable[[], None]
+    """Called when they are filled."""
 
 
 def load_weights(
     checkpoint: Checkpoint,
-    targets: Mapping[str, Sequence[Target]],
+    targets: Targets,
     ignored: Iterable[str],
     progress: Callable[[int, int], None],
+    stages: Sequence[Stage] | None = None,
 ) -> int:
     """Fills all targets from the checkpoint; returns the bytes written.
 
     `ignored` are patterns of checkpoint names that carry nothing. `progress` gets (bytes done,
-    bytes in all). Raises BadModel naming tensors that are missing, left over, mis-shaped or stored
-    in a dtype that their layer does not take.
+    bytes in all). With `stages`, which together have `targets`, fills and finishes one after the
+    other; `targets` may then be on the meta device. Raises BadModel, before it writes anything,
+    naming tensors that are missing, left over, mis-shaped or stored in a dtype that their layer
+    does not take.
     """
     pattern = re.compile("|".join(ignored) or r"(?!)")
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
-    _check_names(present, set(targets))
-    pairs = [(name, target) for name, parts in targets.items() for target in parts]
+    stored = {name: _stored_name(name, parts[0], present) for name, parts in targets.items()}
+    wanted = set(stored.values())
+    left_over = present - wanted
+    # Some GPTQ checkpoints have a bias of zeros for every layer.
+    present -= {n for n in left_over if n.endswith(".bias") and not checkpoint[n].tensor().any()}
+    _check_names(present, wanted)
+    pairs = [(stored[name], target) for name, parts in targets.items() for target in parts]
     for name, target in pairs:
         _check(name, checkpoint[name], target)
+    _check_shared(checkpoint, pairs)
     total = sum(target.destination.nbytes for _, target in pairs)
     done = 0
-    device = next((t.destination.device for _, t in pairs), torch.device("cpu"))
-    mover = Mover(device)
-    work = [move for name, target in pairs for move in moves(checkpoint[name], target)]
+    places = (target.destination.device for _, target in pairs)
+    mover = Mover(next((d for d in places if d.type != "meta"), torch.device("cpu")))
     pool = ThreadPoolExecutor(READERS)
     try:
-        for job in as_completed([pool.submit(mover, move) for move in work]):
-            done += job.result()
-            progress(done, total)
+        for stage in stages or [Stage(lambda: targets, lambda: None)]:
+            found = stage.begin()
+            mover.finish()  # the memory may be that of the last stage, which the device still reads
+            jobs = [
+                pool.submit(job)
+                for name, parts in found.items()
+                for target in parts
+                for job in _jobs(checkpoint[stored[name]], target, mover)
+            ]
+            for job in as_completed(jobs):
+                done += job.result()
+                progress(done, total)
+            mover.finish()
+            stage.finish()
     finally:
         # After an error nothing more is begun, and what was begun writes to memory until it ends.
         pool.shutdown(cancel_futures=True)
@@ -53,20 +85,63 @@ def load_weights(
     return total
 
 
+def _check_shared(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Target]]) -> None:
+    """Tensors of fused parts that fill one tensor of their layer must be equal."""
+    first: dict[int, str] = {}
+    for name, target in pairs:
+        other = first.setdefault(id(target.destination), name)
+        if other != name and not torch.equal(checkpoint[other].tensor(), checkpoint[name].tensor()):
+            raise BadModel(
+                f"tensors {other} and {name} differ; their layers are multiplied as one matrix, so "
+                "they must be equal"
+            )
+
+
+def _stored_name(name: str, target: Target, present: set[str]) -> str:
+    """The tensor's name in this checkpoint."""
+    if name not in present:
+        for suffix in target.other_suffixes:
+            other = f"{name.rpartition('.')[0]}.{suffix}"
+            if other in present:
+                return other
+    return name
+
+
+def _jobs(stored: StoredTensor, target: Target, mover: Mover) -> Iterator[Callable[[], int]]:
+    """What fills a target; each returns the bytes written."""
+    if target.gathered:
+        yield partial(_gather, stored, target)
+    else:
+        yield from (partial(mover, move) for move in moves(stored, target))
+
+
+def _gather(stored: StoredTensor, target: Target) -> int:
+    """Looks up the entries of a target whose form is not the file's. Returns the bytes written."""
+    assert target.form is not None
+    with torch.inference_mode():  # a setting of each thread
+        entries = target.form.entries(stored.tensor(), target.shape, target.region)
+        target.destination.copy_(entries)
+    return int(target.destination.nbytes)
+
+
 def _check(name: str, stored: StoredTensor, target: Target) -> None:
     """Floats are converted; all other numbers must be what the layer's weight format takes."""
-    if stored.shape != target.shape:
+    if not target.accepts(stored.shape):
+        shapes = " or ".join(dict.fromkeys(str(list(shape)) for shape in target.shapes))
         raise BadModel(
             f"tensor {name} has shape {list(stored.shape)}, but config.json makes it "
-            f"{list(target.shape)}: they belong to different models"
+            f"{shapes}: they belong to different models"
         )
-    wanted = target.destination.dtype
+    form = target.form
+    wanted = (form and form.dtype) or target.destination.dtype
     if stored.dtype != wanted and not {stored.dtype, wanted} <= FLOATS:
         raise BadModel(
             f"{stored.path}: tensor {name} is {_short(stored.dtype)}, but its layer takes "
             f"{_short(wanted)}; take the checkpoint whose quantization_config describes its "
             "weights, or the unquantized model"
         )
+    if form is not None:
+        form.check(name, stored.tensor)
 
 
 def _short(dtype: torch.dtype) -> str:

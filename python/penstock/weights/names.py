@@ -1,4 +1,4 @@
-"""From the names of a checkpoint's modules to the paths of layers, and back."""
+"""Maps names of checkpoint modules to paths of layers, and back."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from penstock.weights.target import Target, joined
 
 
 class Names:
-    """Which module of a checkpoint a layer's weights come from.
+    """Maps layers to the checkpoint modules of their weights.
 
     `modules` maps a checkpoint's module to a layer's path, with {} for a layer's number:
-    "model.layers.{}.mlp.up_proj" -> "blocks.{}.mlp.gate_up.up". A module whose matrix is several of
-    ours, one after the other, maps to the layer that holds them: "blocks.{}.mlp.gate_up".
+    "model.layers.{}.mlp.up_proj" -> "blocks.{}.mlp.gate_up.up". A fused module,
+    such as gate and up in one matrix, maps to the fused layer: "blocks.{}.mlp.gate_up".
     """
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = {path: module for module, path in modules.items()}
 
     def module(self, path: str) -> str | None:
-        """The checkpoint's module of the layer at `path`; None if it has no such module."""
+        """Returns the checkpoint's module of the layer at `path`; None if there is none."""
         module = self._modules.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", path))
         return module and module.format(*re.findall(r"(?<=\.)\d+(?=\.|$)", path))
 
     def sources(self, path: str) -> Iterator[str]:
-        """The module at `path`, or else the one that holds it."""
+        """Returns the module of `path`, or else the fused module that contains it."""
         while path:
             module = self.module(path)
             if module is not None:
@@ -33,7 +33,7 @@ class Names:
             path = path.rpartition(".")[0]
 
     def targets(self, targets: Mapping[str, Target]) -> dict[str, list[Target]]:
-        """Per tensor of the checkpoint, its targets, from targets by the layers' paths.
+        """Returns the targets by checkpoint tensor, from targets by layer path.
 
         Raises KeyError for a target that no module fills.
         """

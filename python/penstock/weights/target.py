@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from penstock.weights.form import Flat, Form, Shape, without_ones
+
 
 @dataclass(frozen=True)
 class Target:
-    """`destination` receives `region` of a checkpoint tensor that must have `shape`."""
+    """`destination` receives `region` of a checkpoint tensor that must have `shape`.
+
+    With a `form`, the checkpoint stores fewer entries than `shape` has, or stores them otherwise.
+    """
 
     destination: Tensor
     shape: tuple[int, ...]
@@ -18,16 +23,36 @@ class Target:
     joins: int | None = None
     """The dimension along which a checkpoint may store this tensor and its neighbours as one;
     None = such a tensor is the same for all of them."""
+    form: Form | None = None
+    """How the file stores the tensor; None = entry by entry, in its shape."""
+    other_suffixes: tuple[str, ...] = ()
+    """Names that some checkpoints use in place of the last part of the tensor's name."""
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """The shapes that a file may give the tensor."""
+        return [self.shape] if self.form is None else self.form.shapes(self.shape)
+
+    @property
+    def gathered(self) -> bool:
+        """Whether entries are looked up in the stored tensor: it is small, and read whole."""
+        return self.form is not None and not isinstance(self.form, Flat)
+
+    def accepts(self, shape: Shape) -> bool:
+        """Whether a stored tensor of this shape fits."""
+        if self.form is None:
+            return shape == self.shape
+        return without_ones(shape) in map(without_ones, self.shapes)
 
     @classmethod
     def whole(cls, destination: Tensor) -> Target:
-        """Takes the tensor as it is."""
+        """Returns the target of a whole tensor."""
         shape = tuple(destination.shape)
         return cls(destination, shape, tuple(slice(0, n) for n in shape))
 
     @classmethod
     def share(cls, destination: Tensor, dim: int | None, rank: int, size: int) -> Target:
-        """Takes this rank's equal part along `dim`; None = the whole on every rank."""
+        """Returns the target of this rank's equal part along `dim`; None = the whole tensor."""
         if dim is None or size == 1:
             return cls.whole(destination)
         shape = list(destination.shape)
@@ -39,7 +64,7 @@ class Target:
 
 
 def joined(parts: Sequence[Target]) -> list[Target]:
-    """The targets of one tensor that holds `parts` one after the other."""
+    """Returns the targets of one tensor in which `parts` are concatenated."""
     dim = parts[0].joins
     if len(parts) == 1 or dim is None:
         return list(parts)

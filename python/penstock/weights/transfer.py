@@ -1,8 +1,8 @@
-"""From file to device: rows of a tensor through a buffer that the device can read by itself.
+"""Copies rows of tensors from files to the device, through pinned buffers.
 
-Several threads, each with a buffer and, on a GPU, a stream of its own: while one waits for the
-device, others read. A mapped file would be copied twice and fault on every page; `pread` copies
-once, at the speed of memory when the file is cached.
+Several threads copy, each with its own buffer and, on a GPU, its own stream: while one waits for
+the device, others read. A mapped file would be copied twice, with a fault on every page; `pread`
+copies once, at memory speed if the file is cached.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ BUFFER_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Move:
-    """`rows` rows of a tensor, from row `row` on, that belong into `destination`."""
+    """A copy of `rows` rows of a tensor, from row `row` on, to `destination`."""
 
     stored: StoredTensor
     row: int
@@ -33,16 +33,19 @@ class Move:
 
     @property
     def bytes(self) -> int:
-        """Read from the file, which may be more than what is kept."""
+        """Bytes to read from the file; may be more than are kept."""
         return self.rows * self.stored.row_bytes
 
 
 def moves(stored: StoredTensor, target: Target) -> Iterator[Move]:
-    """The target's region, in parts that fit a buffer (or of one row, if that does not)."""
+    """Splits the target's region into moves that fit a buffer (of one row, if a row does not
+    fit)."""
     if not target.region:  # a scalar is one row
         alone = StoredTensor(stored.path, stored.file, stored.offset, (1,), stored.dtype)
         yield Move(alone, 0, 1, (), target.destination.view(1))
         return
+    if target.form is not None:  # the same entries in the same order
+        stored = replace(stored, shape=target.shape)
     first, *rest = target.region
     most = max(1, BUFFER_BYTES // max(1, stored.row_bytes))
     for row in range(first.start, first.stop, most):
@@ -52,7 +55,7 @@ def moves(stored: StoredTensor, target: Target) -> Iterator[Move]:
 
 
 class Mover:
-    """Carries out moves on the threads that call it; `finish` waits for the device."""
+    """Executes moves on the calling threads; `finish` waits for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

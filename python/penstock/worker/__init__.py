@@ -1,1 +1,1 @@
-"""The shard worker: one process, one rank, one device. It computes what the router decides."""
+"""The shard worker: one process, one rank, one device. It runs the steps that the router plans."""

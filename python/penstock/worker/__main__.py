@@ -1,7 +1,7 @@
-"""`python -m penstock.worker --socket PATH --rank R`: serves one shard until its lease ends.
+"""`python -m penstock.worker --socket PATH --rank R`: runs one worker until its lease ends.
 
-Everything else arrives by Load. The lease is standard input: at its end the process exits, so that
-no worker outlives the process that started it.
+All other settings arrive by Load. The lease is standard input: when it closes, the process exits,
+so that no worker outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def watch_lease(ended: threading.Event) -> None:
 
 
 def warm_imports() -> None:
-    """Imports what Load will need. A failure shows up again, with a message, in Load."""
+    """Imports what Load will need. If an import fails here, Load repeats it and reports the
+    error."""
     try:
         importlib.import_module("penstock.worker.startup.loader")
     except Exception as error:

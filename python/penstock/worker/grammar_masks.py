@@ -117,8 +117,8 @@ class GrammarMasks:
         """Returns rows [G] and masks [G, words] of the constrained runs on the device, in one copy;
         None if every token is allowed.
 
-        A grammar that cannot go on allows every token: its sequence has failed. So does a mask that
-        is not ready in time after `forward`: its slot is `late`.
+        If a grammar cannot continue, its sequence has failed and its mask allows every token. So
+        does a mask that is not ready in time after `forward`; its slot is then `late`.
         """
         self.read()
         constrained = [

@@ -1,8 +1,8 @@
-"""Computes the log-probabilities that a step is asked for, on their way to the host.
+"""Computes top logprobs and prompt logprobs of a step, and copies them to the host.
 
-Launched only in steps in which somebody asks, outside the captured graphs. Of a prompt's rows the
-logits of one piece exist at a time: a piece is joined from the ranks like any logits, so that all
-ranks go through the same pieces.
+The kernels run only in steps with such requests, outside the captured graphs. The logits of a
+prompt are computed in pieces of PIECE rows, to save memory. All ranks compute the same pieces,
+because each piece of logits is gathered from all of them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from penstock.worker.protocol.step import (
     TopLogprobs,
 )
 
-# Prompt rows whose logits exist at once: 31 MiB for 128k bfloat16 words. The head's weights are
-# read once a piece.
+# Prompt rows per piece: their logits take 31 MiB for a vocabulary of 128k in bfloat16. The head's
+# weights are read once per piece.
 PIECE = 128
-# Alternatives that are sought one by one; more are sorted.
+# Up to this many top logprobs, `top_logprobs` finds them one by one; for more, all are sorted.
 MOST_SOUGHT = 20
-
-# The same for the whole vocabulary, which is sorted: 12 MiB of indices for 128k tokens.
+# Prompt rows per piece when all are sorted: the indices take 12 MiB for a vocabulary of 128k.
 WHOLE_PIECE = 8
 
 TopLogprobsTensors = tuple[Tensor, Tensor, Tensor, Tensor]  # as top_logprobs returns it
@@ -42,7 +41,7 @@ TopLogprobsTensors = tuple[Tensor, Tensor, Tensor, Tensor]  # as top_logprobs re
 
 @dataclass(frozen=True)
 class PromptSpan:
-    """The prompt tokens that one run tells of: those after each token that it computes."""
+    """The prompt tokens whose logprobs one run returns: those after each token that it computes."""
 
     run: int
     slot: int
@@ -54,16 +53,16 @@ class PromptSpan:
 
 @dataclass(frozen=True)
 class StepLogprobRequests:
-    """What the runs of one step tell."""
+    """The logprobs that the runs of one step return, beside those of the sampled tokens."""
 
-    indices: Longs  # of runs that tell alternatives, among those that yield
-    counts: Longs  # how many alternatives each tells
-    token_ids: list[Ints]  # and which tokens by their ids; empty if no run does
+    indices: Longs  # of the runs with top logprobs, among the yielding runs
+    counts: Longs  # top logprobs of each of these runs
+    token_ids: list[Ints]  # requested token ids of each of these runs; empty if no run has any
     spans: list[PromptSpan]
 
 
 class LogprobRequests:
-    """The slots that ask."""
+    """The logprob options of the slots that have any."""
 
     def __init__(self, slots: int, vocab: int) -> None:
         self.vocab = vocab
@@ -76,7 +75,7 @@ class LogprobRequests:
         self.request = np.zeros(slots, np.uint64)
 
     def enter(self, new: NewSequence) -> None:
-        """Takes note of what a sequence that enters a slot asks."""
+        """Stores the options of a sequence that enters a slot."""
         sampling, slot = new.sampling, new.slot
         named = sampling.logprob_token_ids
         if not sampling.top_logprobs and sampling.prompt_logprobs is None and named is None:
@@ -91,7 +90,7 @@ class LogprobRequests:
             self.prompt_top[slot] = min(sampling.prompt_logprobs, self.vocab)
 
     def fork(self, source: int, slot: int) -> None:
-        """`slot` gets the options of `source`, but no prompt logprobs, which one sequence has."""
+        """Copies the options of `source` to `slot`, except for prompt logprobs."""
         if source in self.slots and (self.top[source] or source in self.token_ids):
             self.slots.add(slot)
             self.top[slot] = self.top[source]
@@ -99,14 +98,14 @@ class LogprobRequests:
                 self.token_ids[slot] = self.token_ids[source]
 
     def leave(self, slots: Ints) -> None:
-        """These slots are empty."""
+        """Removes the options of these slots."""
         for slot in self.slots.intersection(slots.tolist()) if self.slots else ():
             self.slots.remove(slot)
             self.token_ids.pop(slot, None)
             self.top[slot] = self.prompt[slot] = 0
 
     def clear(self) -> None:
-        """All slots are empty."""
+        """Removes the options of all slots."""
         self.slots.clear()
         self.token_ids.clear()
         self.top[:] = self.prompt[:] = 0
@@ -114,7 +113,10 @@ class LogprobRequests:
     def for_step(
         self, runs: tuple[Ints, Ints, Ints], yields: Bools, ids: Sequence[Ints]
     ) -> StepLogprobRequests | None:
-        """What runs (slots, starts, counts) tell; `ids` are the known tokens of all slots."""
+        """Returns the requests of a step's runs (slots, starts, counts); None if there are none.
+
+        `ids` are the known tokens of all slots.
+        """
         slots, starts, counts = runs
         yielding = slots[yields]
         top = self.top[yielding]
@@ -140,16 +142,17 @@ class LogprobRequests:
 
 @dataclass
 class LogprobCollector:
-    """What one step tells. Filled by the launch thread, read by the reply thread after the step."""
+    """The logprobs of one step. The launch thread fills it, the reply thread reads it
+    afterwards."""
 
     requests: StepLogprobRequests
     device: torch.device
     top_logprobs: TopLogprobsTensors | None = None
-    token_id_logprobs: Tensor | None = None  # log-probabilities of the tokens named, run after run
+    token_id_logprobs: Tensor | None = None  # of the requested token ids, run after run
     prompt_logprobs: list[tuple[list[PromptSpan], TopLogprobsTensors]] = field(default_factory=list)
 
     def add_top_logprobs(self, logits: Tensor, ids: Tensor, samples: Longs) -> None:
-        """The likeliest tokens beside the chosen `ids` [R], from their logits [R, V]."""
+        """Launches top logprobs, from logits [R, V] and the sampled `ids` [R]."""
         if not len(self.requests.indices):
             return
         rows = _to_device(samples[self.requests.indices], self.device)
@@ -165,7 +168,7 @@ class LogprobCollector:
     def add_prompt_logprobs(
         self, hidden: Tensor, head: Callable[[Tensor], Tensor], counts: Ints
     ) -> None:
-        """All spans, from the hidden states [T, hidden] of the step."""
+        """Launches the logprobs of all spans, from the hidden states [T, hidden] of the step."""
         first = np.cumsum(counts) - counts
         whole = [span for span in self.requests.spans if span.top > MOST_SOUGHT]
         few = [span for span in self.requests.spans if span.top <= MOST_SOUGHT]
@@ -181,7 +184,7 @@ class LogprobCollector:
         piece: int,
         logits_of: Callable[[Tensor], Tensor],
     ) -> TopLogprobsTensors:
-        """What these spans tell, of rows that begin with `first` of each run."""
+        """Returns the logprobs of spans; run i has the rows from `first[i]` on."""
         rows = np.concatenate([first[s.run] + np.arange(len(s.targets)) for s in spans])
         targets = np.concatenate([s.targets for s in spans])
         # Pieces of one size on a GPU: the kernels of each size would have to be compiled.
@@ -198,7 +201,10 @@ class LogprobCollector:
         return self._all_to_host((joined[0], joined[1], joined[2], joined[3]))
 
     def add_to(self, outcome: Outcome, places: Longs) -> None:
-        """Once the step is done. `places` are those of the outcome's tokens among yielding runs."""
+        """Adds the logprobs to the outcome of the finished step.
+
+        `places` are the indices of the outcome's tokens among the yielding runs.
+        """
         if self.top_logprobs is not None:
             self._add_top_logprobs(outcome, self.top_logprobs, places)
         for spans, found in self.prompt_logprobs:
@@ -213,7 +219,8 @@ class LogprobCollector:
                     outcome.prompt_logprobs.append(logprobs)
 
     def _add_top_logprobs(self, outcome: Outcome, found: TopLogprobsTensors, places: Longs) -> None:
-        """Those who ask get their token's log-probability from the same sum as the others'."""
+        """Adds top logprobs, and replaces the logprob of each such token by that of the same
+        kernel."""
         own, _, ids, logprobs = (tensor.numpy() for tensor in found)
         requests = self.requests
         at = np.minimum(np.searchsorted(requests.indices, places), len(requests.indices) - 1)
@@ -261,7 +268,7 @@ def _to_device(values: Longs, device: torch.device) -> Tensor:
 
 
 def _to_host(tensor: Tensor) -> Tensor:
-    """A copy in pinned memory, there when the step is done."""
+    """Copies to pinned memory; the copy is complete when the step is."""
     if tensor.device.type == "cpu":
         return tensor
     home = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -269,7 +276,7 @@ def _to_host(tensor: Tensor) -> Tensor:
 
 
 def _all_logprobs(logits: Tensor, rows: Tensor, targets: Tensor, _: int) -> TopLogprobsTensors:
-    """As top_logprobs, for all tokens: sorted, of equally likely ones the lower id first."""
+    """As `top_logprobs`, for the whole vocabulary; of equal logprobs, the lower id comes first."""
     chosen, ranks, _ids, _none = top_logprobs(logits, rows, targets, 0)
     inner = logits if logits.dtype == torch.float64 else logits.float()
     found, ids = inner.log_softmax(-1).sort(dim=-1, descending=True, stable=True)

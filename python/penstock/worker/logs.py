@@ -1,4 +1,4 @@
-"""The worker's log. A line never fails a step and never holds one up, wherever stderr leads."""
+"""The worker's log. Logging never fails or blocks a step, even if stderr is full or unread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ log = logging.getLogger("penstock.worker")
 
 
 class NonBlockingHandler(logging.Handler):
-    """Writes lines to a file descriptor that can be written now, and drops them where it cannot.
+    """Writes lines to a file descriptor, and drops lines that it cannot write without blocking.
 
-    `dropped` counts lines; the next line that comes through says how many were lost before it.
+    `dropped` counts them; the next line that is written says how many were lost before it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -62,7 +62,7 @@ class NonBlockingHandler(logging.Handler):
 
 
 def start() -> None:
-    """Sends what Python says to stderr: log lines, warnings, errors that end a thread."""
+    """Routes Python's log lines, warnings and uncaught errors of threads to stderr."""
     logging.basicConfig(
         handlers=[NonBlockingHandler(sys.stderr.fileno())],
         level=logging.INFO,

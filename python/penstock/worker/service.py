@@ -1,4 +1,4 @@
-"""The Shard service: what each call of the protocol does."""
+"""The gRPC service of a worker (`Shard` in the protocol)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Context = grpc.ServicerContext
 
 
 class ShardService(rpc.ShardServicer):
-    """One worker's side of the protocol. torch is imported by the first Load, not before."""
+    """The worker's side of the protocol. The first Load imports torch."""
 
     def __init__(self, rank: int, stop: Callable[[], None], trace_file: Path | None = None) -> None:
         self.rank = rank
@@ -65,7 +65,8 @@ class ShardService(rpc.ShardServicer):
         self.busy = threading.Lock()  # held by the Load or the Step stream that runs
 
     def Load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
-        """Streams progress, then Loaded: at once if this very Load was answered before."""
+        """Streams progress, then Loaded; only Loaded if an equal request has loaded the model
+        before."""
         self._acquire(context)
         try:
             self._check_load(request)
@@ -93,7 +94,7 @@ class ShardService(rpc.ShardServicer):
             )
 
     def _load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
-        """Ends with the load itself: one whose client has left stops where it next reports."""
+        """Loads the model. If the client leaves, the load stops at its next progress report."""
         compilers = None
         if request.device == "cuda":
             begin_cuda_context(request.rank)
@@ -138,7 +139,7 @@ class ShardService(rpc.ShardServicer):
         yield answer
 
     def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
-        """Checks what one request asks of this worker."""
+        """Checks that this worker can run a request, and compiles its grammar."""
         self._require_model(context)
         message = _sampling_error(request.sampling, self.vocab)
         kind = pb.RequestError.KIND_INVALID
@@ -165,7 +166,7 @@ class ShardService(rpc.ShardServicer):
         return self.grammar_cache
 
     def Step(self, requests: Iterator[pb.StepRequest], context: Context) -> Iterator[pb.StepReply]:
-        """One reply for each request, in order."""
+        """Replies to each request, in order."""
         self._acquire(context)
         try:
             if self.pipeline is None:
@@ -182,7 +183,8 @@ class ShardService(rpc.ShardServicer):
             self.busy.release()
 
     def Reset(self, request: pb.ResetRequest, context: Context) -> pb.ResetReply:
-        """Announces an epoch. Slots are dropped by its first step, which all ranks see alike."""
+        """Announces an epoch. Its first step, which all ranks get at the same position, empties the
+        slots."""
         self._require_model(context)
         if request.epoch < self.epoch:
             context.abort(
@@ -193,18 +195,18 @@ class ShardService(rpc.ShardServicer):
         return pb.ResetReply()
 
     def Health(self, request: pb.HealthRequest, context: Context) -> pb.HealthReply:
-        """Answered at any time, also while loading or stepping."""
+        """Replies at any time, also during a load or a step."""
         pipeline = self.pipeline
         steps = pipeline.steps if pipeline else 0
         return pb.HealthReply(loaded=pipeline is not None, epoch=self.epoch, steps=steps)
 
     def Shutdown(self, request: pb.ShutdownRequest, context: Context) -> pb.ShutdownReply:
-        """Ends the process after this reply."""
+        """Ends the process after the reply."""
         self.stop()
         return pb.ShutdownReply()
 
     def close(self) -> None:
-        """Writes the trace that was asked for, if steps can have run."""
+        """Writes the trace file, if `--trace` was given and a model was loaded."""
         if self.trace_file is not None and self.pipeline is not None and self.pipeline.trace:
             self.pipeline.trace.write(self.trace_file)
 
@@ -222,12 +224,12 @@ class ShardService(rpc.ShardServicer):
 
 
 def attach(server: grpc.Server, shard: ShardService) -> None:
-    """Adds a shard to a server."""
+    """Adds a worker's service to a server."""
     rpc.add_ShardServicer_to_server(shard, server)
 
 
 def _client(context: Context) -> str:
-    """Whose request a call is about, as the router tells; empty if it does not."""
+    """Returns the client from the call's metadata; empty if the router sent none."""
     for key, value in context.invocation_metadata():
         if key == CLIENT and isinstance(value, str):
             return value

@@ -1,8 +1,8 @@
-"""The worker's state: a pure fold of step requests over slots. No device, no clock.
+"""The slots' state on the host. Each step request is applied to it, without device and clock.
 
 A sequence in a slot has `known` tokens; the KV of the first `computed` is in its blocks. A run of n
 tokens computes positions computed .. computed + n - 1. A run that reaches the last known token
-yields one more; its id stays on the device, so that the next run needs no id from anyone.
+yields another one, whose id stays on the device, where the next run reads it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.worker.tables import BlockTables, TableWrite
 
 @dataclass
 class Work:
-    """What the device has to do for one step. Row order: sequences of one token first."""
+    """The device's work for one step. Runs of one token are the first rows."""
 
     slots: Ints
     starts: Ints  # position of each run's first token
@@ -54,22 +54,20 @@ class Work:
     list_forks: list[tuple[int, int]] = field(default_factory=list)
     # Runs that follow a grammar: (place among the yielding runs, where the sequence is).
     constrained: list[tuple[int, Matcher]] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)  # slot -> why its grammar cannot go on
+    refused: dict[int, str] = field(default_factory=dict)  # slot -> why its grammar cannot continue
     closing: list[int] = field(default_factory=list)  # slots whose grammar lets nothing be opened
     late: set[int] = field(default_factory=set)  # slots that sit the step out: no mask yet
     faults: list[SlotError] = field(default_factory=list)
-    logprob_requests: StepLogprobRequests | None = (
-        None  # log-probabilities to tell, beside those of the tokens
-    )
+    logprob_requests: StepLogprobRequests | None = None  # top and prompt logprobs to return
 
     @property
     def yielding(self) -> int:
-        """Runs that yield a token."""
+        """The number of runs that yield a token."""
         return int(np.count_nonzero(self.yields))
 
 
 class State:
-    """All slots, as arrays over the slot number."""
+    """The state of all slots, as arrays indexed by slot."""
 
     def __init__(self, limits: Limits) -> None:
         n = limits.slots
@@ -100,7 +98,7 @@ class State:
         )  # fmt: skip
 
     def fold(self, step: Step) -> Work:
-        """Applies a step. Raises BadStep, having changed nothing, if it breaks the protocol."""
+        """Applies a step. If the step breaks the protocol, raises BadStep and changes nothing."""
         self._accept(step)
         faults: list[SlotError] = []
         writes: list[TableWrite] = []
@@ -129,14 +127,14 @@ class State:
         return work
 
     def sit_out(self, slots: set[int]) -> None:
-        """Takes back that runs of the last step yielded: their last known token runs again."""
+        """Marks runs of the last step as not yielding: their last known token is computed again."""
         for slot in slots:
             self.known[slot] -= 1
             self.generated[slot] -= 1
             self.computed[slot] = self.known[slot] - 1
 
     def _accept(self, step: Step) -> None:
-        """Order and sizes; a step of a newer epoch begins with empty slots."""
+        """Checks step number and sizes; empties the slots if the step begins a newer epoch."""
         runs = step.run_slots
         if step.epoch > self.epoch:
             self.epoch, self.next_step, self.broken = step.epoch, 0, False
@@ -211,7 +209,7 @@ class State:
         self.logprob_requests.enter(new)
 
     def _has_lists(self, slot: int) -> bool:
-        """Whether tables on the device may hold lists of the slot's sampling parameters."""
+        """Whether the slot may have lists of sampling parameters on the device."""
         return bool(self.sampler_variant[slot] == SamplerVariant.PROCESSED)
 
     def _sequence_error(self, new: NewSequence) -> str | None:
@@ -250,7 +248,7 @@ class State:
         return True
 
     def _steer(self, step: Step) -> None:
-        """A last token that the host knows of is replaced here, the others on the device."""
+        """Replaces last tokens that the host knows; the others are replaced on the device."""
         for slot, token in zip(step.steered_slots, step.steered_tokens, strict=True):
             if self.held[slot] == self.known[slot] > 0:
                 self.ids[slot] = np.append(self.ids[slot][: self.held[slot] - 1], token)
@@ -288,7 +286,7 @@ class State:
         return work
 
     def _run_faults(self, slots: Ints, counts: Ints, failed: set[int]) -> list[SlotError]:
-        """Why these runs cannot be; a slot that failed already is passed over in silence."""
+        """Returns the errors of runs that cannot run; skips slots that failed earlier."""
         faults = []
         rooms = self.tables.room(slots).tolist()
         for slot, count, room in zip(slots.tolist(), counts.tolist(), rooms, strict=True):

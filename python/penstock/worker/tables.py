@@ -1,4 +1,4 @@
-"""The slots' block tables: one of each KV group for every slot, as the router has them."""
+"""The slots' block tables, one per slot and KV group, equal to the router's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_BLOCKS: Ints = np.zeros(0, np.int32)
 
 @dataclass
 class TableWrite:
-    """Blocks that enter a slot's table of a KV group from `column` on."""
+    """Blocks to write into a slot's table of a KV group, from `column` on."""
 
     group: int
     slot: int
@@ -25,8 +25,8 @@ class TableWrite:
 
 
 class BlockTables:
-    """Blocks by position from 0 on. Where a group's window has passed, entries stay as they were:
-    nothing reads them."""
+    """Block tables, indexed by position from 0. Entries behind a group's window keep their old
+    values; nothing reads them."""
 
     def __init__(self, limits: Limits) -> None:
         groups = len(limits.pools)
@@ -35,7 +35,7 @@ class BlockTables:
         self.entries = np.zeros((groups, limits.slots, limits.table_blocks), np.int32)
 
     def check(self, step: Step) -> None:
-        """Raises BadStep where a step names a KV group that is none, or lists do not fit."""
+        """Raises BadStep if a step names an unknown KV group, or lengths of lists do not match."""
         grown = [growth.group for growth in step.growth]
         named = [*grown, *(copies.group for copies in step.copies)]
         for tables in [*(new.tables for new in step.new), *(fork.tables for fork in step.forks)]:
@@ -55,9 +55,10 @@ class BlockTables:
                 raise BadStep("copies.sources and copies.destinations differ in length")
 
     def error(self, tables: Tables, computed: int) -> str | None:
-        """Why a sequence with this number of computed tokens cannot have these tables.
+        """Returns why a sequence with this number of computed tokens cannot have these tables, or
+        None.
 
-        What a window has passed may be any id.
+        Blocks behind a window may have any id.
         """
         most = self.limits.table_blocks
         for group, blocks in tables.items():
@@ -70,11 +71,11 @@ class BlockTables:
         return None
 
     def _passed(self, pool: KvPool, computed: int) -> int:
-        """Blocks at a table's beginning that no run after `computed` tokens reads."""
+        """Returns how many blocks at the start of a table no run after `computed` tokens reads."""
         return max(computed + 1 - pool.window, 0) // self.limits.block_tokens if pool.window else 0
 
     def set(self, slot: int, tables: Tables) -> Iterable[TableWrite]:
-        """A slot's tables, all of its groups, from their beginning."""
+        """Sets a slot's tables of all groups."""
         for group in range(len(self.limits.pools)):
             blocks = tables.get(group, NO_BLOCKS)
             self.entries[group, slot, : len(blocks)] = blocks
@@ -96,7 +97,7 @@ class BlockTables:
                     yield TableWrite(growth.group, int(slot), int(column), blocks)
 
     def room(self, slots: Ints) -> Ints:
-        """Tokens that the blocks of slots hold: those of the group with the fewest."""
+        """Returns for how many tokens slots have blocks, in the group with the fewest."""
         fewest: Ints = self.used[0, slots]
         for used in self.used[1:]:
             fewest = np.minimum(fewest, used[slots])

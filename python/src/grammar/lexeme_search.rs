@@ -37,7 +37,7 @@ pub(super) struct EndDistances {
     pub(super) unsearched: usize,
 }
 
-/// Returns the bytes that end the lexeme at which `parser` stands. `refuel` refills the lexer's
+/// Returns the bytes that end the current lexeme of `parser`. `refuel` refills the lexer's
 /// fuel.
 pub(super) fn shortest_end(parser: &mut Parser, refuel: impl Fn(&mut Parser)) -> LexemeEnd {
     let start = parser.with_recognizer(|recognizer| recognizer.lexer_state());

@@ -132,7 +132,7 @@ impl LlguidanceGrammar {
 
     /// Writes the mask of the next token, without end tokens, if `left` tokens are left. Returns
     /// whether the text may end here, and whether nothing may be opened any more. Fails with the
-    /// reason if the grammar cannot go on.
+    /// reason if the grammar cannot continue.
     pub(super) fn fill(
         &self,
         state: &mut LlguidanceState,
@@ -174,7 +174,7 @@ impl LlguidanceGrammar {
             Ok((whole, closing))
         });
         filled.map_err(|error| {
-            let text = format!("the grammar cannot go on: {error}");
+            let text = format!("the grammar cannot continue: {error}");
             state.status = Status::Failed(text.clone());
             text
         })
@@ -219,7 +219,7 @@ enum Status {
     Open,
     /// Ended by an end token, or by a token that no mask allowed.
     Ended,
-    /// The grammar cannot go on, for this reason.
+    /// The grammar cannot continue, for this reason.
     Failed(String),
 }
 

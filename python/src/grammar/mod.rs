@@ -259,7 +259,7 @@ impl Matcher {
     }
 
     /// Returns the mask of the next token, of `words` 32-bit words, and whether the token budget
-    /// forbids tokens that the grammar allows. Raises ValueError if the grammar cannot go on.
+    /// forbids tokens that the grammar allows. Raises ValueError if the grammar cannot continue.
     fn mask<'py>(&self, py: Python<'py>, words: usize) -> PyResult<(Bound<'py, PyBytes>, bool)> {
         let (row, closing) = py.detach(|| {
             let mut row = vec![0; words];
@@ -280,7 +280,7 @@ impl Matcher {
 }
 
 /// The result of a step's masks: indices of rows narrowed by the token budget, of rows whose
-/// grammar cannot go on, with the reason, and of rows whose mask is late.
+/// grammar cannot continue, with the reason, and of rows whose mask is late.
 type FilledMasks = (Vec<usize>, Vec<(usize, String)>, Vec<usize>);
 
 /// Advances each matcher by one token.
@@ -325,8 +325,8 @@ fn wait_for_masks(py: Python<'_>, matchers: Vec<Py<Matcher>>, seconds: Option<f6
 
 /// Writes the ready masks of the next tokens into `rows` [matchers, words] int32, bit i % 32 of
 /// word i / 32 for token i; rows without a matcher are unchanged. Returns the indices of the rows
-/// narrowed by the token budget, of those whose grammar cannot go on, with the reason, and of those
-/// whose mask is late. The last two kinds of rows allow every token.
+/// narrowed by the token budget, of those whose grammar cannot continue, with the reason, and of
+/// those whose mask is late. The last two kinds of rows allow every token.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
 fn fill_masks(

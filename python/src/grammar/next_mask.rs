@@ -1,8 +1,8 @@
 //! Masks computed in the background.
 //!
 //! A mask is started when a sequence's last token is known, and used when it is ready. A step may
-//! wait for masks for a while and go on without the late ones: their sequences skip the step. The
-//! contents of a mask do not depend on when it is computed.
+//! wait for masks for a while and continue without the late ones: their sequences skip the step.
+//! The contents of a mask do not depend on when it is computed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ static MASK_READY: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 /// A source of masks: the matcher of a sequence.
 pub(super) trait MaskSource: Send + Sync + 'static {
     /// Writes the mask of the next token. Returns whether the token budget forbids tokens that the
-    /// grammar allows. Fails with the reason if the grammar cannot go on; the row then allows every
-    /// token.
+    /// grammar allows. Fails with the reason if the grammar cannot continue; the row then allows
+    /// every token.
     fn fill(&self, row: &mut [u32]) -> Result<bool, String>;
 
     /// Returns the flag of whether the grammar's masks are slow.
@@ -114,7 +114,7 @@ pub(super) fn begin<T: MaskSource>(filler: &Arc<T>, next_mask: fn(&T) -> &NextMa
         let filled = catch_unwind(AssertUnwindSafe(|| filler.fill(&mut row)));
         let outcome = filled.unwrap_or_else(|_| {
             row.fill(u32::MAX);
-            Err("the grammar cannot go on: its mask cannot be made".to_owned())
+            Err("the grammar cannot continue: its mask cannot be computed".to_owned())
         });
         match began.elapsed() {
             took if took >= SLOW => filler.slow().store(true, Ordering::Relaxed),

@@ -1,8 +1,8 @@
-//! Beam search: which hypotheses of a request go on, and with which tokens.
+//! Beam search: chooses which hypotheses of a request continue, and with which tokens.
 //!
 //! Produces the results of `transformers`' `generate(num_beams=width)`, with its rules: scores are
 //! sums of float32 logprobs. Among the best `width` continuations, those that end become finished
-//! hypotheses, ranked by score / length^length_penalty. The best `width` that do not end go on.
+//! hypotheses, ranked by score / length^length_penalty. The best `width` that do not end continue.
 
 use penstock_scheduler::ids::{SequenceId, TokenId};
 
@@ -87,8 +87,8 @@ impl BeamSearch {
     }
 
     /// Takes the candidates for a sequence's next token. Once all sequences have theirs, calls
-    /// `steer` for each with the tokens that it goes on with. `steer` returns the ids of the forks,
-    /// which take the second and later tokens. Returns the results once the search is over.
+    /// `steer` for each with the tokens with which it continues. `steer` returns the ids of the
+    /// forks, which take the second and later tokens. Returns the results once the search is over.
     pub(super) fn take(
         &mut self,
         sequence: SequenceId,
@@ -136,7 +136,7 @@ impl BeamSearch {
         all
     }
 
-    /// Keeps those of `best` that finish; returns those that go on.
+    /// Stores the hypotheses of `best` that finish; returns those that continue.
     fn select(&mut self, best: &[Continuation]) -> Vec<Continuation> {
         let width = self.beam.width as usize;
         let mut going = Vec::with_capacity(width);

@@ -39,7 +39,7 @@ pub struct EngineConfig {
 /// When lost workers are restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartPolicy {
-    /// Losses in a row, each soon after a start, after which the engine gives up.
+    /// After this many consecutive losses, each soon after a start, the engine stops.
     pub attempts: u32,
     /// A loss is soon if the workers were ready for less than this.
     pub soon: Duration,

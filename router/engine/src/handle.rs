@@ -1,38 +1,64 @@
-//! The handle to the engine.
+//! The handle to the engine, which the text layer uses as its backend, and its streams of tokens.
 
 use std::{
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use async_trait::async_trait;
+use futures_core::Stream;
+use penstock_request::{
+    backend::{Backend, Sources, TokenSource},
+    client::Client,
+    types::{Entry, TokenEvent},
+};
 use penstock_scheduler::{
     FirstComeFirstServed, Policy,
     ids::{RequestId, SequenceId},
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-use penstock_request::client::Client;
-
 use super::{
-    EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, TokenStream,
-    Workers,
-    event_router::EventRouter,
+    EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, Workers,
+    event_router::{EventRouter, EventSender, Inbox},
     records::Submission,
     state::Shared,
     task::{Command, Task},
 };
 
-/// A handle that submits requests to the engine's task. The task ends when it is drained, when it
-/// gives up on its workers, or when all handles and token streams are gone.
+/// A handle that submits requests to the engine's task. The task ends when it is drained, after
+/// too many losses of the workers, or when all handles and token streams are dropped.
 #[derive(Clone)]
 pub struct Engine {
     commands: mpsc::UnboundedSender<Command>,
     shared: Arc<Shared>,
     next_id: Arc<AtomicU64>,
     event_router: EventRouter,
+}
+
+/// The tokens of one choice of a request. Yields an event whenever tokens have arrived, and ends
+/// after the event with `end` set. Dropping it earlier aborts the choice immediately, at any stage.
+///
+/// Unread tokens accumulate in a single event, which holds at most `max_new_tokens` tokens.
+#[derive(Debug)]
+pub struct TokenStream {
+    id: SequenceId,
+    inbox: Arc<Inbox>,
+    event_router: EventRouter,
+    commands: mpsc::UnboundedSender<Command>,
+    state: State,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// The engine sends no more events and needs no command on drop.
+    Ended,
 }
 
 impl Engine {
@@ -153,5 +179,92 @@ impl Engine {
                 "the engine failed on this request; the server's log says why".into(),
             ),
         }
+    }
+}
+
+impl TokenStream {
+    fn new(
+        id: SequenceId,
+        event_router: EventRouter,
+        commands: mpsc::UnboundedSender<Command>,
+    ) -> (EventSender, Self) {
+        let (event_sender, inbox) = event_router.stream(id);
+        let stream = Self {
+            id,
+            inbox,
+            event_router,
+            commands,
+            state: State::Running,
+        };
+        (event_sender, stream)
+    }
+
+    /// Ends the choice because its output is complete (a stop string was found), as dropping it
+    /// does: its computed blocks may serve later requests in both cases.
+    pub fn finish(self) {}
+
+    /// Returns the first entry into a slot; `None` while the sequence waits.
+    pub fn entered(&self) -> Option<Entry> {
+        self.inbox.entered()
+    }
+
+    fn disarm(&mut self) {
+        self.state = State::Ended;
+    }
+}
+
+impl Stream for TokenStream {
+    type Item = TokenEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<TokenEvent>> {
+        if self.state == State::Ended {
+            return Poll::Ready(None);
+        }
+        let event = ready!(self.inbox.poll(cx));
+        if event.end.is_some() {
+            self.state = State::Ended;
+        }
+        Poll::Ready(Some(event))
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        self.event_router.close(self.id);
+        if self.state == State::Running {
+            // A stopped engine has no requests left to end.
+            let _ = self.commands.send(Command::Abort(self.id));
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Engine {
+    async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError> {
+        let boxed = |stream| Box::new(stream) as Box<dyn TokenSource>;
+        let streams = self.submit_all(request).await?;
+        Ok(streams.into_iter().map(boxed).collect())
+    }
+
+    fn on_this_runtime(&self) -> Arc<dyn Backend> {
+        Arc::new(Self::on_this_runtime(self))
+    }
+
+    fn state(&self) -> EngineState {
+        Self::state(self)
+    }
+
+    fn limits(&self) -> Option<Limits> {
+        Self::limits(self)
+    }
+}
+
+impl TokenSource for TokenStream {
+    fn finish(self: Box<Self>) {
+        Self::finish(*self);
+    }
+
+    fn entered(&self) -> Option<Entry> {
+        Self::entered(self)
     }
 }

@@ -4,7 +4,6 @@
 //! The text layer uses it as `penstock_request::backend::Backend`; the launcher and the Python
 //! package start it. Only `shard` and the tests' workers name protocol types.
 
-mod backend;
 mod beam;
 mod config;
 mod core;
@@ -17,7 +16,6 @@ mod preparations;
 mod records;
 pub mod shard;
 mod state;
-mod stream;
 mod task;
 mod token_tree;
 mod workers;
@@ -26,8 +24,7 @@ use penstock_request::types::{self, EngineRequest, SubmitError};
 use penstock_request::{EngineState, Limits};
 
 pub use config::{EngineConfig, PreparePolicy, RestartPolicy};
-pub use handle::Engine;
+pub use handle::{Engine, TokenStream};
 pub use metrics::EngineMetrics;
 pub use state::ProgressSink;
-pub use stream::TokenStream;
 pub use workers::{AttachedWorkers, Workers, WorkersError};

@@ -1,4 +1,4 @@
-//! What a loss of the workers, or a failure of the engine itself, does to the requests.
+//! Recovery of requests after a loss of the workers or a failure of the engine.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

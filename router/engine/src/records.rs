@@ -1,4 +1,4 @@
-//! The engine's state of the requests that it has accepted and not yet ended.
+//! The engine's records of running requests, from acceptance to the end.
 
 use std::mem;
 
@@ -359,7 +359,7 @@ impl Record {
         }
     }
 
-    /// Returns how a choice ends with this emission, in the client's terms; `None` if it goes on.
+    /// Returns how a choice ends with this emission, in the client's terms; `None` if it continues.
     pub(super) fn end(&self, emission: &Emission, errors: &[SlotError]) -> Option<End> {
         Some(match emission.finish? {
             Finish::Length => End::Length,

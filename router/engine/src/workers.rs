@@ -1,4 +1,4 @@
-//! How the engine gets its workers.
+//! The trait by which the engine starts its workers.
 
 use async_trait::async_trait;
 

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 use super::App;
-use super::inflate::{BodyBuffer, Coding, too_large};
+use super::body::{BodyBuffer, Coding, too_large};
 
 /// Bodies longer than this many bytes are parsed on the blocking pool, not on the serving threads.
 const PARSED_AT_ONCE: usize = 64 << 10;

@@ -8,20 +8,18 @@
 mod anthropic;
 mod beam;
 mod blocks;
-mod budget;
+mod body;
 mod config;
 mod connection_limit;
 mod connection_service;
 mod docs;
 mod error;
 mod ids;
-mod inflate;
 mod invocations;
 mod json;
 #[cfg(feature = "kserve")]
 mod kserve;
 pub mod metrics;
-mod model_names;
 mod native;
 mod neutral;
 mod nulls;
@@ -59,7 +57,11 @@ pub use self::metrics::Metrics;
 pub use self::openai::parse_chat_request;
 pub use self::server::{Listeners, serve};
 pub use self::structured_output::parse_structured_outputs;
-use crate::budget::Budget;
+use crate::body::Budget;
+
+/// Names that always refer to the served model. `huggingface_hub` sends `dummy` if it has a URL and
+/// no model.
+const ALIASES: [&str; 3] = ["penstock", "tgi", "dummy"];
 
 /// State shared by all handlers.
 #[derive(Clone)]
@@ -110,6 +112,28 @@ impl App {
         Self {
             generator: self.generator.on_this_runtime(),
             ..self.clone()
+        }
+    }
+
+    /// Fails unless `model` is a name of the served model.
+    fn check_model(&self, model: Option<&str>) -> Result<(), ApiError> {
+        let mut served = self.config.served_names().chain(ALIASES);
+        match model {
+            Some(name) if !served.any(|served| served == name) => {
+                let names: Vec<&str> = self.config.served_names().collect();
+                let message = format!(
+                    "The model `{}` does not exist; `{}` {} served here",
+                    Excerpt::new(name),
+                    names.join("`, `"),
+                    if names.len() == 1 { "is" } else { "are" }
+                );
+                let error = ApiError::new(ErrorKind::ModelNotFound, message);
+                Err(ApiError {
+                    param: Some("model".into()),
+                    ..error
+                })
+            }
+            _ => Ok(()),
         }
     }
 

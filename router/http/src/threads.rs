@@ -236,3 +236,46 @@ async fn until_stopped(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tokio::net::TcpListener;
+
+    use super::super::connection_limit::ConnectionLimit;
+    use super::*;
+
+    /// A thread that has ended has the fewest connections, so it gets the next one.
+    #[tokio::test]
+    async fn an_ended_serving_thread_is_an_error() {
+        let thread = || {
+            let (new_connections, inbox) = mpsc::unbounded_channel();
+            let load = Arc::default();
+            let thread = Thread {
+                new_connections,
+                load,
+            };
+            (thread, inbox)
+        };
+        let ((ended, inbox), (alive, mut connections)) = (thread(), thread());
+        drop(inbox);
+        let threads = Threads(vec![alive, ended]);
+        let limit = ConnectionLimit::new(2, Duration::ZERO);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut open = Vec::new();
+        for fails in [false, true] {
+            let stream = std::net::TcpStream::connect(address).unwrap();
+            let new_connection = NewConnection {
+                stream,
+                permit: limit.acquire().await.unwrap(),
+                kind: ConnectionKind::Full,
+                stop: watch::channel(false).1,
+            };
+            assert_eq!(threads.serve(new_connection).is_err(), fails);
+            open.extend(connections.try_recv());
+        }
+        assert_eq!(open.len(), 1);
+    }
+}

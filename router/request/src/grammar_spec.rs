@@ -1,4 +1,4 @@
-//! Constraints on the output: as a client states them, and whole, as the workers take them.
+//! Constraints on the output: as a client sends them, and with all fields that the workers need.
 
 use crate::error::ApiError;
 use crate::sampling_params::{SamplingParams, THINKING_TOKEN_BUDGET};

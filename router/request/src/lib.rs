@@ -1,8 +1,9 @@
-//! What a client asks for, in terms of every layer: the parameters of a generation, their
-//! validation, the engine's requests and token events, and errors.
+//! Types of requests that all layers share: the parameters of a generation, their validation, the
+//! engine's requests and token events, and errors.
 //!
-//! `penstock-text`, `penstock-engine` and `penstock-http` build on this crate; it knows none of
-//! them, no HTTP, no tokenizer and no protocol. The text layer and the engine meet in `Backend`.
+//! `penstock-text`, `penstock-engine` and `penstock-http` build on this crate; it depends on none
+//! of them, and not on HTTP, a tokenizer or the protocol. The text layer calls the engine through
+//! `Backend`.
 
 pub mod backend;
 pub mod client;
@@ -12,11 +13,9 @@ pub mod logprobs;
 pub mod range;
 mod request_limits;
 pub mod sampling_params;
-mod state;
-mod submit_error;
 pub mod types;
 pub mod validate;
 
+pub use backend::{EngineState, Limits};
 pub use error::{ApiError, ErrorKind, panic_message};
 pub use request_limits::RequestLimits;
-pub use state::{EngineState, Limits};

@@ -1,4 +1,4 @@
-//! The logprobs that a request asks for, and their rules.
+//! The logprob options of a request, and their rules.
 
 use crate::error::ApiError;
 use crate::range::Range;

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
+pub use crate::error::SubmitError;
 use crate::grammar_spec::GrammarSpec;
 use crate::sampling_params::SamplingParams;
-pub use crate::submit_error::SubmitError;
 
 /// A validated request; no later code validates it again.
 #[derive(Clone, Debug)]

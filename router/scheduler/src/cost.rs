@@ -1,5 +1,5 @@
-//! The time of a step, fitted from outcomes (`fit`): the time of its decodes alone, plus the time
-//! that its prompts add, unless steps of its size are known from experience (`sizes`).
+//! The time of a step, fitted from outcomes (`Fit`): the time of its decodes alone, plus the time
+//! that its prompts add, unless steps of its size are known from experience (`SizeCosts`).
 //!
 //! Each part is linear in three features, one of them constant. The parts are fitted separately,
 //! because nothing else separates a step's constant cost from that of a prefill, and because
@@ -12,9 +12,8 @@
 //! GPUs. Where contexts differ, observations outweigh that.
 
 use crate::config::DecodeReads;
-use crate::fit::{Fit, LEARNING, Prior};
+use crate::estimators::{Fit, LEARNING, Prior, SizeCosts};
 use crate::ids::Micros;
-use crate::sizes::SizeCosts;
 
 /// The work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,18 +36,18 @@ const PAIRS: f64 = 1e-7;
 const CONSTANT: f64 = 0.1;
 /// A step that takes longer than this many times the expected time was disturbed, for example by a
 /// compilation. It is ignored; if the step of its kind before was disturbed too, it counts as this
-/// many times the expected time. If a step is faster by this factor, the expectation was learnt
-/// from disturbed steps.
+/// many times the expected time. If a step is faster by this factor, the expectation came from
+/// disturbed steps.
 const DISTURBED: f64 = 2.0;
-/// A fit that is wrong by more than this factor for this many consecutive steps was learnt from a
+/// A fit that is wrong by more than this factor for this many consecutive steps was fitted to a
 /// disturbed one.
 const DRIFT_RATIO: f64 = 1.5;
 const DRIFT_STEPS: u32 = 16;
 
 /// Features of decodes to leave out where a slope would be negative, tried in turn. The constant
 /// stays: a step of decodes reads the weights however few decodes there are. Contexts go first:
-/// they grow with the number of decodes, so either can stand for both, but laying all cost upon
-/// contexts would be wrong wherever contexts are longer.
+/// they grow with the number of decodes, so one feature can explain the cost of both, but contexts
+/// alone would be wrong for steps with longer contexts.
 const DECODE_FALLBACKS: &[&[usize]] = &[&[], &[2], &[1], &[1, 2]];
 /// The prior of contexts keeps the cost of decodes off them, so decodes go first here.
 const DECODE_FALLBACKS_WITH_PRIOR: &[&[usize]] = &[&[], &[1], &[2], &[1, 2]];

@@ -1,11 +1,9 @@
 //! A plan under construction.
 
 use crate::cost::StepLoad;
-use crate::counters::Streams;
-use crate::flight::{Chunk, FlightRun, Reach};
 use crate::ids::{BlockId, GroupId, Micros, SequenceKey, Slot};
 use crate::memory::BlockLease;
-use crate::plan::{Growth, NewSequence, Run, Table};
+use crate::plan::{Chunk, FlightRun, Growth, NewSequence, Reach, Run, Table};
 use crate::sequence::Sequence;
 
 /// Runs of one kind (decodes or prompts), and the blocks that they gain per group.
@@ -72,7 +70,7 @@ pub(crate) struct PlanBuilder {
     pub(crate) shortage: Shortage,
 }
 
-/// A prompt whose chunk is planned last; see `short_prompts_first`.
+/// A prompt whose chunk is planned last; see `Scheduler::yields_to_shorter`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeferredPrompt {
     pub(crate) key: SequenceKey,
@@ -88,6 +86,15 @@ pub(crate) enum Shortage {
     None,
     /// A sequence was preempted or stalled: this plan admits nothing.
     Blocks,
+}
+
+/// What the last plan predicts for the next one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Streams {
+    /// Sequences that decode in the next plan, if none ends early.
+    pub(crate) sequences: u32,
+    /// Tokens that they attend to.
+    pub(crate) context: u64,
 }
 
 impl PlanBuilder {
@@ -203,5 +210,15 @@ pub(crate) fn full(
         generated: sequence.generated(),
         computed,
         tables,
+    }
+}
+
+impl Streams {
+    /// Counts a sequence whose run yields, unless that run is its last.
+    pub(crate) fn count(&mut self, sequence: &Sequence) {
+        if !sequence.will_end() {
+            self.sequences += 1;
+            self.context += u64::from(sequence.len());
+        }
     }
 }

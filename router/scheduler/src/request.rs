@@ -1,6 +1,6 @@
-//! Requests as the scheduler sees them.
+//! Requests as the scheduler sees them, and the policy that orders them.
 
-use crate::ids::{RequestId, TokenId};
+use crate::ids::{Micros, RequestId, SequenceId, TokenId};
 
 /// A request as `Scheduler::add` takes it. Sampling parameters stay with the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,42 @@ pub enum AddError {
     Duplicate,
 }
 
+/// The facts that a policy may use.
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceFacts<'a> {
+    /// The sequence that they describe.
+    pub sequence: SequenceId,
+    /// The class that came with the request.
+    pub class: &'a SchedulingClass,
+    /// Known tokens: prompt and generated.
+    pub tokens: u32,
+    /// Tokens that the sequence may have in all.
+    pub max_tokens: u32,
+    /// When the sequence entered the queue.
+    pub since: Micros,
+}
+
+/// Decides the order of admission and the victims of preemption. Must be deterministic.
+///
+/// A rank is assigned once, when a request is added, and its forks inherit it. Static ranks are
+/// enough for priorities, for deadlines (earliest first) and for fairness between tenants
+/// (start-time fair queueing numbers requests on arrival), and they keep the queue a sorted map.
+pub trait Policy: Send {
+    /// Smaller ranks run earlier; equal ranks run in order of arrival.
+    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64;
+
+    /// Picks the victim among running sequences that rank after the one that needs memory, in order
+    /// of rank. Returns an index into `juniors`, which is never empty. Only juniors are offered, so
+    /// the first in rank always proceeds and no two sequences preempt each other.
+    fn victim(&self, juniors: &[SequenceFacts<'_>]) -> usize {
+        juniors.len() - 1
+    }
+}
+
+/// Order of arrival; the youngest is preempted first.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FirstComeFirstServed;
+
 impl std::fmt::Display for AddError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -100,3 +136,9 @@ impl std::fmt::Display for AddError {
 }
 
 impl std::error::Error for AddError {}
+
+impl Policy for FirstComeFirstServed {
+    fn rank(&mut self, _: &SequenceFacts<'_>) -> u64 {
+        0
+    }
+}

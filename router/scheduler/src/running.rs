@@ -1,8 +1,17 @@
-//! Sequences in slots.
+//! Sequences in slots of the workers' persistent batch.
 
 use crate::ids::{SequenceKey, Slot};
 use crate::sequence::{Phase, State, Store};
-use crate::slots::Slots;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Free slots, lowest first, so that batches stay dense; and slots that the workers must still
+/// drop.
+#[derive(Debug, Default)]
+struct Slots {
+    free: BinaryHeap<Reverse<Slot>>,
+    finished: Vec<Slot>,
+}
 
 /// Whether the workers know a slot that becomes free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +30,43 @@ pub(crate) struct Running {
     keys: Vec<SequenceKey>,
     /// Sequences that still prefill.
     prefilling: u32,
+}
+
+impl Slots {
+    fn new(count: u32) -> Self {
+        Self {
+            free: (0..count).map(|slot| Reverse(Slot(slot))).collect(),
+            finished: Vec::new(),
+        }
+    }
+
+    fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    fn take(&mut self) -> Option<Slot> {
+        self.free.pop().map(|Reverse(slot)| slot)
+    }
+
+    /// Returns a slot that the workers know. The next plan drops it and may fill it again at once,
+    /// since workers apply `finished` before `new`.
+    fn release(&mut self, slot: Slot) {
+        self.finished.push(slot);
+        self.free.push(Reverse(slot));
+    }
+
+    /// Returns a slot that no plan has named.
+    fn give_back(&mut self, slot: Slot) {
+        self.free.push(Reverse(slot));
+    }
+
+    fn take_finished(&mut self) -> Vec<Slot> {
+        std::mem::take(&mut self.finished)
+    }
+
+    fn free_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.free.iter().map(|&Reverse(slot)| slot)
+    }
 }
 
 impl Running {

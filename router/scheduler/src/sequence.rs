@@ -1,8 +1,8 @@
 //! One live sequence, and the store of all of them.
 
-use crate::flight::{Chunk, Reach};
 use crate::ids::{Micros, RequestId, SequenceId, SequenceKey, Slot, TokenId};
 use crate::memory::{Contents, SequenceKv};
+use crate::plan::{Chunk, Reach};
 use crate::request::{Pipelining, SchedulingClass};
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -1,14 +1,16 @@
-//! A generation request, independent of the dialect.
+//! A generation request, independent of the API, and what is held while its text is in memory.
+
+use std::fmt;
+use std::sync::Arc;
 
 use penstock_request::RequestLimits;
 use penstock_request::error::ApiError;
 use penstock_request::validate::{FieldNames, Parameters, TokenLimits, ValidParameters};
 
-use crate::charge::Charge;
 use crate::chat::Chat;
 use crate::tokenize::SpecialTokens;
 
-/// A generation request, independent of the dialect.
+/// A generation request, independent of the API.
 #[derive(Clone, Debug)]
 pub struct GenerateInput {
     /// The prompt.
@@ -40,6 +42,14 @@ pub enum Prompt {
     /// Token ids, used unchanged.
     Ids(Vec<u32>),
 }
+
+/// A resource that is held until a prompt's text has become token ids, such as a share of a memory
+/// budget; released when the last clone is dropped. The default holds nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Charge(#[expect(dead_code, reason = "it is held, not read")] Option<Arc<dyn Held>>);
+
+/// Any value that threads may share.
+trait Held: fmt::Debug + Send + Sync {}
 
 impl GenerateInput {
     /// Checks every rule that needs no token ids.
@@ -84,5 +94,14 @@ impl Prompt {
             return Err(ApiError::validation(name, rule));
         }
         Ok(())
+    }
+}
+
+impl<T: fmt::Debug + Send + Sync> Held for T {}
+
+impl Charge {
+    /// Holds `resource`.
+    pub fn new(resource: impl fmt::Debug + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(resource)))
     }
 }

@@ -4,7 +4,6 @@
 //! This crate reaches the engine through `penstock_request::backend::Backend` and knows neither the
 //! engine nor HTTP.
 
-mod charge;
 pub mod chat;
 pub mod config;
 pub mod detokenize;
@@ -19,9 +18,8 @@ pub mod tokenize;
 pub mod tool_parsers;
 pub mod watermark;
 
-pub use charge::Charge;
 pub use config::TextConfig;
 pub use generation::{Generation, Generator};
-pub use input::{GenerateInput, Prompt};
+pub use input::{Charge, GenerateInput, Prompt};
 pub use metrics::TextMetrics;
 pub use model_text::{ModelText, ModelTextError};

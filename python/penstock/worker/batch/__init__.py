@@ -1,1 +1,1 @@
-"""The inputs of one step in one buffer."""
+"""Packs the inputs of one step into one buffer."""

@@ -1,4 +1,4 @@
-"""One step's device inputs in one buffer, so that one copy moves them all."""
+"""Packs one step's device inputs into one buffer, so that one copy moves them all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.worker.state import State, Work
 
 @dataclass(frozen=True)
 class Extras:
-    """What a step writes into device state before it runs; rarely anything. Word ranges."""
+    """Word ranges of the updates to device state before the step runs; usually empty."""
 
     writes: int
     forks: int
@@ -38,7 +38,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class Packed:
-    """A step in a buffer: its inputs lie at offset 0, its extras behind them."""
+    """A packed step: its inputs begin at offset 0 of the buffer, its extras follow."""
 
     shape: Shape
     samples: Longs  # for each yielding run, its row among the samples
@@ -47,12 +47,12 @@ class Packed:
 
 
 def most_samples(limits: Limits) -> int:
-    """Rows of samples of the largest possible step, padding counted."""
+    """Returns the maximum number of sample rows of a step, padding included."""
     return max(padded_decodes(limits.slots), MIXED_DECODES[-1] + CHUNKS)
 
 
 def buffer_words(limits: Limits) -> int:
-    """Words that the largest possible step needs."""
+    """Returns the words that the largest possible step needs."""
     rows = most_samples(limits)
     largest = Shape(max(limits.step_tokens, TOKENS[-1]) + rows, rows, rows, rows)
     groups = len(limits.pools)
@@ -66,7 +66,7 @@ def buffer_words(limits: Limits) -> int:
 
 
 class Packer:
-    """Writes a step's work into a host buffer. `pad` rounds small steps up to shapes that return.
+    """Writes a step's work into a host buffer. `pad` pads small steps to one of a few shapes.
 
     Decodes come first, then the chunks, then padding.
     """
@@ -79,7 +79,7 @@ class Packer:
         self.column_length = column_length(state.limits.slots)
 
     def shape(self, work: Work) -> Shape:
-        """The layout that this work takes."""
+        """Returns the shape of a step with this work."""
         decodes, chunks, samples = work.decodes, len(work.slots) - work.decodes, work.yielding
         tokens = int(work.counts.sum())
         if self.pad and samples:
@@ -133,7 +133,7 @@ class Packer:
             _fill(fields["query_start"][1:], ends, ends[-1])
 
     def _samples(self, work: Work, fields: dict[str, Ints], shape: Shape) -> Longs:
-        """Fills what the sampler reads; returns the row of each yielding run."""
+        """Fills the inputs of the sampler; returns the row of each yielding run."""
         slots = work.slots[work.yields]
         runs, rows = work.yields.nonzero()[0], (work.counts.cumsum() - 1)[work.yields]
         places = np.arange(len(runs))

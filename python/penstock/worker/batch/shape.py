@@ -1,8 +1,8 @@
-"""The sizes of a step, and how its inputs lie in one buffer.
+"""The shape of a step, and the layout of its inputs in one buffer.
 
-Every tensor that the model or the sampler reads has an address and a shape that depend only on the
-step's `Shape`: steps of equal shape can replay one captured graph. On a GPU, small steps are padded
-to shapes that come again; larger ones keep the device busy while the host launches their kernels.
+Address and shape of every tensor that the model or the sampler reads depend only on the step's
+`Shape`, so steps of equal shape can replay one captured graph. On a GPU, small steps are padded to
+one of a few shapes; larger steps keep the device busy while the host launches their kernels.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-# Decodes alone are padded up to a multiple: (up to this many rows, multiple). Few sequences are
-# bound by the weights' bytes, where padding is free; of more it costs less than 4 % on average.
+# A step of decodes alone is padded to a multiple: (up to this many rows, multiple). With few rows,
+# reading the weights takes most of the time, so padding is free; with more rows it costs less than
+# 4 % on average.
 DECODES = ((1, 1), (2, 2), (4, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1 << 30, 128))
 # A step with prompts is padded at its end, to one of these numbers of tokens. They suit the tiles
 # of matrix products: on an H200, 448 tokens of an 8B model take longer than 512 do.
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-LARGER = 512  # of larger steps, which are not padded, multiples of this suit them
-# Rows that may be decodes in such a step. Those that are not cost nothing: chunks begin there.
+LARGER = 512  # larger steps are not padded; multiples of this suit the same tiles
+# Maximum decode rows of such a step. Unused ones cost nothing: chunks begin in them.
 MIXED_DECODES = (0, 32, 256, 512, 1024)
 LEAST_MIXED = 64  # tokens
-CHUNKS = 4  # prompts that such a step may read from
+CHUNKS = 4  # maximum prompts in such a step
 ALIGNMENT = 4  # in words of 4 bytes: kernels like pointers at 16 bytes
 LONGS = ("sample_position", "sample_slot")
 KV_SLOT = "kv_slot"
@@ -34,7 +35,7 @@ Views = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes that fix the layout of a step's inputs. Padding is counted."""
+    """The sizes that determine the layout of a step's inputs, padding included."""
 
     tokens: int
     decodes: int
@@ -45,25 +46,25 @@ class Shape:
 
     @property
     def samples_every_row(self) -> bool:
-        """Whether hidden states are logit rows as they are."""
+        """Whether every row of the hidden states is sampled, in order."""
         return self.chunks == 0 and self.samples == self.tokens
 
 
 def step_sizes(most: int) -> list[int]:
-    """Tokens of a step with prompts and decodes that suit a GPU, of `most` at most, rising."""
+    """Returns the step sizes in tokens that suit a GPU, at most `most`, in ascending order."""
     larger = range(TOKENS[-1] + LARGER, most + 1, LARGER)
     return [size for size in (*TOKENS, *larger) if LEAST_MIXED <= size <= most]
 
 
 def padded_decodes(count: int) -> int:
-    """The padded size of a step of decodes alone."""
+    """Returns the padded number of rows of a step of decodes alone."""
     multiple = next(multiple for limit, multiple in DECODES if count <= limit)
     return -(-count // multiple) * multiple
 
 
 @lru_cache(maxsize=4096)
 def padded_shape(decodes: int, chunks: int, chunk_tokens: int) -> Shape | None:
-    """The smallest padded shape that holds these runs; None for steps too large to need one."""
+    """Returns the smallest padded shape for these runs; None for steps too large to need one."""
     if chunks == 0:
         rows = padded_decodes(decodes)
         return Shape(rows, rows, 0, rows, padded=True)
@@ -81,7 +82,8 @@ def _first(ladder: tuple[int, ...], least: int) -> int | None:
 
 
 def kv_slot(group: int) -> str:
-    """The field of a KV group's slot_mapping: one of its own, so that each is aligned."""
+    """Returns the field name of a KV group's slot_mapping; each group has a field, for
+    alignment."""
     return f"{KV_SLOT}{group}"
 
 
@@ -115,7 +117,7 @@ def tensors(shape: Shape, buffer: Tensor, groups: int = 1) -> Views:
 
 
 def fill_padding(views: Views, spare: int) -> None:
-    """Makes a step of no sequence: every row is padding, and reads and writes row `spare`."""
+    """Fills the inputs of an empty step: every row is padding, and reads and writes row `spare`."""
     for name, view in views.items():
         view.fill_(spare if name.endswith("_slot") else 0)
         if name.startswith(KV_SLOT):

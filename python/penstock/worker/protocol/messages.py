@@ -1,4 +1,4 @@
-"""Protocol messages to plain values and back."""
+"""Converts protocol messages to plain values and back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where
 
 
 def to_settings(request: pb.LoadRequest) -> Settings:
-    """Load's fields, typed."""
+    """Converts the fields of Load."""
     return Settings(
         model=Path(request.model_path),
         device=request.device,
@@ -56,11 +56,12 @@ def to_settings(request: pb.LoadRequest) -> Settings:
         block_tokens=request.block_tokens,
         threads=request.threads,
         kv_dtype=request.kv_dtype or "auto",
+        quantize=request.quantize,
     )
 
 
 def from_loaded(loaded: Loaded) -> pb.Loaded:
-    """Limits and memory as the router reads them."""
+    """Converts limits and memory of a loaded worker to a message."""
     limits, memory = loaded.limits, loaded.memory
     groups = [
         pb.KvGroup(
@@ -100,7 +101,7 @@ def _ints(values: Any) -> Any:
 
 
 def _tables(tables: Sequence[pb.BlockTable]) -> dict[int, Any]:
-    """Blocks by KV group. Ids behind a window are arbitrary, up to any that 32 bits hold."""
+    """Returns blocks by KV group. Ids behind a window may be any 32-bit number."""
     found = {table.group: np.array(table.blocks, np.uint32).view(np.int32) for table in tables}
     if len(found) != len(tables):
         raise BadStep("a sequence has two tables of one KV group")
@@ -108,7 +109,7 @@ def _tables(tables: Sequence[pb.BlockTable]) -> dict[int, Any]:
 
 
 def to_sampling(sampling: pb.Sampling) -> SamplingParams:
-    """Sampling parameters, typed."""
+    """Converts sampling parameters."""
     penalties, bias, mark = pb.Penalties(repetition=1), None, None
     if sampling.HasField("penalties"):
         penalties = sampling.penalties
@@ -142,7 +143,7 @@ def to_sampling(sampling: pb.Sampling) -> SamplingParams:
 
 
 def to_grammar_spec(grammar: pb.Grammar) -> GrammarSpec:
-    """What a grammar's masks depend on. Raises GrammarRejected for a kind of a later version."""
+    """Converts a grammar spec. Raises GrammarRejected for a kind that this version lacks."""
     kinds = {
         pb.Grammar.KIND_JSON_SCHEMA: GrammarKind.JSON_SCHEMA,
         pb.Grammar.KIND_REGEX: GrammarKind.REGEX,
@@ -160,7 +161,7 @@ def to_grammar_spec(grammar: pb.Grammar) -> GrammarSpec:
 
 
 def to_sequence(new: pb.NewSequence, grammar_cache: GrammarCache) -> NewSequence:
-    """A sequence in full, its grammar advanced to where it was."""
+    """Converts a new sequence, and advances its matcher over the generated tokens."""
     matcher, fault = _matcher(new, grammar_cache) if new.HasField("grammar") else (None, None)
     return NewSequence(
         slot=new.slot,
@@ -178,7 +179,7 @@ def to_sequence(new: pb.NewSequence, grammar_cache: GrammarCache) -> NewSequence
 def _matcher(
     new: pb.NewSequence, grammar_cache: GrammarCache
 ) -> tuple[Matcher, None] | tuple[None, SlotError]:
-    """Where a sequence is in its grammar, or why it cannot run."""
+    """Returns the matcher of a sequence, or the error for which it cannot run."""
     reasoning = new.grammar.reasoning
     budget = reasoning.budget if reasoning.HasField("budget") else None
     ends = EndConditions(tuple(new.grammar.end_token_ids), new.grammar.max_new_tokens, budget)
@@ -197,7 +198,7 @@ def _matcher(
 
 
 def to_step(request: pb.StepRequest, grammar_cache: GrammarCache) -> Step:
-    """A StepRequest as arrays. Raises BadStep if it contradicts itself."""
+    """Converts a StepRequest to arrays. Raises BadStep if its fields contradict each other."""
     copies = [
         Copies(c.group, np.array(c.sources, np.int64), np.array(c.destinations, np.int64))
         for c in request.copies
@@ -229,7 +230,7 @@ def _slot_error(fault: SlotError) -> pb.SlotError:
 
 
 def from_outcome(outcome: Outcome) -> pb.StepReply:
-    """A StepReply: one token for each slot that yielded."""
+    """Converts an outcome to a StepReply: one token for each slot that yielded."""
     errors = [_slot_error(fault) for fault in outcome.faults]
     logprob_fields: dict[str, Any] = {}
     if outcome.top_logprobs is not None:

@@ -1,4 +1,4 @@
-"""Sampling parameters of a sequence, and the part of them that each slot has in an array."""
+"""Sampling parameters of a sequence, and the row of numbers that its slot has on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GREEN_BITS = 32  # of a token's random number
 
 # The parameters of a slot that are single numbers. The device holds them column by column
 # (`sampling.slot_params`); 64-bit columns come first. The columns after `green` and after
-# `repetition` stand in the order in which `penstock_kernels.process_logits` reads them.
+# `repetition` are in the order in which `penstock_kernels.process_logits` reads them.
 SLOT_PARAMS = np.dtype(
     [
         ("seed", np.int64),
@@ -49,17 +49,17 @@ class Watermark:
 
 
 class SamplerVariant(enum.IntEnum):
-    """What a step's sampler does. Each variant includes those before it, so that the largest one of
-    a step's rows is what all of them need together."""
+    """A variant of the sampler. Each includes those before it, so a step runs the largest one that
+    any of its rows needs."""
 
     PLAIN = 0  # temperature, top_k, top_p
     FILTERED = 1  # min_p and typical_p too
-    PROCESSED = 2  # changes of the logits before that
+    PROCESSED = 2  # logits processors too
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one sequence's tokens are chosen, and the log-probabilities that it reports.
+    """Sampling parameters and logprob options of one sequence.
 
     The order in which parameters apply is in `penstock.sampling`. The router checked all ranges.
     """
@@ -86,12 +86,12 @@ class SamplingParams:
 
     @property
     def counts(self) -> bool:
-        """Whether tokens have to be counted."""
+        """Whether a penalty needs token counts."""
         return (self.repetition, self.frequency, self.presence) != (1.0, 0.0, 0.0)
 
     @property
     def sampler_variant(self) -> SamplerVariant:
-        """The least variant that does what this sequence needs."""
+        """The smallest sampler variant that suffices for this sequence."""
         changes = self.bias, self.allowed, self.banned, self.watermark
         if self.counts or self.bad_words or any(change is not None for change in changes):
             return SamplerVariant.PROCESSED

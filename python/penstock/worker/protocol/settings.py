@@ -1,4 +1,4 @@
-"""What Load sends to a worker and what the worker declares back, as plain values."""
+"""Request and result of Load as plain values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KvPool:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a loaded worker can hold. Set by the loader, declared to the router."""
+    """Limits of a loaded worker. The loader sets them; Load reports them to the router."""
 
     slots: int
     step_tokens: int
@@ -34,7 +34,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """All of a worker's configuration. Zero means the worker's choice where Load says so."""
+    """All of a worker's configuration. Where the protocol allows 0, the worker chooses the
+    value."""
 
     model: Path
     device: str  # "cuda" | "cpu"
@@ -50,6 +51,7 @@ class Settings:
     block_tokens: int
     threads: int
     kv_dtype: str  # "auto" = dtype
+    quantize: str  # a weight format; "" = as the checkpoint is stored
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class MemoryReport:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a loaded worker can do."""
+    """The result of Load."""
 
     limits: Limits
     device_name: str

@@ -1,4 +1,4 @@
-"""A step as plain values: what the router asks for and what came of it."""
+"""A step and its outcome as plain values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True)
 class SlotError:
-    """Why the sequence in a slot failed, in words for its client."""
+    """Why the sequence in a slot failed; the text is for its client."""
 
     slot: int
     message: str
@@ -37,7 +37,7 @@ class SlotError:
 
 @dataclass(frozen=True)
 class NewSequence:
-    """A sequence in full, entering a slot."""
+    """A sequence that enters a slot, with its entire state."""
 
     slot: int
     token_ids: Ints
@@ -52,7 +52,7 @@ class NewSequence:
 
 @dataclass(frozen=True)
 class Fork:
-    """`destination` becomes a copy of `source` with blocks and a seed of its own."""
+    """`destination` becomes a copy of `source`, with its own blocks and seed."""
 
     source: int
     destination: int
@@ -62,7 +62,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Copies:
-    """Blocks of a KV group that are copied, each whole."""
+    """Whole blocks of a KV group that are copied."""
 
     group: int
     sources: Longs
@@ -71,7 +71,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Growth:
-    """Blocks of a KV group that the step's runs get, appended to their tables."""
+    """Blocks of a KV group that are appended to the tables of the step's runs."""
 
     group: int
     counts: Ints  # one per run
@@ -98,7 +98,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TopLogprobs:
-    """The likeliest tokens in the place of each token of an outcome."""
+    """The most likely tokens at the position of each token of an outcome."""
 
     counts: list[int]  # one per token of the outcome
     token_ids: list[int]  # sum(counts), of each token the likeliest first
@@ -107,7 +107,7 @@ class TopLogprobs:
 
 @dataclass(frozen=True)
 class PromptLogprobs:
-    """What a run tells of the prompt tokens from position `start` on."""
+    """Logprobs that a run returns for the prompt tokens from position `start` on."""
 
     request_id: int
     start: int
@@ -120,7 +120,7 @@ class PromptLogprobs:
 
 @dataclass
 class Outcome:
-    """What a step brought: one token for each of `slots`, in run order."""
+    """The result of a step: one token for each of `slots`, in run order."""
 
     epoch: int
     step: int

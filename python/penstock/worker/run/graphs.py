@@ -2,13 +2,12 @@
 
 On a GPU they are CUDA graphs, on a CPU tapes (`penstock.cpu.tape`).
 
-A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
-changes logits in between (masks) stays outside. The rehearsal captures all shapes that it can
-foresee, while the device has nothing to do; else a shape is captured when a step brings it for the
-second time: the first, launched kernel by kernel, has compiled and warmed what the capture needs.
-Choices that few steps need are graphs of their own too, captured when they are first needed after
-that. All ranks of a group rehearse and step alike, so all of them capture the same shapes at the
-same places.
+A step has two stages, the forward pass to the logits and the sampler. Each is a separate graph, so
+that grammar masks can change the logits in between. The warm-up captures the expected shapes while
+the device is idle. Another shape is captured when a step has it for the second time: the first such
+step is launched kernel by kernel, which compiles everything that the capture needs. Sampler
+variants that few steps need have their own graphs, captured at their second use. All ranks of a
+group run the same warm-up and the same steps, so they capture the same shapes in the same order.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ class Stages:
 
 
 class Capture(Protocol):
-    """Makes graphs of one kind."""
+    """Captures graphs of one kind."""
 
     all_samplers: bool  # whether they hold every choice, or the plain one alone
 
     def takes(self, shape: Shape) -> bool:
-        """Whether steps of this shape come again, and are small enough to gain from a graph."""
+        """Whether this shape recurs and is small enough to gain from a graph."""
 
     def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
-        """What does the same as `launch`, sooner; its results are the same tensors each time.
+        """Returns a faster replacement for `launch`; it returns the same tensors in each call.
 
-        Nothing of `launch` happens until then. Raises RuntimeError if it cannot be.
+        Does not execute `launch`. Raises RuntimeError if the capture fails.
         """
 
 
 class DeviceCapture:
-    """Captures on a stream of its own. The graphs share memory: they never run side by side."""
+    """Captures on a separate stream. The graphs share memory: they never run concurrently."""
 
     all_samplers = True
 
@@ -72,11 +71,11 @@ class DeviceCapture:
         self.pool = torch.cuda.graph_pool_handle()
 
     def takes(self, shape: Shape) -> bool:
-        """Steps that were padded to a shape that comes again."""
+        """Whether the step was padded to one of the recurring shapes."""
         return shape.padded
 
     def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
-        """Memory that it lacks is a RuntimeError."""
+        """Raises RuntimeError also if memory is insufficient."""
         graph = torch.cuda.CUDAGraph()
         # Work that was queued may still free memory, which a capture in progress could not reuse.
         torch.cuda.synchronize()
@@ -107,11 +106,12 @@ class TapeCapture:
         self.recorder = Recorder(TAPE_BYTES)
 
     def takes(self, shape: Shape) -> bool:
-        """A few decodes. Of more, the kernels take longer than what lies between them."""
+        """Whether the step has few decodes. With more, the kernels hide the overhead between
+        them."""
         return shape.samples_every_row and shape.decodes <= TAPED_DECODES
 
     def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
-        """`launch` itself where a tape cannot hold it."""
+        """Returns `launch` itself if a tape cannot record it."""
         return self.recorder.record(launch)
 
 
@@ -126,7 +126,7 @@ class Graphs:
         self.captured: dict[Shape, Stages] = {}
 
     def lookup(self, shape: Shape, stages: Stages) -> Stages:
-        """`stages` as graphs, or as they are: while the shape is new or where graphs cannot be."""
+        """Returns graphs of `stages`, or `stages` if the shape is new or cannot be captured."""
         found = self.captured.get(shape)
         if found is not None:
             return found
@@ -139,8 +139,8 @@ class Graphs:
         return self.make(shape, stages)
 
     def make(self, shape: Shape, stages: Stages) -> Stages:
-        """Captures a shape whose kernels have run before; `stages` as they are if that fails, and
-        from then on those of all shapes as large."""
+        """Captures a shape whose kernels have run before. If that fails, returns `stages`, and
+        captures no shape of this size or larger any more."""
         try:
             self.captured[shape] = found = self._captured(stages, shape.samples)
         except RuntimeError as error:  # out of memory included
@@ -164,7 +164,8 @@ class Graphs:
         return Stages(forward, (lambda _: choose(), *others))
 
     def _captured_later(self, choose: Sampler, logits: Tensor) -> Sampler:
-        """`choose` as it is at its first call, which warms what a capture needs, then a graph."""
+        """Calls `choose` at first, which compiles what a capture needs, and a graph of it
+        afterwards."""
         made: list[Sampler] = []
 
         def launch(given: Tensor) -> Tokens:

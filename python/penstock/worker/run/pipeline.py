@@ -2,10 +2,9 @@
 
     request stream --receive--> inbox --launch--> outbox --reply--> reply stream
 
-Launching step N + 1 does not wait until the tokens of step N are on the host, but in a constrained
-step,
-whose masks follow from them. All device work, loading included, runs on the one launch thread:
-device and thread-pool settings are per thread.
+The launch of step N + 1 waits for the tokens of step N only if step N + 1 has grammar masks, which
+depend on them. All device work, loading included, runs on the launch thread, because device and
+thread-pool settings are per thread.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class ChannelClosed(Exception):
 
 
 class Channel(Generic[T]):
-    """A bounded queue between two threads: a SimpleQueue, which hands items over in half the time
-    that a Queue takes, and one of its free places, which bounds it."""
+    """A bounded queue between two threads, made of two SimpleQueues: one for the items, one for the
+    free places. It hands items over in half the time that a Queue takes."""
 
     def __init__(self, size: int) -> None:
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
@@ -54,13 +53,14 @@ class Channel(Generic[T]):
         self._put(item)
 
     def end(self) -> None:
-        """The writer's last act: the reader gets what was put, then ChannelClosed."""
+        """Ends the channel for the writer: the reader gets the remaining items, then
+        ChannelClosed."""
         with contextlib.suppress(ChannelClosed):
             self._put(None)
 
     def get(self, seconds: float | None = None) -> T:
-        """Waits for an item, so long at most. Raises ChannelClosed at the end, queue.Empty at no
-        item."""
+        """Waits for an item, at most `seconds`. Raises ChannelClosed at the end, queue.Empty at the
+        timeout."""
         item = self._items.get(timeout=seconds)
         self._places.put(None)
         if item is None:
@@ -68,12 +68,11 @@ class Channel(Generic[T]):
         return item
 
     def cut(self) -> None:
-        """The reader gets what was put, then ChannelClosed, even now that it waits. Never waits
-        itself."""
+        """Ends the channel as `end` does, also while the reader waits. Does not block."""
         self._items.put(None)
 
     def close(self) -> None:
-        """The reader's last act: writers get ChannelClosed from now on."""
+        """Ends the channel for the reader: writers get ChannelClosed from now on."""
         self._closed.set()
 
     def _put(self, item: T | None) -> None:
@@ -96,7 +95,7 @@ class LaunchThread:
         threading.Thread(target=self._serve, name="launch", daemon=True).start()
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Runs `job` after all submitted before it."""
+        """Runs `job` after all jobs that were submitted earlier."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -125,7 +124,7 @@ class Pipeline:
         self.spare_work = True  # whether the runner may have some left
 
     def run(self, requests: Iterator[Step]) -> Iterator[Outcome]:
-        """Outcomes in the order of requests, until they end. Raises what a launch raised."""
+        """Yields outcomes in the order of requests. Raises the exception of a launch."""
         inbox: Inbox = Channel(REQUESTS_WAITING)
         outbox: Outbox = Channel(REPLIES_WAITING)
         receive = (requests, inbox)
@@ -134,7 +133,7 @@ class Pipeline:
         try:
             yield from self._reply(outbox)
         except Exception:
-            inbox.cut()  # the client waits for this reply, and may ask for nothing before it
+            inbox.cut()  # the client may wait for this reply before it sends the next request
             raise
         finally:
             outbox.close()
@@ -144,9 +143,9 @@ class Pipeline:
                 inbox.close()
 
     def _launch(self, inbox: Inbox, outbox: Outbox) -> None:
-        """Until the requests end. A client that went away does not stop what it had asked for:
-        all ranks of a group must run the same steps. The next stream finds the device idle: host
-        buffers that nobody waited for are free."""
+        """Launches steps until the requests end. If the client has left, the remaining steps still
+        run, because all ranks of a group must run the same steps. Waits for the last step, so that
+        the next stream finds the device idle and all host buffers free."""
         pending: Pending | None = None
         with contextlib.suppress(ChannelClosed):
             try:
@@ -167,8 +166,8 @@ class Pipeline:
             pending.arrive()
 
     def _next(self, inbox: Inbox, before: Pending | None) -> Step | Exception:
-        """The next request. If none comes for a while in which no step is on the device, the runner
-        does a piece of spare work: it waits for the steps before it, and those after it wait."""
+        """Returns the next request. While none arrives and the device is idle, the runner does
+        spare work, such as captures, piece by piece."""
         while True:
             idle = self.spare_work and (before is None or before.arrived())
             try:
@@ -178,12 +177,12 @@ class Pipeline:
                     self.spare_work = self._work_spare()
 
     def _work_spare(self) -> bool:
-        """Does a piece of spare work; whether more may be left. None is where one failed: running
-        streams are none of its business."""
+        """Does a piece of spare work and returns whether more may be left. After a failure none is
+        left, and running streams continue."""
         try:
             return next(self.runner.spare_work, NONE_LEFT) is not NONE_LEFT
         except Exception:
-            log.warning("graphs not captured so far are given up", exc_info=True)
+            log.warning("a graph capture failed; no further graphs are captured", exc_info=True)
             return False
 
     def _reply(self, outbox: Outbox) -> Iterator[Outcome]:
@@ -217,7 +216,7 @@ def _receive(requests: Iterator[Step], inbox: Inbox) -> None:
 
 
 def _plain(error: BaseException) -> Exception:
-    """The error; a panic of the extension, which nobody catches as an Exception, as one."""
+    """Returns the error as an Exception; a panic of the extension is only a BaseException."""
     if isinstance(error, Exception):
         return error
     wrapped = RuntimeError(f"{type(error).__name__}: {error}")

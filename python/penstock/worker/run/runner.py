@@ -1,6 +1,7 @@
 """Runs packed steps on the device: slot state, model, sampler.
 
-Launches only. A constrained step waits for the tokens before it, and a capture for the device.
+The runner only launches. It waits only for the previous tokens, if a step has grammar masks, and
+for the device, before a capture.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Runner:
             shape = samples, limits.vocab
             logits = torch.empty(shape, dtype=rank_model.dtype, device=device)
             self.graphs = Graphs(capture, logits)
-        # Pieces of work for when no step is asked for.
+        # Pieces of work for the time when no step is waiting.
         self.spare_work: Iterator[None] = iter(())
         # One row more than slots: padded rows read and write it.
         rows = limits.slots + 1
@@ -152,7 +153,8 @@ class Runner:
         self.slot_params = SlotParams(limits, device)
 
     def launch(self, step: Step) -> Pending:
-        """Folds and launches one step. Raises BadStep if it breaks the protocol."""
+        """Applies one step to the state and launches it. Raises BadStep if it breaks the
+        protocol."""
         try:
             return self._launch(step)
         except BadStep:
@@ -187,7 +189,7 @@ class Runner:
         return Pending(step, work, packed.samples, host, host_us, launched, collector)
 
     def _update_lists(self, work: Work) -> None:
-        """Brings lists of sampling parameters of entering sequences to the device; rarely any."""
+        """Copies the lists in the sampling parameters of entering sequences to the device."""
         for new in work.list_entries:
             self.slot_params.enter(new)
         for source, destination in work.list_forks:
@@ -234,8 +236,8 @@ class Runner:
     def _apply_grammar_masks(
         self, logits: Tensor, packed: Packed, work: Work, host: HostBuffers, forward: ForwardPass
     ) -> None:
-        """Masks the logits of constrained rows. Where a mask is late, the token of that row goes
-        to the spare slot, which no sequence has."""
+        """Masks the logits of constrained rows. If a mask is late, the token of its row goes to the
+        spare slot, which no sequence has."""
         filled = self.grammar_masks.masks(work, packed.samples, forward)
         if filled is not None:
             apply_mask(logits, *filled)
@@ -249,15 +251,15 @@ class Runner:
             self.state.sit_out(work.late)
 
     def warmup_stages(self, shape: Shape) -> Stages:
-        """A step of no sequence: its inputs are set, its stages are to be run."""
+        """Fills the inputs of an empty step and returns its stages, for warm-up."""
         views = self.views(shape)
         fill_padding(views, self.packer.spare)
         return self.stages(shape, views)
 
     def warmup_extras(self, shape: Shape) -> None:
-        """What steps launch beside their stages, on a GPU, to tell of a prompt, for grammars and
-        for
-        forks. Nothing changes: all tokens may follow, and a block is copied to its own place."""
+        """Launches the GPU kernels that steps use beside their stages: prompt logprobs, grammar
+        masks and copies for forks. State does not change: the masks allow all tokens, and a block
+        is copied onto itself."""
         views = self.views(shape)
         fill_padding(views, self.packer.spare)
         hidden = self.hidden(shape, views)
@@ -272,7 +274,7 @@ class Runner:
                 copy_blocks(cache, first.long(), first.long())
 
     def stages(self, shape: Shape, views: Views) -> Stages:
-        """What a step launches, kernel by kernel."""
+        """Returns the stages of a step, launched kernel by kernel."""
         samplers = self.choose, self.choose_filtered, self.choose_processed
         return Stages(
             partial(self.forward, shape, views),
@@ -280,30 +282,32 @@ class Runner:
         )
 
     def hidden(self, shape: Shape, views: Views, rows: Tensor | None = None) -> Tensor:
-        """Hidden states [T, hidden], or of `rows`. Reads only static tensors."""
+        """Returns hidden states [T, hidden], or those of `rows`. Reads only static tensors."""
         last = self.last_token.index_select(0, views["id_slot"])
         ids = torch.where(views["ids"] < 0, last, views["ids"])
         return self.rank_model.model.forward(ids, self._context(shape, views), rows)
 
     def forward(self, shape: Shape, views: Views) -> Tensor:
-        """Logits of the rows that yield [R, vocab]."""
+        """Returns the logits [R, vocab] of the yielding rows."""
         rows = None if shape.samples_every_row else views["sample_row"]
         return self.rank_model.model.logits(self.hidden(shape, views, rows))
 
     def logits_of(self, hidden: Tensor, views: Views) -> Tensor:
-        """Of hidden states of all rows [T, hidden], the logits of those that yield."""
+        """Returns the logits of the yielding rows, from the hidden states of all rows [T,
+        hidden]."""
         return self.rank_model.model.logits(hidden.index_select(0, views["sample_row"]))
 
     def choose(self, views: Views, logits: Tensor) -> Tokens:
-        """Token ids and log-probabilities of [R, vocab]; the ids become their slots' last."""
+        """Samples from logits [R, vocab]. Returns ids, now the last tokens of their slots, and
+        logprobs."""
         return self._chosen(views, self.slot_params.choose(logits, views, filtered=False))
 
     def choose_filtered(self, views: Views, logits: Tensor) -> Tokens:
-        """The same, by min_p and typical_p as well."""
+        """As `choose`, with min_p and typical_p."""
         return self._chosen(views, self.slot_params.choose(logits, views, filtered=True))
 
     def choose_processed(self, views: Views, logits: Tensor) -> Tokens:
-        """The same, of logits that sequences want changed."""
+        """As `choose_filtered`, after the logits processors."""
         tokens = self.slot_params.process_and_choose(logits, views, self.last_token)
         return self._chosen(views, tokens)
 
@@ -326,8 +330,8 @@ class Runner:
         return StepContext(views["position"], places, kv.caches, decodes, chunks)
 
     def _apply_extras(self, packed: Packed, buffer: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Table writes, forks, block copies, steered tokens, sampling parameters; returns the
-        (rows, ids) to mask, if any."""
+        """Applies table writes, forks, block copies, steered tokens and sampling parameters.
+        Returns the (rows, ids) to mask, if any."""
         extras, at = packed.extras, packed.words
         pairs: list[tuple[Tensor, Tensor] | None] = []
         groups = reversed(extras.copies)

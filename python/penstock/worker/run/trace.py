@@ -1,4 +1,4 @@
-"""What the last steps spent their time on, as a file that chrome://tracing and Perfetto open."""
+"""A timeline of the last steps, as a file for chrome://tracing and Perfetto."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Span = tuple[float, float]  # seconds on the host's monotonic clock
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One step's way through the worker, lane by lane."""
+    """The times of one step in each thread of the worker and on the device."""
 
     number: int
     tokens: int  # that the step ran
@@ -27,7 +27,7 @@ class StepTimes:
 
 
 class Trace:
-    """Remembers steps. Made by the launch thread, added to by the reply thread."""
+    """The last steps. The launch thread creates it, the reply thread adds to it."""
 
     def __init__(self, device: torch.device) -> None:
         self._steps: deque[StepTimes] = deque(maxlen=MOST_STEPS)
@@ -39,7 +39,7 @@ class Trace:
         self._zero = time.perf_counter()
 
     def add(self, pending: Pending) -> None:
-        """Remembers a step whose outcome was just taken, and forgets the oldest of many."""
+        """Adds a step whose outcome is complete; drops the oldest one if there are too many."""
         step, now = pending.step, time.perf_counter()
         device = self._device(pending)
         inbox = step.received, pending.launched[0]
@@ -67,7 +67,7 @@ class Trace:
         path.write_text(json.dumps({"traceEvents": events}))
 
     def _device(self, pending: Pending) -> Span:
-        """First to last of the step's work on the device; on a CPU, its launch."""
+        """Returns start and end of the step's work on the device; on a CPU, of its launch."""
         begin, end = pending.host.begin, pending.host.end
         if self._zero_event is None or begin is None or end is None:
             return pending.launched

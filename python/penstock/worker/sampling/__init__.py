@@ -1,1 +1,1 @@
-"""What sequences may ask of the sampler, and the tensors that hold it on the device."""
+"""Limits of sampling parameters, and the device tensors that hold them."""

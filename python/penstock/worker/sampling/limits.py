@@ -1,7 +1,7 @@
 """Limits of a sequence's sampling parameters.
 
-The router has checked their ranges. What is checked here would write or read outside a table on the
-device, or exceed the memory that a step or a reply has.
+The router has checked their ranges. The checks here prevent accesses outside a table on the device,
+and steps or replies that need too much memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Sampling parameters of the slots on the device, and the choice of tokens by them.
+"""Sampling parameters of the slots on the device, and sampling with them.
 
-The single numbers are one array, which steps write: a sequence that enters a slot brings its row.
-Lists (biases, allowed tokens, bad words, counts of tokens) are tables of their own; few sequences
-have any. Counts of tokens for penalties are a function of a sequence's ids: an entering sequence
-brings all of them, and each choice adds its own on the device, before the router knows the token.
+The numbers are one array. When a sequence enters a slot, the inputs of that step contain its row.
+Lists (biases, allowed tokens, bad words, token counts) are separate tables; few sequences have any.
+Token counts for penalties follow from a sequence's ids: they are set when the sequence enters, and
+the sampler adds each chosen token on the device, before the router knows it.
 """
 
 from __future__ import annotations
@@ -43,22 +43,24 @@ assert [p.name.lower() for p in FloatParam] == list(SLOT_PARAMS.names or ())[-le
 
 
 def slot_bytes(vocab: int) -> int:
-    """Device memory of one slot: counts of 2 bytes, allowed bits, biases, bad words, numbers.
+    """Returns the device memory of one slot: counts of 2 bytes, allowed bits, biases, bad words,
+    numbers.
 
-    Every slot has all of it, so that no request waits or fails because memory is short: 256 slots
-    of a vocabulary of 128,256 take 74 MB.
+    It is reserved for every slot, so that no request waits or fails for lack of memory: 256 slots
+    take 74 MB with a vocabulary of 128,256.
     """
     words = 4 * (MOST_BAD_WORDS + 1) * WORD_TOKENS
     return 2 * vocab + -(-vocab // 8) + 8 * MOST_BIASES + words + 4 * ROW_WORDS
 
 
 def column_length(slots: int) -> int:
-    """Entries of a column: one for each slot and for padding's, rounded up."""
+    """Returns the entries of a column: one per slot and one for padding, rounded up."""
     return -(-(slots + 1) // ALIGNMENT) * ALIGNMENT
 
 
 def row_places(slots: Ints, length: int) -> Ints:
-    """Places of rows in the flat array of columns of this length: [slots, ROW_WORDS] words."""
+    """Returns the word indices [slots, ROW_WORDS] of rows in the array of columns of this
+    length."""
     longs = np.arange(2 * LONGS) // 2 * 2 * length + np.arange(2 * LONGS) % 2
     others = (2 * LONGS + np.arange(ROW_WORDS - 2 * LONGS)) * length
     steps = np.repeat([2, 1], [2 * LONGS, ROW_WORDS - 2 * LONGS])
@@ -67,7 +69,7 @@ def row_places(slots: Ints, length: int) -> Ints:
 
 
 def row_words(rows: SlotParamsArray) -> Ints:
-    """Rows as words, in the order of `row_places`."""
+    """Returns rows as words, in the order of `row_places`."""
     return rows.view(np.int32).reshape(len(rows), ROW_WORDS)
 
 
@@ -140,16 +142,16 @@ class SlotParams:
     def choose(
         self, logits: Tensor, views: dict[str, Tensor], filtered: bool
     ) -> tuple[Tensor, Tensor]:
-        """Token ids [R] of rows [R, vocab] by their slots' parameters, and log-probabilities of
-        these ids; `filtered`: by min_p and typical_p too. Reads only static tensors."""
+        """Samples from logits [R, vocab] with the parameters of their slots. Returns token ids [R]
+        and their logprobs. `filtered` applies min_p and typical_p. Reads only static tensors."""
         slots, positions = views["sample_slot"], views["sample_position"]
         return choose(logits, slots, positions, self.columns, filtered)
 
     def process_and_choose(
         self, logits: Tensor, views: dict[str, Tensor], last_token: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The same after the changes of logits that slots ask for; the ids are counted. The
-        log-probabilities are under the logits as they are."""
+        """As `choose`, after the logits processors; counts the sampled ids. The logprobs are those
+        of the unprocessed logits."""
         slots = views["sample_slot"]
         given = views["ids"].index_select(0, views["sample_row"]).long()
         previous = torch.where(given < 0, last_token.index_select(0, slots), given)
@@ -178,7 +180,7 @@ class SlotParams:
         row += times.clamp_(max=GENERATED).short()
 
     def _sent(self, parts: list[Ints]) -> tuple[Tensor, ...]:
-        """Arrays on the device, in one copy. Waits for nothing: the memory is pinned."""
+        """Copies arrays to the device in one copy, from pinned memory, without waiting."""
         whole = torch.from_numpy(np.concatenate(parts))
         if self.device.type == "cuda":
             whole = whole.pin_memory().to(self.device, non_blocking=True)
@@ -186,7 +188,7 @@ class SlotParams:
 
 
 def _word_rows(sampling: SamplingParams) -> Ints:
-    """The bad words [n * WORD_TOKENS] as `bad_words` reads them: each at the end of its row."""
+    """Returns the bad words [n * WORD_TOKENS] as `bad_words` reads them: each ends its row."""
     rows = np.full((len(sampling.bad_words), WORD_TOKENS), ANY, np.int32)
     for row, word in zip(rows, sampling.bad_words, strict=True):
         row[WORD_TOKENS - len(word) :] = word
@@ -194,7 +196,7 @@ def _word_rows(sampling: SamplingParams) -> Ints:
 
 
 def _recent_tokens(sampling: SamplingParams, known: Ints) -> Ints:
-    """The tokens before the last known one that bad words may include; none without bad words."""
+    """Returns the tokens before the last known one that bad words may include."""
     if not sampling.bad_words:
         return known[:0]
     before = known[:-1][-(WORD_TOKENS - 2) :]
@@ -202,7 +204,7 @@ def _recent_tokens(sampling: SamplingParams, known: Ints) -> Ints:
 
 
 def _allowed_bits(sampling: SamplingParams, vocab: int) -> Ints:
-    """A bit for each token, as `process_logits` reads them; no words if all are allowed."""
+    """Returns a bit per token, as `process_logits` reads them; empty if all are allowed."""
     if sampling.allowed is None and sampling.banned is None:
         return np.zeros(0, np.int32)
     bits = np.full(-(-vocab // ALLOWED_BITS) * ALLOWED_BITS, sampling.allowed is None)

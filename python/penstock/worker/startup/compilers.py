@@ -1,4 +1,4 @@
-"""Compiles kernels in processes of their own, into Triton's cache: threads share one interpreter.
+"""Compiles kernels in separate processes, into Triton's cache: threads would share one GIL.
 
 `Compilers` starts `python -m penstock.worker.startup.compilers SOCKET`, which imports Triton and
 all kernels, then forks a child per request. A request is a socket: the child reads from it what to
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KERNELS = "penstock_kernels"
 DONE = b"1"
-SECONDS = 60.0  # after which nobody waits for a process any longer
+SECONDS = 60.0  # after which callers stop waiting for a process
 # What the function that Triton would call to compile a kernel has bound.
 PARTS = ("src", "target", "options")
 CORES = 4  # of a rank: what fewer can do, the load itself needs
@@ -37,7 +37,7 @@ NAME = 150  # letters of a kernel's name in the names of its files
 
 
 class Compilers:
-    """The process that forks. Threads may ask at once; each waits for a process of its own."""
+    """The parent process, which forks a child per kernel. Threads may call it concurrently."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair()
@@ -49,7 +49,8 @@ class Compilers:
             )
 
     def compile(self, key: str, build: CompileFn) -> bool:
-        """Whether what `build` would compile was not in the cache, by its key, and is there now."""
+        """Compiles what `build` would compile. Returns whether that was not in the cache and now
+        is."""
         job = job_of(key, build)
         if job is None:
             return False
@@ -65,15 +66,15 @@ class Compilers:
         return False
 
     def close(self) -> None:
-        """Ends the process; what its children compile, they finish."""
+        """Ends the process; its children finish their kernels."""
         self.control.close()
         self.process.kill()
         self.process.wait()
 
 
 def begin_compilers(ranks: int) -> Compilers | None:
-    """Processes that compile kernels, where cores are left for each rank's: one that forks the
-    others imports Triton and the kernels while this one does."""
+    """Starts the parent process, if enough cores are free for each rank; None otherwise. It imports
+    Triton and the kernels while this process does."""
     if len(os.sched_getaffinity(0)) < CORES * ranks:
         return None
     with contextlib.suppress(OSError):
@@ -82,7 +83,7 @@ def begin_compilers(ranks: int) -> Compilers | None:
 
 
 def import_kernels() -> None:
-    """Imports Triton and the modules of all kernels, while weights are read."""
+    """Imports Triton and all kernel modules, while the weights are read."""
     from penstock_kernels.op import OPS
 
     def touch() -> None:
@@ -94,8 +95,8 @@ def import_kernels() -> None:
 
 
 def job_of(key: str, build: CompileFn) -> bytes | None:
-    """What `build` would compile, for another process; None if it is compiled already, or where
-    this version of Triton hides it."""
+    """Returns what `build` would compile, for another process; None if it is compiled already, or
+    if this version of Triton does not expose it."""
     job = io.BytesIO()
     try:
         bound = inspect.getclosurevars(build).nonlocals
@@ -134,10 +135,10 @@ def _named(module: str, name: str) -> Any:
 
 
 def main() -> None:
-    """Forks for each socket that comes, until no more can come."""
+    """Forks a child for each socket that arrives, until the sender closes."""
     control = socket.socket(fileno=int(sys.argv[1]))
     _import_kernels()
-    gc.freeze()  # children share these pages as long as nobody counts in them
+    gc.freeze()  # children share these pages until reference counts in them change
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
     while True:
         _, files, _, _ = socket.recv_fds(control, 1, 1)
@@ -150,7 +151,7 @@ def main() -> None:
 
 
 def _import_kernels() -> None:
-    """All modules of kernels, but those that this version of Triton cannot import."""
+    """Imports all kernel modules, except those that need another version of Triton."""
     package = importlib.import_module(KERNELS)
     for found in pkgutil.walk_packages(package.__path__, f"{KERNELS}.", onerror=lambda _: None):
         with contextlib.suppress(Exception):
@@ -162,7 +163,7 @@ def _import_kernels() -> None:
 
 
 def _compile(file: int) -> NoReturn:
-    """What a child does. It reports no error: the parent meets it again when it compiles."""
+    """Compiles one kernel in a child. Reports no error: the caller will get the same error."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the assembler is a process, too
         from triton.compiler import compile as compile_kernel

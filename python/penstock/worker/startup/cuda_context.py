@@ -1,4 +1,4 @@
-"""The CUDA context of a rank's GPU, made while torch is imported."""
+"""Creates the CUDA context of a rank's GPU while torch is imported."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ DRIVER = "libcuda.so.1"
 
 
 def begin_cuda_context(rank: int) -> None:
-    """Starts a thread that makes the context in which torch will run.
+    """Starts a thread that creates the context in which torch will run.
 
-    A failure is not reported here: torch meets it again and explains it.
+    A failure is not reported here, because torch will get the same error and explain it.
     """
     threading.Thread(target=_retain_context, args=(rank,), name="driver", daemon=True).start()
 
 
 def _retain_context(rank: int) -> None:
-    """The device's primary context, which the CUDA runtime shares; kept as long as the process."""
+    """Retains the device's primary context, which the CUDA runtime uses, until the process ends."""
     with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL(DRIVER)  # calls release the interpreter's lock
         count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""From settings to a runner that can step: device, group, model, weights, KV memory."""
+"""Creates a runner from settings: device, group, model, weights, KV memory."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ log = logging.getLogger("penstock.worker")
 def load(
     settings: Settings, progress: Progress, compilers: Compilers | None = None
 ) -> tuple[Runner, Loaded]:
-    """Loads a model. Raises a Fault, whose text is for people.
+    """Loads a model. Raises a Fault, whose text is for users.
 
-    Runs on the thread that will launch steps: device and thread settings are per thread. Closes
-    `compilers` when everything is compiled.
+    Call it on the thread that will launch steps, because device and thread settings are per thread.
+    Closes `compilers` when everything is compiled.
     """
     with Warmup(settings.world_size, compilers) as warmup:
         return _load(settings, progress, warmup)
@@ -60,7 +60,7 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
         import_kernels()
     # Before the ranks meet: none of them waits for one that has failed.
     _check_kv_dtype(kv_format(settings.kv_dtype, dtype), device)
-    methods = read_methods(raw, dtype, device)
+    methods = read_methods(raw, dtype, device, settings.quantize)
     _check_shares(Group(settings.rank, settings.world_size), config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
@@ -80,21 +80,21 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
 
 
 class _PhaseTimer:
-    """What each phase of a load took, for the log."""
+    """Measures the duration of each phase of a load, for the log."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
         self.lines = [f"{_age():.2f} s after the worker's start"]
 
     def end(self, phase: str, size: int = 0) -> None:
-        """A phase ended that moved `size` bytes."""
+        """Ends a phase that moved `size` bytes."""
         seconds, self.last = time.monotonic() - self.last, time.monotonic()
         rate = f" ({size / seconds / 1e9:.1f} GB/s)" if size else ""
         self.lines.append(f"{phase} {seconds:.2f} s{rate}")
 
 
 def _age() -> float:
-    """Seconds since this process was started; 0 where nobody tells."""
+    """Returns the seconds since this process started; 0 if the system does not report it."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
@@ -103,7 +103,7 @@ def _age() -> float:
 
 
 class _Loader:
-    """What the phases of one load share."""
+    """The state that the phases of one load share."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Loader:
         self.geometry = kv_geometry(config, build, settings.block_tokens or BLOCK_TOKENS, stored)
 
     def load(self, cls: type[Model], warmup: Warmup) -> tuple[Runner, Loaded]:
-        """Weights, then memory, then a warm-up."""
+        """Loads the weights, allocates KV memory, warms up."""
         device, capacity = self.build.device, self.capacity
         model, weights = self._model(cls)
         self.phases.end("weights", weights)
@@ -151,13 +151,13 @@ class _Loader:
             def report(done: int, total: int) -> None:
                 self.progress("weights", done, total)
 
-            weights = load_weights(checkpoint, model.checkpoint_targets(), model.ignored, report)
-        model.finish()
-        return model, weights
+            ignored = (*model.ignored, *self.build.methods.unused)
+            targets, stages = model.checkpoint_targets(), model.stages()
+            return model, load_weights(checkpoint, targets, ignored, report, stages)
 
     def _sized(self, capacity: memory.Capacity) -> memory.Capacity:
-        """With the sizes of step and batch that the worker chooses, once the weights are there. The
-        same on all ranks."""
+        """Returns the settings with the step and batch sizes that the worker chooses after loading
+        the weights; equal on all ranks."""
         device, settings = self.build.device, self.settings
         if capacity.step_tokens and capacity.slots:
             return capacity
@@ -187,7 +187,7 @@ class _Loader:
         return memory.cuda_budget(capacity, self.geometry, (kv_bytes, share), activations)
 
     def _capture(self) -> Capture | None:
-        """How small steps become graphs, where they can."""
+        """Returns how this device captures small steps; None if it cannot."""
         build = self.build
         if build.device.type == "cuda":
             return DeviceCapture(build.device)
@@ -232,7 +232,7 @@ class _Loader:
 def kv_geometry(
     config: Specification, build: Build, block_tokens: int, stored: KvFormat
 ) -> KvGeometry:
-    """What the layers keep on this rank."""
+    """Returns the KV geometry of this rank's layers."""
     layers = [
         KvShape(
             window=layer.attention.window,
@@ -245,7 +245,7 @@ def kv_geometry(
 
 
 def full_sums() -> None:
-    """Has cuBLAS add up in float32 throughout: by default it may reduce splits in 16 bits."""
+    """Makes cuBLAS accumulate in float32; by default it may reduce splits in 16 bits."""
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 

@@ -1,4 +1,4 @@
-"""How much KV memory a worker may promise: what is left after everything else at its largest."""
+"""Computes the KV memory of a worker: what remains after weights and the largest step."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from penstock.worker.sampling import slot_params
 
 MIB = 1 << 20
 CPU_DEFAULT = 512 * MIB
-# Tokens of a step, if nobody says. Where a GPU has the room for it, steps may be large while plenty
-# of prompts wait: on an H200, 16 streams of prompts are read 1.2 % faster than by steps of 8,192,
-# 0.4 % of that for 132 x 128: tiles of 128 rows fill all of its 132 multiprocessors to the end. The
-# scheduler reads so much at once only where it takes half a second at most.
+# Default tokens of a step. If a GPU has enough memory, steps may be larger while many prompts wait:
+# on an H200, 16 streams of prompts are prefilled 1.2 % faster than with steps of 8,192. A third of
+# this gain is due to 132 x 128: tiles of 128 rows then fill all 132 multiprocessors. The scheduler
+# uses such a large step only if it takes at most half a second.
 CPU_STEP, GPU_STEP, LARGE_STEP = 512, 8_192, 132 * 128
 LARGE_ROOM = 48 << 30  # bytes
-# Slots, if nobody says: more where each still finds this much room. Its state and its row of logits
-# take 2 MiB of that with 128,256 tokens and contexts of 131,072; the rest is KV memory.
+# Default slots: the largest number for which each slot has SLOT_ROOM. Its state and its row of
+# logits take 2 MiB of that with 128,256 tokens and contexts of 131,072; the rest is KV memory.
 CPU_SLOTS, GPU_SLOTS = 32, (256, 512, 1_024)
 SLOT_ROOM = 32 << 20  # bytes
-# The length, in windows, of the sequence for which memory is shared between KV groups.
+# The length, in windows, of the typical sequence by which KV groups divide the memory.
 TYPICAL_WINDOWS = 2
 GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The largest step and batch that a worker must survive."""
+    """The largest step and batch for which memory must suffice."""
 
     step_tokens: int
     slots: int
@@ -47,26 +47,27 @@ class Capacity:
 
 
 def gpu_step(room: int, windows: bool) -> int:
-    """Tokens of a step on a GPU with so much room beside weights and wanted KV memory, if nobody
-    says. Sequences whose attention has windows hold blocks by the window and a step's tokens."""
+    """Returns the default tokens of a step, for a GPU with `room` bytes after weights and requested
+    KV memory. With `windows`, larger steps would need more blocks."""
     return LARGE_STEP if room >= LARGE_ROOM and not windows else GPU_STEP
 
 
 def gpu_slots(room: int) -> int:
-    """Slots on a GPU with so much room beside weights and wanted KV memory, if nobody says."""
+    """Returns the default slots, for a GPU with `room` bytes after weights and requested KV
+    memory."""
     return max((slots for slots in GPU_SLOTS if slots * SLOT_ROOM <= room), default=GPU_SLOTS[0])
 
 
 def room_left(settings: tuple[int, float]) -> int:
-    """Bytes of the current GPU that the worker may still use; `settings` as in `cuda_budget`."""
+    """Returns the bytes that the worker may still use on the current GPU; see `cuda_budget`."""
     wanted, fraction = settings
     free, total = torch.cuda.mem_get_info()
     return int(total * fraction) - (total - free) - wanted
 
 
 def slot_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
-    """Device-resident state of all slots, and of the one that padding uses: tables, last tokens,
-    rules of logits; and the buffer of a step's inputs."""
+    """Returns the bytes of all slots' device state, the padding slot included (tables, last tokens,
+    sampling parameters), and of the buffer of a step's inputs."""
     width, groups = geometry.blocks_for(capacity.sequence_tokens), len(geometry.groups)
     limits = Limits(
         slots=capacity.slots,
@@ -81,7 +82,7 @@ def slot_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
 
 
 def exercise(model: Model, capacity: Capacity, context: StepContext) -> None:
-    """The largest step: a forward pass, sampling for every slot, and logits of a prompt's rows."""
+    """Runs the largest step: a forward pass, sampling for every slot, logits of a prompt's rows."""
     device = context.positions.device
     hidden = exercise_layers(model, context)
     rows = hidden[torch.zeros(capacity.slots, dtype=torch.int64, device=device)]
@@ -89,7 +90,7 @@ def exercise(model: Model, capacity: Capacity, context: StepContext) -> None:
     half = torch.full((capacity.slots,), 0.5, dtype=torch.float32, device=device)
     limit = torch.full((capacity.slots,), 50, dtype=torch.int32, device=device)
     logits = model.logits(rows)
-    adjusted = logits.float()  # as the rules of a slot make them
+    adjusted = logits.float()  # as logits processors do
     columns = SamplerColumns(whole, limit, half, half, half, half)
     choose(adjusted, whole, whole, columns, filtered=True)
     choose(logits, whole, whole, columns, filtered=False)
@@ -97,16 +98,17 @@ def exercise(model: Model, capacity: Capacity, context: StepContext) -> None:
 
 
 def exercise_layers(model: Model, context: StepContext) -> torch.Tensor:
-    """A forward pass of the first token of the vocabulary; its hidden states."""
+    """Runs a forward pass with token id 0 in every row; returns its hidden states."""
     return model.forward(torch.zeros_like(context.positions, dtype=torch.int64), context)
 
 
 def prompts_context(
     capacity: Capacity, geometry: KvGeometry, device: torch.device, tokens: int
 ) -> StepContext:
-    """A step of `tokens` tokens in chunks as long as may be, over a scratch cache of one block.
+    """Returns a step of `tokens` tokens in the longest possible chunks, over a scratch cache of one
+    block.
 
-    Nothing is stored (slot_mapping -1), and every table points at that block.
+    It stores nothing (slot_mapping -1), and every table points at that block.
     """
     length = min(tokens, capacity.sequence_tokens)
     starts = [*range(0, tokens, length), tokens]
@@ -124,9 +126,9 @@ def prompts_context(
 def decoding_context(
     capacity: Capacity, geometry: KvGeometry, device: torch.device, count: int
 ) -> StepContext:
-    """A step of `count` sequences that take their first token each, over a scratch cache.
+    """Returns a step of `count` sequences with one token each, over a scratch cache.
 
-    Nothing is stored.
+    It stores nothing.
     """
     first = torch.zeros(count, dtype=torch.int32, device=device)
     decodes = Decodes(count, first, torch.ones_like(first))
@@ -137,8 +139,8 @@ def decoding_context(
 def _scratch(
     capacity: Capacity, geometry: KvGeometry, tokens: int, device: torch.device
 ) -> tuple[list[KvPlaces], list[LayerCache]]:
-    """For every layer a table that names block 0 throughout and a slot_mapping that stores nothing,
-    and a cache of one block."""
+    """Returns for every layer a table of zeros, a slot_mapping that stores nothing, and a cache of
+    one block."""
     width = geometry.blocks_for(capacity.sequence_tokens)
     table = torch.zeros((1, width), dtype=torch.int32, device=device)
     nowhere = torch.full((tokens,), -1, dtype=torch.int32, device=device)
@@ -147,8 +149,9 @@ def _scratch(
 
 
 def least_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> int:
-    """Blocks of a group that a lone sequence of full length may hold: with a window, what that
-    covers and what the largest step adds. A sole group has no other to save memory for."""
+    """Returns the blocks of a group that one sequence of full length needs. With a window, these
+    are the blocks of the window and of the largest step; if the group is the only one, all
+    blocks."""
     whole, window = geometry.blocks_for(capacity.sequence_tokens), group.shape.window
     if not window or len(geometry.groups) == 1:
         return whole
@@ -156,7 +159,7 @@ def least_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> in
 
 
 def typical_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> int:
-    """Blocks of a group that a sequence of typical length, of TYPICAL_WINDOWS of the widest window,
+    """Returns the blocks of a group that a typical sequence, of TYPICAL_WINDOWS widest windows,
     holds between two steps."""
     length, window = capacity.sequence_tokens, group.shape.window
     if widest := max(each.shape.window for each in geometry.groups):
@@ -166,7 +169,7 @@ def typical_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> 
 
 
 def sequence_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
-    """KV memory that a lone sequence of full length needs."""
+    """Returns the KV memory in bytes that one sequence of full length needs."""
     return sum(
         least_blocks(capacity, geometry, group) * geometry.block_bytes(group)
         for group in geometry.groups
@@ -175,7 +178,7 @@ def sequence_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes for KV memory and what was set aside for the rest."""
+    """The bytes for KV memory, and those reserved for everything else."""
 
     total: int
     activations: int
@@ -184,10 +187,11 @@ class Budget:
     kv: int
 
     def blocks(self, capacity: Capacity, geometry: KvGeometry) -> list[int]:
-        """Blocks of each KV group that fit.
+        """Returns the blocks of each KV group that fit.
 
-        Every group has room for one sequence of full length. What is left is shared so that each
-        has blocks for as many typical sequences. Raises TooLittleMemory if not even the one fits.
+        Every group has room for one sequence of full length. The rest is divided so that all groups
+        have blocks for equally many typical sequences. Raises TooLittleMemory if one sequence of
+        full length does not fit.
         """
         rest = self.kv - sequence_bytes(capacity, geometry)
         if rest < 0:
@@ -225,7 +229,7 @@ class Budget:
 
 
 def cpu_budget(capacity: Capacity, geometry: KvGeometry, wanted: int) -> Budget:
-    """`wanted` bytes, or 512 MiB, or what one full sequence needs if that is more."""
+    """Returns a budget of `wanted` KV bytes; 0 selects 512 MiB, or what one full sequence needs."""
     one = sequence_bytes(capacity, geometry)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     kv = wanted or max(CPU_DEFAULT, one)
@@ -240,7 +244,7 @@ def cpu_budget(capacity: Capacity, geometry: KvGeometry, wanted: int) -> Budget:
 def cuda_budget(
     capacity: Capacity, geometry: KvGeometry, settings: tuple[int, float], activations: int
 ) -> Budget:
-    """`settings` are (KV bytes wanted, share of the device in all); the rest is measured now."""
+    """Measures the budget. `settings` are (requested KV bytes, share of the device's memory)."""
     wanted, fraction = settings
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
@@ -258,9 +262,10 @@ def cuda_budget(
 
 
 def measure_activations(model: Model, capacity: Capacity, context: StepContext) -> int:
-    """Peak bytes of the largest step beyond what is allocated now, on the current GPU.
+    """Measures the peak bytes of the largest step beyond the current allocation, on the current
+    GPU.
 
-    It must have been exercised before: workspaces that are made then stay allocated.
+    Run `exercise` before: the workspaces that it creates stay allocated.
     """
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

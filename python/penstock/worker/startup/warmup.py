@@ -1,11 +1,11 @@
-"""Compiles the kernels of the steps to come, many at once, and captures the steps as graphs.
+"""Compiles the kernels of later steps concurrently, and captures the steps as graphs.
 
-A kernel's variants depend on a step's shape, and each takes up to a second to compile when Triton's
-cache has none. The largest step comes first; the worker goes on when that one ran. What smaller
-steps launch goes on compiling: a step that needs a kernel which is not there yet waits for it.
-Shapes are captured while no step is asked for or on the device: each would hold up running streams
-by tens of milliseconds, and all of them the first answer by seconds. A group's ranks capture before
-that.
+The variants of a kernel depend on the step's shape, and each takes up to a second to compile if it
+is not in Triton's cache. The largest step is compiled first; when it has run, the worker reports
+ready. The kernels of smaller steps compile in the background: a step waits for a kernel that is not
+ready. Shapes are captured while no step is waiting or running, because a capture delays running
+streams by tens of milliseconds, and all captures would delay the first answer by seconds. The ranks
+of a tensor-parallel group capture before they report ready.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COMPILED_BESIDE = BESIDE[:3]
 
 
 class Warmup:
-    """The threads that compile, or have `compilers` do it; they end when nothing is left."""
+    """The threads that compile, or let `compilers` do it; they end when all is compiled."""
 
     def __init__(self, ranks: int = 1, compilers: Compilers | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) // ranks
@@ -59,22 +59,22 @@ class Warmup:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Waits for nothing. After a failure, nothing more is begun."""
+        """Does not wait. After a failure, starts no further compilation."""
         self.pool.shutdown(wait=False, cancel_futures=kind is not None)
         if self.compilers is not None:
             done = (self.pool, self.compilers)
             threading.Thread(target=_close, args=done, name="warmup", daemon=True).start()
 
     def compile_ahead(self) -> AbstractContextManager[None]:
-        """Inside, kernels are compiled instead of launched."""
+        """Inside this context, kernels are compiled instead of launched."""
         compilers = self.compilers
         return compile_ahead(self.pool, compilers.compile if compilers is not None else None)
 
     def begin(
         self, model: Model, capacity: Capacity, geometry: KvGeometry, device: torch.device
     ) -> None:
-        """Layers of small steps, over scratch memory: attention's kernels take longest to compile,
-        and need not wait until it is known how much memory there is."""
+        """Compiles the layers of small steps, over scratch memory. Attention kernels take longest,
+        so this starts before the size of KV memory is known."""
         most = min(capacity.slots, capacity.step_tokens)
         prompt = min(TOKENS[0], capacity.step_tokens)
         exercise_layers(model, prompts_context(capacity, geometry, device, prompt))
@@ -82,7 +82,7 @@ class Warmup:
             exercise_layers(model, decoding_context(capacity, geometry, device, count))
 
     def run(self, runner: Runner) -> None:
-        """Goes through steps of all kinds; every rank of a group goes through the same."""
+        """Compiles steps of all kinds; every rank of a group runs the same ones."""
         # Steps that are not padded take kernels that need no warm-up.
         if runner.packer.pad and runner.graphs is not None:
             with self.compile_ahead(), fewer_layers(runner.rank_model.model):
@@ -96,22 +96,22 @@ class Warmup:
 
 
 def _close(pool: ThreadPoolExecutor, compilers: Compilers) -> None:
-    """When all is compiled, nobody needs the processes any more."""
+    """Closes the compiler processes when all is compiled."""
     pool.shutdown()
     compilers.close()
 
 
 def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:
-    """Captures a shape at a time, the likeliest first."""
+    """Captures one shape at a time, the most likely first."""
     for shape in captured_shapes(runner.state.limits):
-        # Where a smaller one found no memory, none is tried.
+        # If a smaller shape had too little memory, skip this one.
         if shape not in graphs.captured and shape.tokens <= graphs.largest:
             graphs.make(shape, runner.warmup_stages(shape))
             yield
 
 
 def _compile(runner: Runner, logits: torch.Tensor) -> None:
-    """Goes through the steps whose kernels differ; what few requests ask for comes last."""
+    """Compiles the steps whose kernels differ; those for rare requests come last."""
     compiled = _compiled(runner.state.limits)
     for shape in compiled:
         stages = runner.warmup_stages(shape)
@@ -126,13 +126,14 @@ def _compile(runner: Runner, logits: torch.Tensor) -> None:
 
 
 def _compiled(limits: Limits) -> list[Shape]:
-    """What the first request will need is first: a short prompt, and decodes of one."""
+    """Returns the shapes to compile. Those of the first request come first: a short prompt, one
+    decode."""
     decodes = [(count, 0, 0) for count in DECODES]
     return _padded([(0, 1, TOKENS[0]), *decodes, *_with_prompts(TOKENS, COMPILED_BESIDE)], limits)
 
 
 def captured_shapes(limits: Limits) -> list[Shape]:
-    """What is captured before a step asks for it: all that is padded."""
+    """Returns the shapes to capture in advance: all padded ones."""
     decodes = [(count, 0, 0) for count in range(1, limits.slots + 1)]
     return _padded(decodes + _with_prompts(shapes.TOKENS, BESIDE), limits)
 
@@ -143,7 +144,7 @@ def _with_prompts(sizes: Iterable[int], beside: Iterable[int]) -> list[tuple[int
 
 
 def _padded(sizes_of_steps: list[tuple[int, int, int]], limits: Limits) -> list[Shape]:
-    """The shapes of (decodes, chunks, chunks' tokens) that a worker can meet, each once."""
+    """Returns the distinct padded shapes of these steps (decodes, chunks, tokens of chunks)."""
     fitting = [sizes for sizes in sizes_of_steps if sizes[0] + sizes[1] <= limits.slots]
     found = dict.fromkeys(padded_shape(*sizes) for sizes in fitting)
     return [shape for shape in found if shape and shape.tokens <= limits.step_tokens]

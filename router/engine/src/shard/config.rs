@@ -38,6 +38,8 @@ pub struct LoadConfig {
     pub threads: u32,
     /// How keys and values are stored: "auto" (or empty) for `dtype`, or a narrower dtype's name.
     pub kv_dtype: String,
+    /// Weight format: the checkpoint's own, or one to convert to while loading; empty = as stored.
+    pub quantize: String,
 }
 
 /// Load progress of one worker.
@@ -115,6 +117,7 @@ impl LoadConfig {
             block_tokens: self.block_tokens,
             threads: self.threads,
             kv_dtype: self.kv_dtype.clone(),
+            quantize: self.quantize.clone(),
         }
     }
 }

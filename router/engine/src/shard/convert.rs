@@ -22,11 +22,11 @@ pub struct StepAnswer {
     pub logprobs: Vec<f32>,
     /// Why the sequences in `outcome.failed` failed, in the same order.
     pub errors: Vec<SlotError>,
-    /// Slots whose grammar only closes what is open, because their tokens run short.
+    /// Slots whose grammar forbids tokens only because few tokens are left.
     pub closing: Vec<Slot>,
     /// The worker's measurements; for metrics.
     pub timing: Timing,
-    /// Logprobs that requests ask for, in addition to those of the tokens.
+    /// Requested top logprobs and prompt logprobs.
     pub step_logprobs: Option<Box<StepLogprobs>>,
 }
 

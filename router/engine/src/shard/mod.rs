@@ -1,6 +1,5 @@
 //! The client side of the shard protocol. Only this module uses protocol types.
 
-mod codec;
 mod config;
 mod convert;
 mod deadline;

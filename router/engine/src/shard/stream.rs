@@ -1,4 +1,4 @@
-//! One worker's step stream.
+//! One worker's step stream. A request is encoded once for all ranks.
 
 use std::{
     future::Future,
@@ -7,14 +7,20 @@ use std::{
 };
 
 use futures_core::Stream;
-use prost::bytes::Bytes;
+use prost::{
+    Message,
+    bytes::{BufMut, Bytes},
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
-    Request, Status, Streaming, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel,
+    Request, Status, Streaming,
+    client::Grpc,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    codegen::http::uri::PathAndQuery,
+    transport::Channel,
 };
 
-use super::codec::{MAX_MESSAGE_BYTES, StepCodec};
 use crate::generated::v1;
 
 /// More than any sensible number of plans in flight: a full queue means that the worker does not
@@ -35,6 +41,13 @@ enum Replies {
     Opening(Pin<Box<dyn Future<Output = Result<Streaming<v1::StepReply>, Status>> + Send>>),
     Open(Box<Streaming<v1::StepReply>>),
 }
+
+/// Large, since a step that admits many long prompts travels as one message.
+pub(super) const MAX_MESSAGE_BYTES: usize = 256 << 20;
+
+/// Sends the bytes of an encoded `StepRequest`; receives `StepReply`.
+#[derive(Clone, Copy, Debug)]
+struct StepCodec;
 
 impl StepStream {
     pub(super) fn open(channel: Channel) -> Self {
@@ -97,5 +110,41 @@ pub(super) fn describe(status: &Status) -> String {
         Some(cause) => super::endpoint::root_cause(cause),
         None if status.message().is_empty() => status.code().to_string(),
         None => status.message().to_owned(),
+    }
+}
+
+impl Codec for StepCodec {
+    type Encode = Bytes;
+    type Decode = v1::StepReply;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for StepCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for StepCodec {
+    type Item = v1::StepReply;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<v1::StepReply>, Status> {
+        v1::StepReply::decode(buffer)
+            .map(Some)
+            .map_err(|e| Status::internal(format!("the reply is not a StepReply: {e}")))
     }
 }

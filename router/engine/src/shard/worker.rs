@@ -8,10 +8,8 @@ use tokio::time::timeout;
 use tonic::{Request, Status, transport::Channel};
 
 use super::{
-    Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError,
-    codec::MAX_MESSAGE_BYTES,
-    convert,
-    stream::{StepStream, describe},
+    Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, convert,
+    stream::{MAX_MESSAGE_BYTES, StepStream, describe},
 };
 use crate::generated::v1::{self, load_progress::Event, shard_client::ShardClient};
 

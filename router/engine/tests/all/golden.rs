@@ -33,6 +33,7 @@ fn load() {
             block_tokens: 16,
             threads: 4,
             kv_dtype: "int8".into(),
+            quantize: "int4".into(),
         },
     );
     let progress = Progress {

@@ -20,7 +20,6 @@ use self::wire::MessagesRequest;
 use super::blocks::BlockStream;
 use super::error::AnthropicError;
 use super::ids::unique;
-use super::model_names::check_model;
 use super::{App, json, parsed_output, response_headers, sse};
 
 /// Generates the next message of a conversation, as a whole or as a stream of events.
@@ -34,7 +33,7 @@ pub(super) async fn messages(
 ) -> Result<Response, AnthropicError> {
     let (mut body, charge): (MessagesRequest, _) = json::read(request, &app).await?;
     body.check()?;
-    check_model(&app, Some(&body.model))?;
+    app.check_model(Some(&body.model))?;
     let stream = body.stream == Some(true);
     let max_tokens = body.max_tokens.ok_or_else(|| {
         ApiError::validation("max_tokens", "`max_tokens` is missing: it must be > 0")
@@ -88,7 +87,7 @@ pub(super) async fn count_tokens(
 ) -> Result<Json<TokenCount>, AnthropicError> {
     let (mut body, charge): (MessagesRequest, _) = json::read(request, &app).await?;
     body.check()?;
-    check_model(&app, Some(&body.model))?;
+    app.check_model(Some(&body.model))?;
     let (chat, _) = conversation(&mut body, &app.generator)?;
     let (_, tokens) = app
         .generator

@@ -6,9 +6,9 @@ use penstock_request::grammar_spec::GrammarFormat;
 use penstock_request::logprobs;
 use penstock_request::range::{Ends, Number, Range};
 use penstock_request::sampling_params::{FLOATS, INTEGERS, NumericParam};
-use penstock_request::validate::beam::{LENGTH_PENALTY, MAX_BEAM_CANDIDATES};
 use penstock_request::validate::input::MAX_SALT_BYTES;
-use penstock_request::validate::{choices, ends, sampling as lists};
+use penstock_request::validate::sampling::{LENGTH_PENALTY, MAX_BEAM_CANDIDATES};
+use penstock_request::validate::{Choices, MAX_STOP_BYTES, sampling as lists};
 use penstock_text::chat::MOST_TEMPLATE;
 use penstock_text::tool_parsers::{LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS};
 use serde_json::{Map, Value, json};
@@ -69,7 +69,7 @@ fn unused<'a>(
 
 /// Returns the bounds of counts.
 fn counts(config: &RouterConfig) -> Vec<Bound> {
-    let choices = range(choices::range(config.text.limits.max_best_of));
+    let choices = range(Choices::range(config.text.limits.max_best_of));
     let top_logprobs = range(logprobs::range(config.text.limits.max_top_tokens));
     let positive = json!({ "minimum": 1 });
     vec![
@@ -257,7 +257,7 @@ fn metadata() -> Value {
 
 /// Returns the bounds of a list of stop strings.
 pub(super) fn stops(config: &RouterConfig) -> Value {
-    let each = json!({ "items": text(1..=ends::MAX_STOP_BYTES) });
+    let each = json!({ "items": text(1..=MAX_STOP_BYTES) });
     with(items(0..=config.text.limits.max_stop_sequences), each)
 }
 

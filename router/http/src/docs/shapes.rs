@@ -1,6 +1,6 @@
 //! Schemas of fields that accept more than one type.
 
-use penstock_request::validate::ends;
+use penstock_request::validate::MAX_STOP_BYTES;
 use serde_json::{Value, json};
 
 use super::bounds::{stops, text};
@@ -133,7 +133,7 @@ fn prompts(config: &RouterConfig) -> Value {
 }
 
 fn stop(config: &RouterConfig) -> Value {
-    let mut one = text(1..=ends::MAX_STOP_BYTES);
+    let mut one = text(1..=MAX_STOP_BYTES);
     let mut list = stops(config);
     one["type"] = "string".into();
     list["items"]["type"] = "string".into();

@@ -35,7 +35,6 @@ pub(super) use self::tensor::DATATYPES;
 use self::wire::{InferRequest, InferResponse, ModelMetadata, ServerMetadata, TensorMetadata};
 pub(super) use self::wire::{MOST_DIMENSIONS, MOST_TENSORS};
 use super::error::{ErrorResponse, NativeError};
-use super::model_names::check_model;
 use super::{App, json, response_headers};
 
 /// Path of a model.
@@ -239,7 +238,7 @@ fn check(
 
 /// Fails unless the model is served in this version (empty = any).
 fn check_version(app: &App, model: &str, version: &str) -> Result<(), ApiError> {
-    check_model(app, Some(model))?;
+    app.check_model(Some(model))?;
     if version.is_empty() || version == VERSION {
         return Ok(());
     }

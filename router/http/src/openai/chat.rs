@@ -13,16 +13,14 @@ use penstock_text::tool_parsers::{Tool, ToolChoiceMode, ToolFields, ToolSet};
 use penstock_text::{GenerateInput, Prompt};
 use serde::de::IgnoredAny;
 
-use super::chunk_kind::ChunkKind;
 use super::wire::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, FunctionCall, ToolCall, Usage,
 };
 use super::wire::chat::{ChatRequest, Message};
 use super::wire::tools::ToolChoice;
 use super::wire::{Common, ErrorBody};
-use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, ResponseOptions, respond};
+use super::{ChoiceOutput, ChunkKind, FINGERPRINT, ResponseMeta, ResponseOptions, respond};
 use crate::error::OpenAiError;
-use crate::model_names::check_model;
 use crate::parsed_output::{ToolPlan, plan_tools};
 use crate::strict::JsonText;
 use crate::{App, json};
@@ -51,7 +49,7 @@ pub(crate) async fn chat(
         parameters,
         delivery,
     } = body.common(token_limit.tokens)?;
-    check_model(&app, model.as_deref())?;
+    app.check_model(model.as_deref())?;
     let (chat, constraint) = conversation(&app.generator, body, parameters.constraint)?;
     let input = GenerateInput {
         prompt: Prompt::Chat(chat),

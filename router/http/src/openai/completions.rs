@@ -6,13 +6,11 @@ use penstock_request::error::{ApiError, ErrorKind};
 use penstock_request::validate::FieldNames;
 use penstock_text::GenerateInput;
 
-use super::chunk_kind::ChunkKind;
 use super::wire::answer::{Completion, TextChoice, Usage};
 use super::wire::completions::CompletionRequest;
 use super::wire::{Common, Delivery, ErrorBody};
-use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, ResponseOptions, respond};
+use super::{ChoiceOutput, ChunkKind, FINGERPRINT, ResponseMeta, ResponseOptions, respond};
 use crate::error::OpenAiError;
-use crate::model_names::check_model;
 use crate::{App, json};
 
 /// Completes one or several prompts.
@@ -34,7 +32,7 @@ pub(crate) async fn completions(
     body.apply_best_of(&mut common.parameters);
     check_stream(&common)?;
     common.parameters.logprob_request = body.logprob_request()?;
-    check_model(&app, common.model.as_deref())?;
+    app.check_model(common.model.as_deref())?;
     check_batch(body.prompt.len(), app.config.max_client_batch_size)?;
     let Common {
         parameters,

@@ -1,13 +1,17 @@
-//! Logprobs in OpenAI's two formats, and prompt logprobs in vLLM's format.
+//! Logprobs in OpenAI's two formats; prompt logprobs and token ids (`return_token_ids`) in vLLM's.
 
+use bytes::{BufMut, BytesMut};
 use penstock_request::logprobs::{RankedToken, TokenNames, clamp_logprob, rank_candidates};
 use penstock_request::types::Candidate;
 use penstock_text::detokenize::{Detokenizer, Vocabulary};
 use penstock_text::generation::{Generation, TextEvent};
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::chunk_kind::ChunkKind;
+use crate::sse::put_json;
+
+use super::ChunkKind;
 
 /// Logprobs of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -98,6 +102,14 @@ pub(super) struct LogprobsBuilder {
     offset: usize,
     /// Whether nothing was added yet.
     fresh: bool,
+}
+
+/// Token ids that were not sent yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct TokenIds {
+    /// The prompt's ids, until they are sent.
+    prompt: Option<Vec<u32>>,
+    answer: Vec<u32>,
 }
 
 impl LogprobsBuilder {
@@ -317,5 +329,64 @@ impl Serialize for LogprobsByText {
 impl Serialize for LogprobsById {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().map(|(id, candidate)| (id, candidate)))
+    }
+}
+
+impl TokenIds {
+    /// Creates the collector if the request needs token ids.
+    pub(super) fn begin(generation: &Generation) -> Option<Box<Self>> {
+        let requested = generation.facts().logprob_request.ids;
+        requested.then(|| {
+            Box::new(Self {
+                prompt: Some(generation.prompt().ids.clone()),
+                answer: Vec::new(),
+            })
+        })
+    }
+
+    pub(super) fn add(&mut self, id: u32) {
+        self.answer.push(id);
+    }
+
+    /// Adds the tokens of a step.
+    pub(super) fn add_event(&mut self, event: &TextEvent) {
+        self.answer
+            .extend(event.tokens.iter().map(|token| token.id));
+    }
+
+    /// Returns the prompt's ids; `None` if they were taken before.
+    pub(super) fn take_prompt(&mut self) -> Option<Vec<u32>> {
+        self.prompt.take()
+    }
+
+    /// Returns the output's ids since the last call.
+    pub(super) fn take(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.answer)
+    }
+
+    /// Inserts the prompt's ids, if not yet sent, at the start of a chunk's JSON.
+    pub(super) fn head(&mut self, head: String) -> String {
+        match self.take_prompt() {
+            Some(ids) => format!("{{\"prompt_token_ids\":{},{}", json!(ids), &head[1..]),
+            None => head,
+        }
+    }
+
+    /// Adds the ids that were not sent yet to the JSON of a choice.
+    pub(super) fn add_to(&mut self, choice: &mut Value) {
+        if let Some(ids) = self.take_prompt() {
+            choice["prompt_token_ids"] = json!(ids);
+        }
+        choice["token_ids"] = json!(self.take());
+    }
+
+    /// Appends the ids that were not sent yet to hand-written JSON, after another member.
+    pub(super) fn put(&mut self, out: &mut BytesMut) {
+        if let Some(ids) = self.take_prompt() {
+            out.put_slice(b",\"prompt_token_ids\":");
+            put_json(out, &ids);
+        }
+        out.put_slice(b",\"token_ids\":");
+        put_json(out, &self.take());
     }
 }

@@ -1,13 +1,11 @@
 //! The OpenAI routes, as the official clients expect them.
 
 mod chat;
-mod chunk_kind;
 mod completions;
 mod logprobs;
 mod models;
 mod responses;
 mod stream;
-mod token_ids;
 pub(super) mod wire;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,9 +23,8 @@ use serde_json::json;
 pub use self::chat::parse_chat_request;
 pub(super) use self::chat::{__path_chat, chat};
 pub(super) use self::chat::{OWN_VARIABLES, conversation};
-use self::chunk_kind::ChunkKind;
 pub(super) use self::completions::{__path_completions, completions};
-use self::logprobs::{Logprobs, LogprobsBuilder, LogprobsById};
+use self::logprobs::{Logprobs, LogprobsBuilder, LogprobsById, TokenIds};
 pub(super) use self::models::{__path_model, __path_models, model, models};
 pub(super) use self::responses::{
     __path_delete_response, __path_input_items, __path_input_tokens, __path_responses,
@@ -35,14 +32,22 @@ pub(super) use self::responses::{
     stored_response,
 };
 use self::stream::ChunkStream;
-use self::token_ids::TokenIds;
-use self::wire::Delivery;
 use self::wire::answer::Usage;
+use self::wire::{Delivery, StreamUsage};
 use super::ids::unique;
 use super::parsed_output::{self, Call};
 use super::{App, response_headers, sse};
 
 const FINGERPRINT: &str = concat!("penstock-", env!("CARGO_PKG_VERSION"));
+
+/// The kind of a stream's chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChunkKind {
+    /// `chat.completion.chunk`
+    Chat,
+    /// `text_completion`
+    Text,
+}
 
 /// The fields that begin every chunk and response of a request.
 #[derive(Clone, Debug)]
@@ -68,6 +73,62 @@ struct ChoiceOutput {
     logprobs: Option<Logprobs>,
     prompt_logprobs: Option<Vec<Option<LogprobsById>>>,
     ids: Option<Box<TokenIds>>,
+}
+
+impl ChunkKind {
+    /// Returns the prefix of response ids.
+    pub(super) fn id_prefix(self) -> &'static str {
+        match self {
+            Self::Chat => "chatcmpl",
+            Self::Text => "cmpl",
+        }
+    }
+
+    /// Returns the field `object` of a chunk.
+    pub(super) fn object(self) -> &'static str {
+        match self {
+            Self::Chat => "chat.completion.chunk",
+            Self::Text => "text_completion",
+        }
+    }
+
+    /// Returns the part of a choice's JSON before its text.
+    pub(super) fn before_text(self) -> &'static str {
+        match self {
+            Self::Chat => "\"delta\":{\"content\":",
+            Self::Text => "\"text\":",
+        }
+    }
+
+    /// Returns the part before the first text of a choice, where a chat sends the role.
+    pub(super) fn before_first_text(self) -> &'static str {
+        match self {
+            Self::Chat => "\"delta\":{\"role\":\"assistant\",\"content\":",
+            Self::Text => self.before_text(),
+        }
+    }
+
+    /// Returns the start of the tail, up to the value of `logprobs`.
+    pub(super) fn before_logprobs(self) -> &'static str {
+        match self {
+            Self::Chat => "},\"logprobs\":",
+            Self::Text => ",\"logprobs\":",
+        }
+    }
+
+    /// Returns the tail: the part of a chunk after its text.
+    pub(super) fn tail(self, usage: StreamUsage) -> &'static [u8] {
+        match (self, usage == StreamUsage::AtEnd) {
+            (Self::Chat, false) => b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n",
+            (Self::Chat, true) => {
+                b"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
+            }
+            (Self::Text, false) => b",\"logprobs\":null,\"finish_reason\":null}]}\n\n",
+            (Self::Text, true) => {
+                b",\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
+            }
+        }
+    }
 }
 
 impl ResponseMeta {

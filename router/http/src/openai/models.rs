@@ -9,7 +9,6 @@ use super::wire::ErrorBody;
 use super::wire::answer::{Model, ModelList};
 use crate::App;
 use crate::error::OpenAiError;
-use crate::model_names::check_model;
 
 /// Lists the served model under each of its names.
 #[utoipa::path(
@@ -41,7 +40,7 @@ pub(crate) async fn model(
         ApiError::new(ErrorKind::Syntax, message)
     };
     let Path(name) = name.map_err(unreadable)?;
-    check_model(&app, Some(&name))?;
+    app.check_model(Some(&name))?;
     let name = app.config.served_name(&name);
     Ok(Json(describe(&app, name)))
 }

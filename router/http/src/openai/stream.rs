@@ -8,12 +8,10 @@ use penstock_text::generation::{Generation, GenerationFacts, TokenUsage};
 use penstock_text::tool_parsers::OutputDelta;
 use serde_json::{Value, json};
 
-use super::chunk_kind::ChunkKind;
-use super::logprobs::LogprobsBuilder;
-use super::token_ids::TokenIds;
+use super::logprobs::{LogprobsBuilder, TokenIds};
 use super::wire::StreamUsage;
 use super::wire::answer::{FinishReason, Usage};
-use super::{ResponseMeta, finish_reason};
+use super::{ChunkKind, ResponseMeta, finish_reason};
 use crate::error::openai_json;
 use crate::ids::call_id;
 use crate::parsed_output::GenerationParser;

@@ -17,7 +17,6 @@ use self::wire::{
     TokenizeRequest, TokenizeResponse, TokenizerInfo, Version,
 };
 use super::error::{ErrorResponse, NativeError, OpenAiError};
-use super::model_names::check_model;
 use super::openai::{conversation, wire::ErrorBody, wire::chat::ChatRequest};
 use super::{App, json};
 
@@ -70,7 +69,7 @@ async fn tokens(
     let model = body.model.clone();
     let (special, strs) = (body.add_special_tokens, body.return_token_strs);
     let (generator, subject) = (&app.generator, body.into_subject()?);
-    check_model(app, model.as_deref())?;
+    app.check_model(model.as_deref())?;
     let ids = match subject {
         Subject::Inputs(text) if text.is_empty() => {
             return Err(ApiError::validation("inputs", "`inputs` cannot be empty"));
@@ -124,7 +123,7 @@ pub(super) async fn chat_tokenize(
 ) -> Result<Json<ChatTokens>, NativeError> {
     let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
-    check_model(&app, body.model.take().as_deref())?;
+    app.check_model(body.model.take().as_deref())?;
     let (chat, _) = conversation(&app.generator, body, None)?;
     let (templated_text, pieces) = app
         .generator
@@ -153,7 +152,7 @@ pub(super) async fn detokenize(
     request: Request,
 ) -> Result<Json<DetokenizeResponse>, OpenAiError> {
     let (body, charge): (DetokenizeRequest, _) = json::read(request, &app).await?;
-    check_model(&app, body.model.as_deref())?;
+    app.check_model(body.model.as_deref())?;
     let prompt = app.generator.decode(body.tokens, charge).await?;
     Ok(Json(DetokenizeResponse { prompt }))
 }

@@ -46,7 +46,7 @@ fn body(path: &str, length: usize, fields: Value) -> Value {
 #[tokio::test]
 async fn the_longest_prompt_passes_and_a_longer_one_gets_the_limit() {
     let server = server();
-    let openai = "This model's maximum context length is 100 tokens, and";
+    let openai = "This model's maximum context length is 100 tokens, and the prompt is too long: `";
     for (path, words) in [
         (CHAT, openai),
         (COMPLETIONS, openai),
@@ -103,12 +103,18 @@ async fn length_errors_name_the_field_that_was_sent() {
         let message = error["message"].as_str().unwrap();
         let start = "This model's maximum context length is 100 tokens. However, you requested 101 tokens: 90 in `";
         assert!(message.starts_with(start), "{message}");
-        let end = format!("11 in `{field}`.");
+        let end = format!("11 in `{field}`, so the prompt is too long.");
         assert!(message.contains(&end), "{message}");
         assert!(
             message.ends_with(&format!("`{field}` of at most 10")),
             "{message}"
         );
+        // A shorter prompt would not help.
+        for (wanted, prompt) in [(CONTEXT - 1, true), (CONTEXT, false)] {
+            let reply = post(&server, path, body(path, 2, json!({field: wanted}))).await;
+            let message = reply.message();
+            assert_eq!(message.contains("prompt is too long"), prompt, "{message}");
+        }
         let reply = post(&server, path, body(path, 5, json!({field: 0}))).await;
         assert_eq!(reply.json()["error"]["param"], field, "{}", reply.text());
     }
@@ -167,7 +173,8 @@ async fn an_input_limit_below_the_context_is_reported() {
     let passes = post(&server, COMPLETIONS, body(COMPLETIONS, 50, json!({}))).await;
     assert_eq!(passes.status, 200);
     let reply = post(&server, COMPLETIONS, body(COMPLETIONS, 51, json!({}))).await;
-    let words = "is 100 tokens, and `prompt` may have at most 50. Given: 51";
+    let words =
+        "is 100 tokens, and the prompt is too long: `prompt` may have at most 50. Given: 51";
     assert!(reply.message().contains(words), "{}", reply.text());
     let truncated = json!({"inputs": "x", "parameters": {"truncate": 51}});
     let reply = post(&server, "/generate", truncated).await;

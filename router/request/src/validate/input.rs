@@ -1,12 +1,14 @@
-//! The parameters of a generation, independent of the dialect.
+//! The parameters of a generation, independent of the API, and an API's names of them.
 
 use crate::error::ApiError;
 use crate::grammar_spec::OutputConstraint;
 use crate::logprobs::LogprobRequest;
+use crate::range::Range;
 use crate::sampling_params::SamplingParams;
 use crate::types::BeamParameters;
 
-use super::Choices;
+/// Maximum bytes of a cache salt.
+pub const MAX_SALT_BYTES: usize = 256;
 
 /// Parameters of a generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +77,16 @@ pub enum TruncationSide {
     Right,
 }
 
+/// Effect of the model's own end tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtEos {
+    /// They end the output.
+    #[default]
+    Stop,
+    /// The output continues (`ignore_eos`).
+    Continue,
+}
+
 /// Parts of the text that are normally omitted and are included if set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputTextOptions {
@@ -84,26 +96,42 @@ pub struct OutputTextOptions {
     pub special_tokens: bool,
 }
 
-/// Maximum bytes of a cache salt.
-pub const MAX_SALT_BYTES: usize = 256;
-
-pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
-    let length = salt.map_or(1, str::len);
-    if (1..=MAX_SALT_BYTES).contains(&length) {
-        return Ok(());
-    }
-    let rule = format!("`cache_salt` must have 1 to {MAX_SALT_BYTES} bytes. Given: {length}");
-    Err(ApiError::validation("cache_salt", rule))
+/// Number of choices to generate from one prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// Choices that are returned.
+    pub n: u32,
+    /// Choices that are generated; the best `n` are returned. `None` = `n`. The best have the
+    /// highest mean logprob of their tokens.
+    pub best_of: Option<u32>,
 }
 
-/// Effect of the model's own end tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AtEos {
-    /// They end the output.
-    #[default]
-    Stop,
-    /// The output continues (`ignore_eos`).
-    Continue,
+/// An API's names of the fields that error messages mention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldNames {
+    /// Field of the prompt.
+    pub prompt: &'static str,
+    /// Field of the maximum of new tokens.
+    pub max_new_tokens: &'static str,
+    /// Field of the minimum of new tokens.
+    pub min_new_tokens: &'static str,
+    /// Field of the number of top logprobs.
+    pub top_logprobs: &'static str,
+    /// Field of the prompt tokens to keep.
+    pub truncate: &'static str,
+    /// Dialect of the messages about the context length.
+    pub dialect: Dialect,
+}
+
+/// Dialect of the messages about the context length: clients search them for known phrases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// TGI's.
+    Native,
+    /// OpenAI's and vLLM's.
+    OpenAi,
+    /// Anthropic's.
+    Anthropic,
 }
 
 impl Default for Parameters {
@@ -149,4 +177,107 @@ impl Truncation {
             TruncationSide::Right => ids.truncate(keep),
         }
     }
+}
+
+impl Default for Choices {
+    fn default() -> Self {
+        Self {
+            n: 1,
+            best_of: None,
+        }
+    }
+}
+
+impl Choices {
+    /// Returns the allowed numbers of choices; `most` comes from the configuration.
+    pub const fn range(most: u32) -> Range<u32> {
+        Range::above(0, most)
+    }
+
+    /// Returns the number of choices that are generated.
+    pub fn made(self) -> u32 {
+        self.best_of.unwrap_or(self.n)
+    }
+
+    /// Whether all choices must be complete before one can be returned.
+    pub fn rank(self) -> bool {
+        self.made() > self.n
+    }
+
+    /// Checks both numbers; `most` comes from the configuration.
+    pub(super) fn check(self, most: u32) -> Result<(), ApiError> {
+        Self::range(most).check("n", self.n)?;
+        if most == 1 && self.made() > 1 {
+            // TGI's message where only one choice is allowed.
+            let made = self.made();
+            let rule = format!(
+                "`best_of` != 1 is not allowed for this endpoint: it must be > 0 and <= 1. Given: {made}"
+            );
+            return Err(ApiError::validation("best_of", rule));
+        }
+        Self::range(most).check("best_of", self.made())?;
+        if self.made() < self.n {
+            let (n, made) = (self.n, self.made());
+            let rule = format!("`best_of` must be >= `n` ({n}). Given: {made}");
+            return Err(ApiError::validation("best_of", rule));
+        }
+        Ok(())
+    }
+}
+
+impl FieldNames {
+    /// `/generate` and related routes.
+    pub const NATIVE: Self = Self {
+        prompt: "inputs",
+        max_new_tokens: "max_new_tokens",
+        min_new_tokens: "min_new_tokens",
+        top_logprobs: "top_n_tokens",
+        truncate: "truncate",
+        dialect: Dialect::Native,
+    };
+    /// `/v1/completions`, and the Python package.
+    pub const COMPLETIONS: Self = Self {
+        prompt: "prompt",
+        max_new_tokens: "max_tokens",
+        min_new_tokens: "min_tokens",
+        top_logprobs: "logprobs",
+        truncate: "truncate_prompt_tokens",
+        dialect: Dialect::OpenAi,
+    };
+    /// `/v1/chat/completions`.
+    pub const CHAT: Self = Self {
+        prompt: "messages",
+        top_logprobs: "top_logprobs",
+        ..Self::COMPLETIONS
+    };
+    /// `/v1/responses`. The prompt consists of two fields; messages put it in backquotes.
+    pub const RESPONSES: Self = Self {
+        prompt: "instructions` and `input",
+        max_new_tokens: "max_output_tokens",
+        ..Self::CHAT
+    };
+    /// `/v1/messages`.
+    pub const MESSAGES: Self = Self {
+        prompt: "system` and `messages",
+        dialect: Dialect::Anthropic,
+        ..Self::CHAT
+    };
+
+    /// Returns these names with another field of the maximum of new tokens, if one was sent.
+    pub fn with_bound(self, name: Option<&'static str>) -> Self {
+        Self {
+            max_new_tokens: name.unwrap_or(self.max_new_tokens),
+            ..self
+        }
+    }
+}
+
+/// Checks the length of a cache salt.
+pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
+    let length = salt.map_or(1, str::len);
+    if (1..=MAX_SALT_BYTES).contains(&length) {
+        return Ok(());
+    }
+    let rule = format!("`cache_salt` must have 1 to {MAX_SALT_BYTES} bytes. Given: {length}");
+    Err(ApiError::validation("cache_salt", rule))
 }

@@ -66,8 +66,8 @@ pub fn too_long(names: FieldNames, limits: TokenLimits, given: impl fmt::Display
             format!("`{name}` must have less than {beyond} tokens. Given: {given}")
         }
         Dialect::OpenAi => format!(
-            "This model's maximum context length is {max_total} tokens, and `{name}` may have at \
-             most {max_input}. Given: {given}. Shorten `{name}`"
+            "This model's maximum context length is {max_total} tokens, and the prompt is too long: \
+             `{name}` may have at most {max_input}. Given: {given}. Shorten `{name}`"
         ),
         Dialect::Anthropic => {
             format!("prompt is too long: {given} tokens > {max_input} maximum. Shorten `{name}`")
@@ -85,6 +85,11 @@ fn no_room(names: FieldNames, limits: TokenLimits, input: usize, wanted: u32) ->
     } = names;
     let max = limits.max_total;
     let (sum, room) = (input + wanted as usize, max - input);
+    // LangChain searches for these words, and shortens the conversation when it finds them.
+    let cause = match (wanted as usize) < max {
+        true => ", so the prompt is too long",
+        false => "",
+    };
     let rule = match names.dialect {
         Dialect::Native => format!(
             "`{prompt}` tokens + `{max_new_tokens}` must be <= {max}. \
@@ -92,8 +97,8 @@ fn no_room(names: FieldNames, limits: TokenLimits, input: usize, wanted: u32) ->
         ),
         Dialect::OpenAi => format!(
             "This model's maximum context length is {max} tokens. However, you requested {sum} tokens: \
-             {input} in `{prompt}` and {wanted} in `{max_new_tokens}`. Shorten `{prompt}`, or send a \
-             `{max_new_tokens}` of at most {room}"
+             {input} in `{prompt}` and {wanted} in `{max_new_tokens}`{cause}. Shorten `{prompt}`, or send \
+             a `{max_new_tokens}` of at most {room}"
         ),
         Dialect::Anthropic => format!(
             "input length and `{max_new_tokens}` exceed context limit: {input} + {wanted} > {max}. \

@@ -1,26 +1,67 @@
-//! Validation of requests: all rules, one file per subject. Only this module creates a
-//! `ValidRequest`.
+//! Validation of requests. Only this module creates a `ValidRequest`. The rules of lengths and of
+//! sampling have files of their own.
+
+pub mod input;
+mod limits;
+pub mod sampling;
+
+use std::collections::HashSet;
 
 use crate::RequestLimits;
 use crate::error::ApiError;
-use crate::logprobs::MAX_TOP_LOGPROBS;
+use crate::grammar_spec::{ExpectedReasoning, GrammarSpec};
+use crate::logprobs::{LogprobRequest, MAX_TOP_LOGPROBS};
+use crate::sampling_params::{SamplingParams, Watermark};
+use crate::types::{EngineRequest, Stopping};
+use limits::{new_tokens, room_for_prompt};
+use sampling::{MAX_STOP_TOKEN_IDS, check_ids};
 
-pub mod beam;
-pub mod choices;
-pub mod ends;
-pub mod grammar;
-pub mod input;
-mod limits;
-mod names;
-pub mod sampling;
-mod valid;
+pub use input::{
+    AtEos, Choices, Dialect, FieldNames, Keep, OutputTextOptions, Parameters, Truncation,
+    TruncationSide,
+};
+pub use limits::{TokenLimits, too_long};
 
-pub use choices::Choices;
-pub use input::{AtEos, Keep, OutputTextOptions, Parameters, Truncation, TruncationSide};
-pub use limits::TokenLimits;
-pub use limits::too_long;
-pub use names::{Dialect, FieldNames};
-pub use valid::{TokenizedPrompt, ValidParameters, ValidRequest};
+/// Maximum bytes of a stop string. Its automaton uses several times its length for the whole
+/// request, also while it waits.
+pub const MAX_STOP_BYTES: usize = 4096;
+
+/// Validated parameters.
+#[derive(Clone, Debug)]
+pub struct ValidParameters {
+    parameters: Parameters,
+    names: FieldNames,
+    limits: TokenLimits,
+    /// The server's watermark, if the output gets it.
+    watermark: Option<Watermark>,
+}
+
+/// A prompt as the model gets it, and what follows from it for the output.
+#[derive(Clone, Debug, Default)]
+pub struct TokenizedPrompt {
+    /// Token ids, from `ValidParameters::fit_prompt`.
+    pub ids: Vec<u32>,
+    /// The tokens with which the model ends its output.
+    pub end_token_ids: Vec<u32>,
+    /// The reasoning that may precede the text.
+    pub reasoning: ExpectedReasoning,
+}
+
+/// A validated request, with its stop strings, which only the text layer uses.
+#[derive(Clone, Debug)]
+pub struct ValidRequest {
+    /// The engine's part.
+    pub engine: EngineRequest,
+    /// Stop strings.
+    pub stop: Vec<String>,
+    /// Requested logprobs.
+    pub logprob_request: LogprobRequest,
+    /// Which parts of the text are included.
+    pub output_text: OutputTextOptions,
+    /// Whether the output is the prompt alone; the one token that the engine generates is dropped
+    /// then.
+    pub prompt_only: bool,
+}
 
 impl Parameters {
     /// Checks every rule that needs no token ids. `names` are the client's names of the fields.
@@ -36,7 +77,7 @@ impl Parameters {
         parameters.check_stop_token_ids(limits.vocabulary)?;
         parameters.check_ends(names, config.max_stop_sequences)?;
         parameters.choices.check(config.max_best_of)?;
-        beam::check(&parameters, names)?;
+        sampling::check_beam(&parameters, names)?;
         parameters.check_constraint(names, config.structured_output)?;
         limits::check_truncate(parameters.truncate, names, limits)?;
         input::check_salt(parameters.cache_salt.as_deref())?;
@@ -48,9 +89,7 @@ impl Parameters {
             limits,
         })
     }
-}
 
-impl Parameters {
     /// Checks the rules that need neither a model nor a server's settings.
     ///
     /// # Errors
@@ -58,8 +97,238 @@ impl Parameters {
     pub fn check_alone(&self, names: FieldNames) -> Result<(), ApiError> {
         self.sampling.check(usize::MAX)?;
         sampling::check_texts(&self.bad_words)?;
-        beam::check(self, names)?;
+        sampling::check_beam(self, names)?;
         self.logprob_request
             .check(names.top_logprobs, MAX_TOP_LOGPROBS)
     }
+
+    /// Checks the stop strings, and that an end is possible.
+    fn check_ends(&self, names: FieldNames, max_stop: usize) -> Result<(), ApiError> {
+        let name = names.max_new_tokens;
+        if self.max_new_tokens == Some(0) && !self.logprob_request.echo {
+            return Err(ApiError::validation(
+                name,
+                format!("`{name}` must be strictly positive"),
+            ));
+        }
+        let given = self.stop.len();
+        if given > max_stop {
+            let rule = format!("`stop` supports up to {max_stop} stop sequences. Given: {given}");
+            return Err(ApiError::validation("stop", rule));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            let rule = "`stop` sequences cannot be empty strings";
+            return Err(ApiError::validation("stop", rule));
+        }
+        let longest = self.stop.iter().map(String::len).max().unwrap_or(0);
+        if longest > MAX_STOP_BYTES {
+            let rule = format!(
+                "`stop` sequences must have at most {MAX_STOP_BYTES} bytes. Given: {longest}"
+            );
+            return Err(ApiError::validation("stop", rule));
+        }
+        Ok(())
+    }
+
+    fn check_stop_token_ids(&self, vocabulary: usize) -> Result<(), ApiError> {
+        check_ids(
+            "stop_token_ids",
+            &self.stop_token_ids,
+            MAX_STOP_TOKEN_IDS,
+            vocabulary,
+        )
+    }
+
+    /// Checks that nothing conflicts with the constraint: only its grammar decides when the text is
+    /// complete, by allowing the model's end tokens.
+    fn check_constraint(&self, names: FieldNames, offered: bool) -> Result<(), ApiError> {
+        let Some(constraint) = &self.constraint else {
+            return Ok(());
+        };
+        let refused = |field: &'static str, rule: &str| {
+            let rule = format!("`{field}` cannot go with `{}`: {rule}", constraint.field);
+            Err(ApiError::validation(field, rule))
+        };
+        if !offered {
+            let field = constraint.field;
+            let rule =
+                format!("grammar is not supported: `{field}` is switched off on this server");
+            return Err(ApiError::validation(field, rule));
+        }
+        if constraint.text.is_empty() {
+            let rule = format!("`{}` cannot be empty", constraint.field);
+            return Err(ApiError::validation(constraint.field, rule));
+        }
+        let (given, most) = (constraint.text.len(), constraint.kind.max_bytes());
+        if given > most {
+            let field = constraint.field;
+            let rule = format!("`{field}` must have at most {most} bytes. Given: {given}");
+            return Err(ApiError::validation(field, rule));
+        }
+        if self.at_eos == AtEos::Continue {
+            return refused(
+                "ignore_eos",
+                "only the end token may follow a complete text",
+            );
+        }
+        if self.min_new_tokens > 0 {
+            let rule = "a text that is complete earlier could not continue";
+            return refused(names.min_new_tokens, rule);
+        }
+        if !self.bad_words.is_empty() {
+            return refused("bad_words", "the grammar may need a forbidden token");
+        }
+        Ok(())
+    }
+
+    /// Returns the tokens that end the output, without duplicates.
+    fn stop_token_ids(&self, eos_ids: &[u32]) -> Vec<u32> {
+        let mut ids = match self.at_eos {
+            AtEos::Stop => eos_ids.to_vec(),
+            AtEos::Continue => Vec::new(),
+        };
+        for &id in &self.stop_token_ids {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        ids
+    }
+}
+
+impl ValidParameters {
+    /// Whether the output begins with the prompt.
+    pub fn echo(&self) -> bool {
+        self.parameters.logprob_request.echo
+    }
+
+    /// Whether the prompt may be truncated.
+    pub fn truncates(&self) -> bool {
+        self.parameters.truncate.is_some()
+    }
+
+    /// Returns the prompt's ids as the model gets them: truncated.
+    ///
+    /// # Errors
+    /// Ids outside the vocabulary.
+    pub fn fit_prompt(&self, mut ids: Vec<u32>) -> Result<Vec<u32>, ApiError> {
+        // Ids from the tokenizer are checked, too: it may have tokens without an embedding row.
+        let vocabulary = self.limits.vocabulary;
+        sampling::check_ids(self.names.prompt, &ids, usize::MAX, vocabulary)?;
+        if let Some(truncation) = self.parameters.truncate {
+            let room = room_for_prompt(&self.parameters, self.limits);
+            truncation.cut(&mut ids, room);
+        }
+        Ok(ids)
+    }
+
+    /// Whether `forbid` must tokenize texts before `into_request`.
+    pub fn has_texts(&self) -> bool {
+        !self.parameters.bad_words.is_empty()
+    }
+
+    /// Tokenizes the texts that the output must not contain.
+    pub fn forbid(
+        &mut self,
+        tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
+    ) -> Result<(), ApiError> {
+        for text in std::mem::take(&mut self.parameters.bad_words) {
+            self.parameters.sampling.forbid_text(&text, &tokens)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a text that has at least `least` tokens however it is tokenized, if that is too long
+    /// for a prompt.
+    pub fn check_length(&self, least: usize) -> Result<(), ApiError> {
+        self.check_length_of(self.names.prompt, least)
+    }
+
+    /// Like `check_length`, for a text in another field, which the error names.
+    pub fn check_length_of(&self, field: &'static str, least: usize) -> Result<(), ApiError> {
+        if self.parameters.truncate.is_some() || least <= self.limits.max_input {
+            return Ok(());
+        }
+        let names = FieldNames {
+            prompt: field,
+            ..self.names
+        };
+        let given = format_args!("at least {least}");
+        Err(too_long(names, self.limits, given))
+    }
+
+    /// Combines the parameters with the prompt, checking the rules that depend on it.
+    ///
+    /// # Errors
+    /// A prompt that is too long, or parameters that do not fit it or the model's end tokens.
+    pub fn into_request(self, prompt: TokenizedPrompt) -> Result<ValidRequest, ApiError> {
+        let Self {
+            parameters,
+            names,
+            limits,
+            watermark,
+        } = self;
+        let max_new_tokens = new_tokens(&parameters, names, limits, prompt.ids.len())?;
+        let stopping = Stopping {
+            max_new_tokens: max_new_tokens.max(1),
+            min_new_tokens: parameters.min_new_tokens,
+            stop_token_ids: parameters.stop_token_ids(&prompt.end_token_ids),
+        };
+        check_with_prompt(&parameters, (names, limits), (&prompt, &stopping))?;
+        let grammar = GrammarSpec::new(
+            parameters.constraint,
+            &parameters.sampling,
+            prompt.reasoning,
+            prompt.end_token_ids,
+        )?;
+        let logprob_request = parameters.logprob_request;
+        let engine = EngineRequest {
+            prompt: prompt.ids,
+            sampling: SamplingParams {
+                seed: sampling::seed(parameters.seed),
+                watermark,
+                top_logprobs: logprob_request.tokens.unwrap_or(0),
+                prompt_logprobs: logprob_request.prompt_logprobs(),
+                logprob_token_ids: each_once(&parameters.sampling.logprob_token_ids),
+                ..parameters.sampling
+            },
+            grammar,
+            stopping,
+            choices: parameters.choices.made(),
+            beam: parameters.beam,
+            cache_salt: parameters.cache_salt.unwrap_or_default().into_boxed_str(),
+        };
+        Ok(ValidRequest {
+            engine,
+            stop: parameters.stop,
+            logprob_request,
+            output_text: parameters.output_text,
+            prompt_only: max_new_tokens == 0,
+        })
+    }
+}
+
+/// Checks the rules that depend on the prompt and the model's end tokens.
+fn check_with_prompt(
+    parameters: &Parameters,
+    (names, limits): (FieldNames, TokenLimits),
+    (prompt, stopping): (&TokenizedPrompt, &Stopping),
+) -> Result<(), ApiError> {
+    let sizes = (prompt.ids.len(), parameters.choices.made());
+    let logprob_request = parameters.logprob_request;
+    logprob_request.check_prompt(names.prompt, sizes, limits.vocabulary)?;
+    let ends = &*stopping.stop_token_ids;
+    let early = parameters.min_new_tokens > 0;
+    let impossible = if early { ends } else { &[] };
+    parameters.sampling.check_possible(impossible)?;
+    match &parameters.beam {
+        Some(beam) => sampling::check_beam_width(beam, ends.len(), limits.vocabulary),
+        None => Ok(()),
+    }
+}
+
+/// Returns the ids without duplicates.
+fn each_once(ids: &[u32]) -> Vec<u32> {
+    let mut seen = HashSet::new();
+    ids.iter().copied().filter(|&id| seen.insert(id)).collect()
 }

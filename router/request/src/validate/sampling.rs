@@ -1,4 +1,5 @@
-//! Rules of sampling parameters that are lists of tokens or texts.
+//! Rules of sampling parameters that are lists of tokens or texts, and of beam search, which takes
+//! the place of sampling.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -7,31 +8,32 @@ use std::hash::BuildHasher;
 use crate::error::ApiError;
 use crate::logprobs::MAX_LOGPROB_TOKEN_IDS;
 use crate::range::Range;
-use crate::sampling_params::SamplingParams;
+use crate::sampling_params::{FLOATS, INTEGERS, SamplingParams};
+use crate::types::BeamParameters;
+
+use super::{FieldNames, Parameters};
 
 /// Maximum entries of `logit_bias`: a worker's slot has room for this many.
 pub const MAX_LOGIT_BIASES: usize = 1024;
-
 /// Maximum entries of each list of token ids in a request.
 pub const MAX_TOKEN_IDS: usize = 8192;
-
 /// Maximum stop token ids of a request, in addition to the model's own: a worker's slot has room
 /// for this many.
 pub const MAX_STOP_TOKEN_IDS: usize = 128;
-
 /// Maximum bad words of several tokens, and tokens of each: a worker's slot has room for this many.
 pub const MAX_BAD_WORDS: usize = 256;
 /// Maximum tokens of a bad word.
 pub const MAX_WORD_TOKENS: usize = 16;
-
 /// Maximum texts in `bad_words`: each may become two words, with and without a leading space.
 pub const MAX_BAD_TEXTS: usize = MAX_BAD_WORDS / 2;
-
 /// Maximum bytes of each text.
 pub const MAX_TEXT_BYTES: usize = 256;
-
 /// Range of the values of `logit_bias`.
 pub const BIASES: Range<f32> = Range::new(-100.0, 100.0);
+/// Maximum candidates per sequence that the workers return.
+pub const MAX_BEAM_CANDIDATES: usize = 20;
+/// Allowed length penalties.
+pub const LENGTH_PENALTY: Range<f32> = Range::new(-100.0, 100.0);
 
 impl SamplingParams {
     /// Checks the lists; `vocabulary` is the exclusive bound of token ids. Numeric parameters are
@@ -172,4 +174,85 @@ pub(super) fn check_ids(
             Err(ApiError::validation(name, rule))
         }
     }
+}
+
+/// Checks the rules of beam search that need no token ids.
+pub(super) fn check_beam(parameters: &Parameters, names: FieldNames) -> Result<(), ApiError> {
+    let Some(beam) = parameters.beam else {
+        return Ok(());
+    };
+    let n = parameters.choices.n;
+    if beam.width < n {
+        let width = beam.width;
+        let rule = format!(
+            "`beam_width` (or `best_of` in its place) must be >= `n` ({n}). Given: {width}"
+        );
+        return Err(ApiError::validation("beam_width", rule));
+    }
+    LENGTH_PENALTY.check("length_penalty", beam.length_penalty)?;
+    let mut refused = sampling_fields(parameters).chain(other_fields(parameters, names));
+    match refused.find(|(_, given)| *given) {
+        Some((name, _)) => Err(unmixable(name)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the error for a field that does not apply to beam search.
+fn unmixable(name: &'static str) -> ApiError {
+    let rule = format!(
+        "`{name}` cannot be combined with `use_beam_search`: beam search takes the most \
+         probable tokens and ends a sequence only at tokens of `stop_token_ids`"
+    );
+    ApiError::validation(name, rule)
+}
+
+/// Yields the fields that affect sampling, and whether each is set.
+fn sampling_fields(parameters: &Parameters) -> impl Iterator<Item = (&'static str, bool)> {
+    let params = &parameters.sampling;
+    let floats = FLOATS.iter().map(|row| (row.name, row.is_set(params)));
+    let integers = INTEGERS.iter().map(|row| (row.name, row.is_set(params)));
+    let words = params.banned_token_ids.is_empty() && params.bad_words.is_empty();
+    let lists = [
+        ("logit_bias", !params.logit_bias.is_empty()),
+        ("allowed_token_ids", params.allowed_token_ids.is_some()),
+        ("bad_words_ids", !words),
+        ("bad_words", !parameters.bad_words.is_empty()),
+        ("watermark", parameters.watermark),
+        ("logprob_token_ids", !params.logprob_token_ids.is_empty()),
+    ];
+    floats.chain(integers).chain(lists)
+}
+
+/// Yields the other fields that beam search does not support.
+fn other_fields(
+    parameters: &Parameters,
+    names: FieldNames,
+) -> impl Iterator<Item = (&'static str, bool)> {
+    let constraint = parameters.constraint.as_ref();
+    [
+        ("stop", !parameters.stop.is_empty()),
+        (names.min_new_tokens, parameters.min_new_tokens != 0),
+        (
+            constraint.map_or("grammar", |constraint| constraint.field),
+            constraint.is_some(),
+        ),
+    ]
+    .into_iter()
+}
+
+/// Checks the width of a beam search against the model's end tokens and its vocabulary.
+pub(super) fn check_beam_width(
+    beam: &BeamParameters,
+    end_tokens: usize,
+    vocabulary: usize,
+) -> Result<(), ApiError> {
+    let most = MAX_BEAM_CANDIDATES
+        .min(vocabulary)
+        .saturating_sub(end_tokens);
+    let width = beam.width;
+    if (1..=most).contains(&(width as usize)) {
+        return Ok(());
+    }
+    let rule = format!("`beam_width` must be > 0 and <= {most} for this model. Given: {width}");
+    Err(ApiError::validation("beam_width", rule))
 }

@@ -1,6 +1,6 @@
 //! The KV memory that one sequence holds.
 
-use super::pool::BlockLease;
+use super::group::BlockLease;
 use super::prefix::{Link, Name, Node, block_key, root_key};
 use crate::ids::{BlockId, GroupId, TokenId};
 use crate::plan::Table;
@@ -22,8 +22,8 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// A sequence's blocks in one group, in order of position. In a group of states: the one block of its
-/// state.
+/// A sequence's blocks in one group, in order of position. In a group of states: the one block of
+/// its state.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
     /// Its blocks, except the first `behind_window`.
@@ -47,7 +47,8 @@ pub(super) struct Cursor {
     keys: Vec<u64>,
 }
 
-/// A copy of a sequence's state at a block boundary. It is in a plan, and no outcome has confirmed it.
+/// A copy of a sequence's state at a block boundary. It is in a plan, and no outcome has confirmed
+/// it.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     /// Tokens that the state has seen.
@@ -81,8 +82,8 @@ impl Chain {
             .get(block.checked_sub(self.behind_window)? as usize)
     }
 
-    /// Returns the block of every position. The kernels never read behind the window, so any block
-    /// stands there.
+    /// Returns the block of every position. The kernels never read behind the window, so those
+    /// entries are an arbitrary block.
     fn blocks(&self) -> Vec<BlockId> {
         let held = self.leases.iter().map(BlockLease::block);
         let any = self.leases.first().map_or(BlockId(0), BlockLease::block);

@@ -23,19 +23,18 @@ mod check;
 mod group;
 mod hit;
 mod names;
-mod pool;
 mod prefix;
 mod state;
 
 pub(crate) use chain::{Contents, SequenceKv};
-pub(crate) use hit::PrefixMatch;
-pub(crate) use pool::BlockLease;
+pub(crate) use group::BlockLease;
 
 use crate::config::{GroupKind, SchedulerConfig};
 use crate::ids::{BlockId, GroupId};
 use crate::plan::BlockCopy;
 use chain::Chain;
 use group::Group;
+pub(crate) use hit::PrefixMatch;
 use prefix::{Link, Prefix};
 
 /// The KV memory of all groups, and its prefix cache.
@@ -339,8 +338,8 @@ impl KvMemory {
 
     fn give_back(&mut self, group: usize, lease: BlockLease) {
         let after_release = match self.is_findable(group, lease.block()) {
-            true => pool::AfterRelease::Cached,
-            false => pool::AfterRelease::Free,
+            true => group::AfterRelease::Cached,
+            false => group::AfterRelease::Free,
         };
         self.groups[group].pool.release(lease, after_release);
     }

@@ -1,4 +1,5 @@
-//! The prefix index: which computed block of the naming group holds which tokens after which prefix.
+//! The prefix index: which computed block of the naming group holds which tokens after which
+//! prefix.
 //!
 //! A block's key is a hash chained over the salt and all blocks before it. The key only finds
 //! candidates. A hit also compares the tokens, the parent entry and, for first blocks, the salt.
@@ -24,8 +25,8 @@ impl Node {
     pub(super) const ROOT: Self = Self(0);
 }
 
-/// A found prefix: the block of the naming group that ends it, and its entry. The node tells whether
-/// the block still stands for this prefix.
+/// A found prefix: the block of the naming group that ends it, and its entry. The node shows
+/// whether the block still has the contents of this prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(super) block: BlockId,
@@ -93,7 +94,7 @@ impl Prefix {
         }
     }
 
-    /// Returns whether a name found earlier still stands for the same prefix.
+    /// Returns whether the block of a name found earlier still has the same prefix.
     pub(super) fn is_current(&self, name: Name) -> bool {
         self.contains(name.block) && self.entries[name.block.0 as usize].node == name.node
     }

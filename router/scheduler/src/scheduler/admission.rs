@@ -3,9 +3,9 @@
 
 use super::Scheduler;
 use crate::config::Reserve;
-use crate::flight::Chunk;
 use crate::ids::{Micros, SequenceKey};
 use crate::memory::PrefixMatch;
+use crate::plan::Chunk;
 use crate::plan_builder::{PlanBuilder, Shortage, full};
 use crate::sequence::{QueueClass, Sequence};
 

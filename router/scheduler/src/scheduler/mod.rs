@@ -6,24 +6,21 @@ mod fork;
 mod outcome;
 mod pace;
 mod planner;
-mod short_prompts_first;
 mod snapshot;
-mod steer;
 
 pub use fork::ForkError;
 pub use snapshot::Snapshot;
 
 use crate::config::{ConfigError, SchedulerConfig};
-use crate::counters::Counters;
-use crate::flight::Flights;
 use crate::ids::{Epoch, Micros, RequestId, SequenceId, SequenceKey, Slot};
 use crate::memory::{KvMemory, PendingCopy, SequenceKv};
-use crate::pacing::Pacing;
-use crate::policy::{Policy, SequenceFacts};
-use crate::request::{AddError, Request};
+use crate::plan::Flights;
+use crate::request::{AddError, Policy, Request, SequenceFacts};
 use crate::running::{Running, SlotUse};
 use crate::sequence::{Order, Phase, QueueClass, Sequence, State, Store, stop_filter};
 use crate::waiting::Waiting;
+use pace::Pacing;
+use snapshot::Counters;
 
 /// A fork that shares its parent's blocks and is in no plan yet.
 #[derive(Debug)]

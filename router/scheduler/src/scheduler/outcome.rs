@@ -1,9 +1,8 @@
 //! `Scheduler::complete`: turns an outcome into known tokens, cached blocks and emissions.
 
 use super::Scheduler;
-use crate::flight::{FlightRun, Reach};
 use crate::ids::{Micros, SequenceKey, Slot, TokenId};
-use crate::plan::{Emission, Finish, StepOutcome};
+use crate::plan::{Emission, Finish, FlightRun, Reach, StepOutcome};
 use crate::request::Pipelining;
 use crate::sequence::{Sequence, State};
 use std::ops::Range;

@@ -1,28 +1,37 @@
-//! The prompt tokens of a step: enough that first tokens come soon, few enough that streams stay
-//! smooth.
+//! Prefill pacing: the number of prompt tokens in a step. More tokens shorten the time to first
+//! token, fewer keep the inter-token latency of running streams low.
 //!
-//! With nothing decoding, a step runs the largest size that suits the workers, or all that it holds
-//! while plenty waits. Larger steps read weights less often, but the first of a few prompts would
-//! wait for all of them.
+//! Without decodes, a step runs the largest size that suits the workers, or `max_step_tokens` if
+//! many prompt tokens wait. Larger steps read weights less often, but the first of a few prompts
+//! would wait for all of them.
 //!
 //! Beside decodes, a step has a time limit. Users do not notice gaps of a few tens of milliseconds
 //! between tokens, but they notice a late first token. So one waiting request may lengthen a step
 //! to half of `latency_target`, and the n-th further one by n tenths of it, up to two and a half
-//! times the target: a crowd costs the streams more, but leaves sooner. A step may always take
-//! `STRETCH` times as long as its decodes alone, whatever the target; otherwise prompts would
-//! starve on a slow device. While contexts are short it may take longer, up to the target: contexts
-//! lengthen every step as answers grow, so a stream that accepts the last gaps of a long answer
-//! accepts the same gaps at its start.
+//! times the target: with many waiting requests, streams slow down more, though for a shorter time. A
+//! step may always take `STRETCH` times as long as its decodes alone, whatever the target;
+//! otherwise prompts would starve on a slow device. While contexts are short it may take longer, up
+//! to the target: contexts lengthen every step as answers grow, so a stream that accepts the last
+//! gaps of a long answer accepts the same gaps at its start.
 //!
 //! Of the sizes that fit the limit, the step takes the one with the least time per prompt token,
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
 //! that padding shares).
+//!
+//! Much shorter prompts go before a long one. A prompt longer than a step would take all of the
+//! step, and short prompts behind it would wait until all of it is computed. So much shorter ones,
+//! running or queued, may first take a share of each step. The long prompt takes what they leave: it
+//! loses at most that share, and nothing if no shorter prompt comes.
 
 use super::Scheduler;
-use crate::cost::StepLoad;
+use crate::config::SchedulerConfig;
+use crate::cost::{StepCost, StepLoad};
+use crate::ids::{Micros, SequenceKey};
+use crate::plan::Flight;
+use crate::plan_builder::{DeferredPrompt, PlanBuilder, Streams};
 use crate::sequence::{Phase, Sequence};
 
-/// With nothing running, a step is filled if this many times its capacity waits,
+/// Without decodes, a step is filled to its capacity if this many times as many tokens wait,
 const PLENTY: f64 = 1.5;
 /// and if it takes no more microseconds than this.
 const LONGEST: f64 = 500_000.0;
@@ -36,12 +45,16 @@ const FIRST_SHARE: f64 = 0.5;
 const FURTHER_SHARE: f64 = 0.1;
 /// and the maximum.
 const MAX_SHARES: f64 = 2.5;
-/// Least prompt tokens of a step with prompts, however long that takes.
+/// Minimum prompt tokens of a step with prompts, regardless of its time limit.
 const MIN_CHUNK: u32 = 64;
 /// Prompt tokens of a step while the cost of prompts is unknown.
 const PROBE: u32 = 512;
+/// Shorter prompts may take one in this many tokens of a step.
+const SHORT_PROMPT_SHARE: u32 = 4;
+/// A shorter prompt has at most one in this many of the long prompt's remaining tokens.
+const LENGTH_RATIO: u32 = 8;
 
-/// What a chunk runs beside, and its time limit.
+/// The decodes beside which a chunk runs, and the time limit of the step.
 struct Pace {
     /// The decodes.
     beside: StepLoad,
@@ -51,13 +64,69 @@ struct Pace {
     target: f64,
 }
 
+/// Owns what is known of step times.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    cost: StepCost,
+    /// What the last plan predicts for the next one.
+    streams: Streams,
+    last_outcome: Micros,
+}
+
+impl Pacing {
+    pub(crate) fn new(config: &SchedulerConfig) -> Self {
+        Self {
+            cost: StepCost::new(&config.step_sizes, config.decode_reads),
+            streams: Streams::default(),
+            last_outcome: Micros(0),
+        }
+    }
+
+    /// Learns from a step's outcome. `duration`: microseconds; 0 = unknown: the time since the step
+    /// could begin, which is when it was planned or, if later, when the step before it ended.
+    pub(crate) fn observe(&mut self, flight: &Flight, duration: u64, now: Micros) {
+        let begun = flight.planned.max(self.last_outcome);
+        let took = match duration {
+            0 => now.0.saturating_sub(begun.0),
+            known => known,
+        };
+        self.cost.observe(flight.load, took, now);
+        self.last_outcome = now;
+    }
+
+    /// Forgets the step times of old workers.
+    pub(crate) fn relearn(&mut self, config: &SchedulerConfig) {
+        self.cost = StepCost::new(&config.step_sizes, config.decode_reads);
+    }
+
+    /// Sets the streams that the next plan will decode.
+    pub(crate) fn expect(&mut self, streams: Streams) {
+        self.streams = streams;
+    }
+
+    /// Returns the model of step times.
+    pub(crate) fn cost(&self) -> &StepCost {
+        &self.cost
+    }
+
+    /// Returns the streams that the next plan will decode.
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// Returns the microseconds that a step takes, if enough steps were observed.
+    pub(crate) fn predict(&self, load: StepLoad) -> Option<f64> {
+        self.cost.predict(load)
+    }
+}
+
 impl Scheduler {
     /// Returns the prompt tokens of the next step.
     pub(super) fn prompt_budget(&self) -> u32 {
         let decodes = self.running.len() as u32 - self.running.prefilling();
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
-        // Sequences whose last token is in flight decode no more.
+        // Sequences whose last token is in flight do not decode any more.
         let streams = decodes.min(self.pacing.streams().sequences);
         if streams == 0 || self.running.prefilling() == 0 && self.waiting.is_empty() {
             return self.budget_without_streams().min(left);
@@ -196,5 +265,32 @@ impl Scheduler {
             .map(|&key| &self.store[key]);
         let prefills = juniors_first.filter(|sequence| sequence.phase == Phase::Prefill);
         prefills.take(self.running.prefilling() as usize)
+    }
+
+    /// Returns whether a long prompt yields its turn until `prefill_deferred`. It does not where
+    /// blocks are scarce: it would then take them from juniors that already have their runs.
+    pub(super) fn yields_to_shorter(&self, key: SequenceKey, builder: &mut PlanBuilder) -> bool {
+        let sequence = &self.store[key];
+        let (left, budget) = (sequence.len() - sequence.planned, builder.budget);
+        let long = builder.deferred.is_none() && left > budget;
+        if !long || self.possible_room(key) < sequence.planned + budget {
+            return false;
+        }
+        builder.budget = budget / SHORT_PROMPT_SHARE;
+        builder.deferred = Some(DeferredPrompt {
+            key,
+            max_remaining: left / LENGTH_RATIO,
+            reserved: budget - builder.budget,
+        });
+        true
+    }
+
+    /// Plans the chunk of the deferred prompt, after all others.
+    pub(super) fn prefill_deferred(&mut self, builder: &mut PlanBuilder) {
+        if let Some(deferred) = builder.deferred.take() {
+            builder.budget += deferred.reserved;
+            let nobody_after = self.running.len();
+            self.prefill(deferred.key, nobody_after, builder);
+        }
     }
 }

@@ -2,17 +2,16 @@
 
 use super::Scheduler;
 use crate::cost::StepLoad;
-use crate::counters::Streams;
-use crate::flight::{Chunk, Reach};
 use crate::ids::{Micros, SequenceKey};
 use crate::memory::BlockLease;
-use crate::plan::StepPlan;
-use crate::plan_builder::{DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage};
-use crate::policy::SequenceFacts;
-use crate::request::Pipelining;
+use crate::plan::{Chunk, Reach, StepPlan};
+use crate::plan_builder::{
+    DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage, Streams,
+};
+use crate::request::{Pipelining, SequenceFacts};
 use crate::sequence::{Phase, Sequence};
 
-/// Plans that may be in flight however long they take: one runs, one waits.
+/// Plans that may always be in flight: one runs, one waits.
 const BASE_DEPTH: usize = 2;
 
 /// What one running sequence may do in a step.
@@ -274,10 +273,10 @@ impl Scheduler {
         self.memory.possible_room(&self.store[key].kv)
     }
 
-    /// Returns how many of `length` known tokens to run from `position` within `budget`, and how far
-    /// they reach. With `forks_to_make`, the last token is excluded: each fork runs it. A run that
-    /// reaches the last token may yield several tokens and runs all of them but one in the same
-    /// step.
+    /// Returns how many of `length` known tokens to run from `position` within `budget`, and how
+    /// far they reach. With `forks_to_make`, the last token is excluded: each fork runs it. A run
+    /// that reaches the last token may yield several tokens and runs all of them but one in the
+    /// same step.
     pub(super) fn chunk(
         &self,
         position: u32,

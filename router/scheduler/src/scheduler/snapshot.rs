@@ -2,7 +2,9 @@
 
 use super::Scheduler;
 use crate::cost::StepLoad;
+use crate::ids::Micros;
 use crate::memory::SequenceKv;
+use crate::sequence::{QueueClass, Sequence};
 
 /// The scheduler's state in numbers; the engine reads it for metrics and `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +25,7 @@ pub struct Snapshot {
     pub blocks_leased: u64,
     /// Blocks without references, kept for later requests.
     pub blocks_cached: u64,
-    /// References to blocks that belong to no live sequence. 0, or something leaks.
+    /// References to blocks that belong to no live sequence. Not 0 only if blocks leak.
     pub blocks_dead: u64,
     /// Tokens found in the prefix cache, since the start.
     pub prefix_hit_tokens: u64,
@@ -32,6 +34,20 @@ pub struct Snapshot {
     /// Tokens of resumed sequences that ran again, since the start.
     pub recomputed_tokens: u64,
 }
+
+/// Counts since the start, for `snapshot`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) preemptions: u64,
+    pub(crate) prefix_hit_tokens: u64,
+    pub(crate) recomputed_tokens: u64,
+    last_start: Option<Micros>,
+    /// Moving average of the time between starts while a sequence waited.
+    pub(crate) start_gap: Option<u64>,
+}
+
+/// The newest gap has this share of the moving average (1/16).
+const SMOOTHING: u64 = 16;
 
 impl Snapshot {
     /// Adds the counts since the start of an `earlier` scheduler, which this one replaces.
@@ -93,6 +109,23 @@ impl Scheduler {
         full.add_prompt(0, self.config.max_step_tokens);
         let each = self.pacing.predict(full).unwrap_or(0.0) / step;
         starts.max((each * tokens as f64) as u64)
+    }
+}
+
+impl Counters {
+    /// Counts a sequence that left the queue for a slot.
+    pub(crate) fn count_start(&mut self, sequence: &Sequence, hit: u32, now: Micros) {
+        self.prefix_hit_tokens += u64::from(hit);
+        if sequence.queue_class == QueueClass::Resumed {
+            self.recomputed_tokens += u64::from(sequence.len() - hit);
+        }
+        // Only a gap during which it waited says something about the backlog.
+        if let Some(last) = self.last_start.filter(|&last| sequence.since <= last) {
+            let gap = now.0.saturating_sub(last.0);
+            let old = self.start_gap.unwrap_or(gap);
+            self.start_gap = Some((old * (SMOOTHING - 1) + gap) / SMOOTHING);
+        }
+        self.last_start = Some(now);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Chat templates: they render messages to the prompt's text.
 
 mod jinja;
-mod messages;
 mod template;
 mod template_sandbox;
 mod tool_prompt;

@@ -14,8 +14,7 @@ use penstock_request::types::{End, PromptToken, Token, TokenEvent};
 use penstock_request::validate::OutputTextOptions;
 
 use super::TextRequest;
-use super::event::{FinishReason, TextEnd, TextEvent, TextToken};
-use super::facts::GenerationFacts;
+use super::event::{FinishReason, GenerationFacts, TextEnd, TextEvent, TextToken};
 use crate::detokenize::Detokenizer;
 use crate::metrics::{RequestTimer, Timings};
 use crate::model_text::ModelText;

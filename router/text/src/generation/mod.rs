@@ -2,7 +2,6 @@
 
 mod answer;
 mod event;
-mod facts;
 mod tokens;
 
 use std::sync::Arc;
@@ -20,8 +19,7 @@ use penstock_request::{EngineState, Limits};
 
 use self::answer::PendingGeneration;
 pub use self::answer::{Generation, PromptOutput};
-pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
-pub use self::facts::{GenerationFacts, TokenUsage};
+pub use self::event::{FinishReason, GenerationFacts, TextEnd, TextEvent, TextToken, TokenUsage};
 use crate::chat::{Chat, GenerationPrompt, TemplateSandbox};
 use crate::config::TextConfig;
 use crate::detokenize::Detokenizer;

@@ -6,8 +6,8 @@ use penstock_request::error::{ApiError, ErrorKind};
 use penstock_request::validate::{FieldNames, TokenLimits, too_long};
 
 use super::{Generator, check_bound, prompt_text};
-use crate::charge::Charge;
 use crate::chat::Chat;
+use crate::input::Charge;
 use crate::model_text::ModelText;
 use crate::tokenize::{self, SpecialTokens, TextPiece};
 

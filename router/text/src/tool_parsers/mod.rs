@@ -1,10 +1,9 @@
 //! Parsers of a model's output: reasoning, content and tool calls.
 //!
 //! Each format is a state machine over characters, so the result does not depend on token
-//! boundaries. Text that begins like a call but is none becomes content.
+//! boundaries. Text that begins like a call but turns out not to be one becomes content.
 
 mod call_grammar;
-mod call_spans;
 mod content_buffer;
 mod hermes;
 mod json_call;
@@ -17,9 +16,8 @@ mod tool_set;
 
 use std::sync::Arc;
 
-pub use self::call_spans::CallSpans;
 use self::json_call::KeyOrder;
-pub use self::output_parser::{OutputParser, OutputParserOptions, ReasoningDisplay};
+pub use self::output_parser::{CallSpans, OutputParser, OutputParserOptions, ReasoningDisplay};
 pub use self::tool_set::{
     LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS, Tool, ToolChoiceMode, ToolFields, ToolSet,
 };

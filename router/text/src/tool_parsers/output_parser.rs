@@ -1,4 +1,5 @@
-//! The incremental parser of a model's output.
+//! The incremental parser of a model's output, and the byte ranges of its tool calls, where stop
+//! strings are ignored.
 
 use penstock_request::grammar_spec::{ExpectedReasoning, ReasoningMarkers};
 
@@ -49,6 +50,16 @@ pub struct OutputParser {
     tools: Option<Box<dyn ToolCallParser>>,
     one_call: bool,
     over: bool,
+}
+
+/// The calls in the output parsed so far.
+#[derive(Debug)]
+pub struct CallSpans {
+    parser: OutputParser,
+    parsed: usize,
+    /// (start, end) byte offsets in the output. The end of the last span is `None` while it is
+    /// open.
+    spans: Vec<(usize, Option<usize>)>,
 }
 
 impl OutputParserOptions {
@@ -158,5 +169,37 @@ fn feed(tools: &mut Option<Box<dyn ToolCallParser>>, text: &str, out: &mut Outpu
     match tools {
         Some(tools) => text.chars().for_each(|c| tools.push(c, out)),
         None => out.content(text),
+    }
+}
+
+impl CallSpans {
+    /// Creates one for an output with these options; `None` if it cannot contain calls.
+    pub fn for_options(parser_options: &OutputParserOptions) -> Option<Box<Self>> {
+        parser_options.tools.as_ref()?;
+        Some(Box::new(Self {
+            parser: parser_options.parser(),
+            parsed: 0,
+            spans: Vec::new(),
+        }))
+    }
+
+    /// Returns whether the byte at `position` of `answer` belongs to a call. `answer` must extend
+    /// the text of the previous call.
+    pub fn contains(&mut self, answer: &str, position: usize) -> bool {
+        for c in answer[self.parsed..].chars() {
+            self.parsed += c.len_utf8();
+            self.parser
+                .feed(c.encode_utf8(&mut [0; 4]), &mut OutputDeltas::default());
+            let open = self.spans.last().is_some_and(|(_, end)| end.is_none());
+            match self.spans.last_mut() {
+                Some((_, end)) if open && !self.parser.is_in_call() => *end = Some(self.parsed),
+                _ if !open && self.parser.is_in_call() => self.spans.push((self.parsed, None)),
+                _ => {}
+            }
+        }
+        let holds = |&(start, end): &(usize, Option<usize>)| {
+            start <= position && end.is_none_or(|end| position < end)
+        };
+        self.spans.iter().any(holds)
     }
 }

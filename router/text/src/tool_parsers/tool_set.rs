@@ -1,4 +1,4 @@
-//! The tools of a request and the choice among them, common to all dialects.
+//! The tools of a request and the choice among them, common to all APIs.
 
 use std::collections::HashSet;
 
@@ -45,7 +45,7 @@ pub enum ToolChoiceMode {
     Named(String),
 }
 
-/// The names that a dialect gives to the fields checked here, for error messages.
+/// An API's names of the fields checked here, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub struct ToolFields {
     /// The list of tools.

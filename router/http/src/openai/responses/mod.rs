@@ -39,7 +39,6 @@ use super::wire::{Common, Delivery, ErrorBody};
 use crate::blocks::BlockStream;
 use crate::error::OpenAiError;
 use crate::ids::unguessable;
-use crate::model_names::check_model;
 use crate::parsed_output::{ToolPlan, plan_tools};
 use crate::{App, json, response_headers, sse};
 
@@ -67,7 +66,7 @@ pub(crate) async fn responses(
         parameters,
         delivery,
     } = body.common(token_limit.tokens)?;
-    check_model(&app, model.as_deref())?;
+    app.check_model(model.as_deref())?;
     let echo = RequestEcho::new(&body, &parameters, charge.clone());
     // Held until the prompt is tokenized.
     let earlier = PreviousConversation::load(&app, body.previous_response_id.as_deref())?;
@@ -116,7 +115,7 @@ pub(crate) async fn input_tokens(
 ) -> Result<Json<InputTokens>, OpenAiError> {
     let (body, charge): (ResponsesRequest, _) = json::read(request, &app).await?;
     body.check()?;
-    check_model(&app, body.model.as_deref())?;
+    app.check_model(body.model.as_deref())?;
     let earlier = PreviousConversation::load(&app, body.previous_response_id.as_deref())?;
     let (chat, _) = conversation(&app.generator, earlier.items()?, body, None)?;
     let names = FieldNames::RESPONSES;

@@ -13,9 +13,8 @@ use super::response_object::{
 };
 use super::stored_responses::PendingStore;
 use crate::blocks::{Block, BlockChange, BlockWriter};
-use crate::openai::chunk_kind::ChunkKind;
 use crate::openai::logprobs::{ChatToken, LogprobsBuilder};
-use crate::openai::unix_time;
+use crate::openai::{ChunkKind, unix_time};
 use crate::parsed_output::OutputEnd;
 use crate::sse::{put_json, put_named_event};
 

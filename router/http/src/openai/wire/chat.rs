@@ -9,8 +9,7 @@ use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
 use super::common::{prompt_logprobs, request};
-use super::functions::{FunctionChoice, RequestedTools, ToolRequestFields};
-use super::tool_call_ids::ToolCallIds;
+use super::functions::{FunctionChoice, RequestedTools, ToolCallIds, ToolRequestFields};
 use super::tools::{CalledFunction, Function, MessageCall, Tool, ToolChoice};
 use crate::neutral::{self, Neutral, Neutrals};
 use crate::strict::{self, JsonText, StringOrList, StringOrListEntry, from_object};

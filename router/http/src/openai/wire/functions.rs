@@ -1,13 +1,17 @@
 //! OpenAI's legacy fields of chats: `functions` for `tools`, and `function_call` for `tool_choice`,
-//! for the call of an output and for that of an earlier message.
+//! for the call of an output and for that of an earlier message. And the ids of earlier calls, which
+//! legacy clients leave out of their results.
+
+use std::collections::VecDeque;
 
 use penstock_request::error::{ApiError, Excerpt};
 use penstock_text::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
-use super::tools::{Function, NamedFunction, Tool, ToolChoice};
 use crate::strict::{self, JsonText};
+
+use super::tools::{Function, MessageCall, NamedFunction, Tool, ToolChoice};
 
 /// Names of the tool fields in this API, for errors.
 const FIELDS: ToolFields = ToolFields {
@@ -39,6 +43,16 @@ pub(super) struct ToolRequestFields {
     pub(super) parallel: Option<bool>,
     pub(super) functions: Option<Vec<Function>>,
     pub(super) function_call: Option<FunctionChoice>,
+}
+
+/// Calls of earlier messages.
+#[derive(Default)]
+pub(super) struct ToolCallIds {
+    /// Id of the last legacy `function_call`, which has none. It is made from the message's index,
+    /// since some chat templates require nine letters or digits for each call and its result.
+    pub(super) older: Option<String>,
+    /// Ids of the last message's calls that have no result yet.
+    unanswered: VecDeque<Option<String>>,
 }
 
 /// Deserializes functions or null.
@@ -116,5 +130,28 @@ impl<'de> Deserialize<'de> for FunctionChoice {
                 Excerpt::new(text.as_str())
             ))),
         }
+    }
+}
+
+impl ToolCallIds {
+    /// Records the calls of a message.
+    pub(super) fn add_calls(&mut self, calls: &[MessageCall]) {
+        if !calls.is_empty() {
+            self.unanswered = calls
+                .iter()
+                .map(|call| call.id().map(str::to_owned))
+                .collect();
+        }
+    }
+
+    /// Returns the id of the call whose result a message has: `named`, or the first call without a
+    /// result (the client `text-generation` cannot send ids). `None` if there is no such call.
+    pub(super) fn take_answered(&mut self, named: Option<String>) -> Option<Option<String>> {
+        if named.is_none() {
+            return self.unanswered.pop_front();
+        }
+        let found = self.unanswered.iter().position(|id| *id == named);
+        found.map(|place| self.unanswered.remove(place));
+        Some(named)
     }
 }

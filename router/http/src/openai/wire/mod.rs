@@ -10,7 +10,6 @@ pub(crate) mod metadata;
 pub(crate) mod one_or_many;
 pub(crate) mod responses;
 mod token_ids;
-mod tool_call_ids;
 pub(crate) mod tools;
 
 pub(crate) use self::common::{Common, Delivery, NEUTRAL, StreamUsage};

@@ -1,0 +1,273 @@
+"""Numbers of packed codes for Hopper GPUs: words in registers become operands of wgmma.
+
+A lane's word holds what it contributes to a matrix instruction of 16 rows and 16 columns. A few
+instructions make pairs of numbers of it, exact in 16 bits: a code is put into the fraction of a
+float of known exponent (128 + code in bfloat16, 1024 + code in float16), and one subtraction takes
+the exponent's part and the zero point off. Floating-point codes are moved to the places of a wider
+float's exponent and fraction, and one product corrects the exponent.
+
+Source: Kim et al., Who Says Elephants Can't Run, arXiv:2211.10017, for integers of 4 and 8 bits.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+TILE = gl.constexpr(64)  # rows and columns of a block
+LANES = [[0, 4], [0, 8], [0, 16], [0, 32], [0, 64]]
+
+
+@gluon.constexpr_function
+def words_layout(bits):
+    """The words of a block [bits, 128]: four next to each other in a thread, a warp per 16 rows."""
+    more = [[4, 0]] if bits == 8 else []
+    return gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], *more], LANES, [[1, 0], [2, 0]], [], [bits, 128]
+    )
+
+
+@gluon.constexpr_function
+def float8_layout():
+    """Codes [64, 128]: 16 in a row in a thread, as `in_lanes` puts them."""
+    registers = [[0, 1], [0, 2], [0, 4], [0, 8], [8, 0], [0, 16]]
+    lanes = [[0, 32], [0, 64], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, 128])
+
+
+@gluon.constexpr_function
+def scales_layout(count):
+    """Scales or zeros [count, 64] of a block: in a thread those of the rows of its words."""
+    columns = [[1 << bit, 0] for bit in range(count.bit_length() - 1)]
+    lanes = [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]]
+    return gl.DistributedLinearLayout(
+        [[0, 8], *columns], lanes, [[0, 16], [0, 32]], [], [count, 64]
+    )
+
+
+@gluon.constexpr_function
+def _assembly(kind, half, has_zeros, scaled):
+    """PTX of one word. Operands: outputs, the word, pairs of zeros and of scales for both rows.
+
+    Pair p of a word of 4 bits is of row p % 2 and of columns (p // 2) * 8 on, of 8 bits of row p.
+    """
+    pairs = 2 if kind == "int8" else 4
+    operand = 2 * pairs
+    zeros = [f"${operand + 1}", f"${operand + 2}"] if has_zeros else None
+    scales = [f"${operand + 1 + 2 * has_zeros + row}" for row in range(2)]
+    made = {"int4": _int4, "int8": _int8, "fp4": _fp4}[kind]
+    lines, word = [], f"${operand}"
+    for pair in range(pairs):
+        zero = zeros[pair % 2] if zeros else None
+        lines += made(f"v{pair}", word, pair, half, zero)
+        if scaled:
+            lines.append(f"mul.{half} v{pair}, v{pair}, {scales[pair % 2]};")
+        lines.append(f"mov.b32 {{${2 * pair}, ${2 * pair + 1}}}, v{pair};")
+    return "{ .reg .b32 t, u, v<4>;\n" + "\n".join(lines) + "\n}"
+
+
+@gluon.constexpr_function
+def _int4(value, word, pair, half, zero):
+    ones, none = (0x43004300, 0x43084308) if half == "bf16x2" else (0x64006400, 0x64086408)
+    return [
+        f"shr.u32 t, {word}, {4 * pair};",
+        f"lop3.b32 {value}, t, 0x000f000f, {ones}, 0xea;",  # (t & mask) | ones
+        f"mov.b32 u, {zero or none};",
+        f"sub.{half} {value}, {value}, u;",
+    ]
+
+
+@gluon.constexpr_function
+def _int8(value, word, pair, half, zero):
+    lines = [f"shr.u32 t, {word}, {8 * pair};"]
+    if half == "bf16x2":
+        # 128 + the low 7 bits, less 128 or, of a negative number, 256: both exact.
+        lines += [
+            f"lop3.b32 {value}, t, 0x007f007f, 0x43004300, 0xea;",
+            "lop3.b32 u, t, 0x00800080, 0x43004300, 0xea;",
+            f"sub.{half} {value}, {value}, u;",
+        ]
+        return [*lines, f"sub.{half} {value}, {value}, {zero};"] if zero else lines
+    # The highest bit is flipped back: 1024 + an unsigned number.
+    return [
+        *lines,
+        f"lop3.b32 {value}, t, 0x00ff00ff, 0x64806480, 0x6a;",  # (t & mask) ^ ones
+        f"mov.b32 u, {zero or 0x64806480};",
+        f"sub.{half} {value}, {value}, u;",
+    ]
+
+
+@gluon.constexpr_function
+def _fp8(half, scaled):
+    """PTX of four codes of a row: two pairs, with pairs of their scale if scaled."""
+    down, mask, factor = (
+        (4, 0x07F007F0, 0x7B807B80) if half == "bf16x2" else (1, 0x3F803F80, 0x5C005C00)
+    )
+    lines = [f"mov.b32 f, {factor};"]  # 2 ** 120, 2 ** 8
+    for pair, bytes_of_pair in enumerate(("0x1404", "0x3424")):
+        lines += [
+            f"prmt.b32 t, $2, 0, {bytes_of_pair};",  # to the higher byte of each half
+            f"shr.u32 u, t, {down};",
+            f"and.b32 u, u, {mask};",
+            "lop3.b32 t, t, 0x80008000, u, 0xea;",
+            f"mul.{half} ${pair}, t, f;",
+        ]
+        if scaled:
+            lines.append(f"mul.{half} ${pair}, ${pair}, ${3 + pair};")
+    return "{ .reg .b32 t, u, f;\n" + "\n".join(lines) + "\n}"
+
+
+@gluon.constexpr_function
+def _fp4(value, word, pair, half, _zero):
+    # The lowest of the three bits of the number goes to bit 6, or 9.
+    lowest, mask, factor = (
+        (6, 0x01C001C0, 0x7E807E80) if half == "bf16x2" else (9, 0x0E000E00, 0x74007400)
+    )
+    up = lowest - 4 * pair
+    return [
+        f"shl.b32 t, {word}, {12 - 4 * pair};",
+        f"shl.b32 u, {word}, {up};" if up >= 0 else f"shr.u32 u, {word}, {-up};",
+        f"and.b32 u, u, {mask};",
+        f"lop3.b32 {value}, t, 0x80008000, u, 0xea;",
+        f"mov.b32 u, {factor};",  # 2 ** 126, 2 ** 14
+        f"mul.{half} {value}, {value}, u;",
+    ]
+
+
+@gluon.constexpr_function
+def _constraints(outputs, inputs):
+    return ",".join(["=h"] * outputs + ["r"] * inputs)
+
+
+@gluon.constexpr_function
+def _half(dtype):
+    return "bf16x2" if dtype == gl.bfloat16 else "f16x2"
+
+
+@gluon.constexpr_function
+def _of(dtype, count):
+    return (dtype,) * count
+
+
+@gluon.constexpr_function
+def no_zero(kind, dtype):
+    """What `pairs_of` adds to a zero point: where the code 0 is in the float that holds it."""
+    if kind == "int8":
+        return -128.0 if dtype == gl.bfloat16 else 1024.0
+    return 128.0 if dtype == gl.bfloat16 else 1024.0
+
+
+@gluon.jit
+def pairs_of(values):
+    """[count, 64] of 16 bits by rows -> int32 [4, 8, count] of rows w * 16 + g, and of those 8 on.
+
+    A number is in both halves of its word.
+    """
+    COUNT: gl.constexpr = values.shape[0]
+    rows = values.reshape([COUNT, 4, 2, 8]).permute((1, 3, 0, 2))
+    bits = rows.to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
+    return (bits | (bits << 16)).split()
+
+
+@gluon.jit
+def _beside_4(pairs, words):
+    L: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(4, words.type.layout))
+    return gl.convert_layout(pairs, L).expand_dims(2).expand_dims(4)
+
+
+@gluon.jit
+def _beside_8(pairs, words):
+    L: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(3, gl.SliceLayout(4, words.type.layout)))
+    flat = gl.convert_layout(pairs.reshape([4, 8]), L)
+    return flat.expand_dims(0).expand_dims(3).expand_dims(4)
+
+
+@gluon.jit
+def numbers_4(
+    words, zeros, scales, KIND: gl.constexpr, dtype: gl.constexpr, COUNT: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """A block's numbers [64, 64] in LAYOUT, of words [4, 128]; COUNT groups of columns in it."""
+    w = words.reshape([4, 8, 4, COUNT, 4 // COUNT])
+    asm: gl.constexpr = _assembly(KIND, _half(dtype), HAS_ZEROS, SCALED)
+    kinds: gl.constexpr = _of(dtype, 8)
+    if HAS_ZEROS and SCALED:
+        operands = (
+            w,
+            _beside_4(zeros[0], w),
+            _beside_4(zeros[1], w),
+            _beside_4(scales[0], w),
+            _beside_4(scales[1], w),
+        )
+        o = gl.inline_asm_elementwise(asm, _constraints(8, 5), operands, kinds, True, 1)
+    elif HAS_ZEROS:
+        operands = (w, _beside_4(zeros[0], w), _beside_4(zeros[1], w))
+        o = gl.inline_asm_elementwise(asm, _constraints(8, 3), operands, kinds, True, 1)
+    elif SCALED:
+        operands = (w, _beside_4(scales[0], w), _beside_4(scales[1], w))
+        o = gl.inline_asm_elementwise(asm, _constraints(8, 3), operands, kinds, True, 1)
+    else:
+        o = gl.inline_asm_elementwise(asm, _constraints(8, 1), (w,), kinds, True, 1)
+    low = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))
+    high = gl.join(gl.join(o[4], o[5]), gl.join(o[6], o[7]))
+    every = gl.join(low, high)  # warp, g, t, k54 as two, column's lowest bit, row + 8, column + 8
+    block = every.permute((0, 6, 1, 3, 4, 7, 2, 5)).reshape([TILE, TILE])
+    return gl.convert_layout(block, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def numbers_8(
+    words, zeros, scales, KIND: gl.constexpr, dtype: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """A block's numbers [64, 64] in LAYOUT, of words [8, 128]; one group of columns."""
+    w = words.reshape([2, 4, 8, 4, 4])
+    asm: gl.constexpr = _assembly(KIND, _half(dtype), HAS_ZEROS, SCALED)
+    kinds: gl.constexpr = _of(dtype, 4)
+    if HAS_ZEROS and SCALED:
+        operands = (
+            w,
+            _beside_8(zeros[0], w),
+            _beside_8(zeros[1], w),
+            _beside_8(scales[0], w),
+            _beside_8(scales[1], w),
+        )
+        o = gl.inline_asm_elementwise(asm, _constraints(4, 5), operands, kinds, True, 1)
+    elif HAS_ZEROS:
+        operands = (w, _beside_8(zeros[0], w), _beside_8(zeros[1], w))
+        o = gl.inline_asm_elementwise(asm, _constraints(4, 3), operands, kinds, True, 1)
+    elif SCALED:
+        operands = (w, _beside_8(scales[0], w), _beside_8(scales[1], w))
+        o = gl.inline_asm_elementwise(asm, _constraints(4, 3), operands, kinds, True, 1)
+    else:
+        o = gl.inline_asm_elementwise(asm, _constraints(4, 1), (w,), kinds, True, 1)
+    every = gl.join(
+        gl.join(o[0], o[1]), gl.join(o[2], o[3])
+    )  # k5, warp, g, t, k43, lowest, row + 8
+    block = every.permute((1, 6, 2, 0, 4, 3, 5)).reshape([TILE, TILE])
+    return gl.convert_layout(block, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def halves_of_float8(codes):
+    """The codes [64, 64] of the first and of the second 64 columns, of codes [64, 128] in order."""
+    places = codes.reshape([TILE, 4, 2, 16])  # columns 21, 6, 5430
+    return places.permute((0, 1, 3, 2)).reshape([TILE, TILE, 2]).split()
+
+
+@gluon.jit
+def numbers_of_float8(
+    codes, scale, dtype: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """Numbers [64, 64] in LAYOUT, of e4m3 codes uint8 [64, 64] in order, scaled by [64]."""
+    asm: gl.constexpr = _fp8(_half(dtype), SCALED)
+    kinds: gl.constexpr = _of(dtype, 1)
+    if SCALED:
+        L: gl.constexpr = gl.SliceLayout(1, codes.type.layout)
+        wide = gl.convert_layout(scale, L)[:, None]
+        (numbers,) = gl.inline_asm_elementwise(asm, "=r,=r,r,r,r", (codes, wide), kinds, True, 4)
+    else:
+        (numbers,) = gl.inline_asm_elementwise(asm, "=r,=r,r", (codes,), kinds, True, 4)
+    bits = numbers.reshape([TILE, 2, 2, 2, 2, 2, 2])  # columns 2 1 5 4 3 0
+    block = bits.permute((0, 3, 4, 5, 1, 2, 6)).reshape([TILE, TILE])
+    return gl.convert_layout(block, LAYOUT, assert_trivial=True)

@@ -1,0 +1,152 @@
+//! Quantized weights: `--quantize`, and what config.json says of the checkpoint.
+
+use clap::ValueEnum;
+use serde_json::Value;
+
+use crate::values::Dtype;
+
+/// The weight format of `--quantize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Quantize {
+    /// LLM.int8 of bitsandbytes.
+    Bitsandbytes,
+    /// NormalFloat4 of bitsandbytes.
+    BitsandbytesNf4,
+    /// FP4 of bitsandbytes.
+    BitsandbytesFp4,
+    /// A GPTQ checkpoint.
+    Gptq,
+    /// An AWQ checkpoint.
+    Awq,
+    /// int8 with a scale per output.
+    Eetq,
+    /// A checkpoint in Marlin's layout, or in GPTQ's.
+    Marlin,
+    /// float8 e4m3 with a scale per output.
+    Fp8,
+    /// int4 in groups of 128 inputs, rounded to nearest.
+    Int4,
+}
+
+/// What config.json says of quantized weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredQuantization {
+    /// The format, `quant_method` in config.json.
+    pub method: String,
+    /// The bits of a weight; 8 if config.json does not say.
+    pub bits: u64,
+}
+
+impl Quantize {
+    /// Returns the name in the protocol, which is the flag's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bitsandbytes => "bitsandbytes",
+            Self::BitsandbytesNf4 => "bitsandbytes-nf4",
+            Self::BitsandbytesFp4 => "bitsandbytes-fp4",
+            Self::Gptq => "gptq",
+            Self::Awq => "awq",
+            Self::Eetq => "eetq",
+            Self::Marlin => "marlin",
+            Self::Fp8 => "fp8",
+            Self::Int4 => "int4",
+        }
+    }
+
+    /// Returns the bytes of `weights` floats that are quantized while loading, without the scales
+    /// of whole rows.
+    pub fn bytes(self, weights: u64, dtype: Dtype) -> u64 {
+        match self {
+            Self::Int4 => weights / 2 + weights / 128 * 2 * dtype.bytes(), // scale and zero point
+            Self::BitsandbytesNf4 | Self::BitsandbytesFp4 => weights / 2 + weights / 64 * 4,
+            Self::Bitsandbytes | Self::Eetq | Self::Fp8 => weights,
+            // Formats of checkpoints alone: floats stay floats.
+            Self::Gptq | Self::Awq | Self::Marlin => weights * dtype.bytes(),
+        }
+    }
+}
+
+impl StoredQuantization {
+    /// Reads a config.json; `None` if its weights are not quantized.
+    pub fn of(config: &Value) -> Option<Self> {
+        let stored = ["quantization_config", "compression_config"]
+            .iter()
+            .find_map(|field| config.get(*field))
+            .filter(|stored| stored.is_object())?;
+        let method = stored.get("quant_method").and_then(Value::as_str);
+        Some(Self {
+            method: method.unwrap_or("unknown").to_owned(),
+            bits: bits(stored).unwrap_or(8),
+        })
+    }
+}
+
+fn bits(stored: &Value) -> Option<u64> {
+    let groups = stored.get("config_groups").and_then(Value::as_object);
+    let group = groups.and_then(|groups| groups.values().next());
+    let four = stored.get("load_in_4bit") == Some(&Value::Bool(true))
+        || stored.get("quant_method").and_then(Value::as_str) == Some("mxfp4");
+    let bits = stored
+        .get("bits")
+        .or_else(|| stored.get("w_bit"))
+        .or_else(|| group?.pointer("/weights/num_bits"))
+        .and_then(Value::as_u64)
+        .or(four.then_some(4));
+    bits.filter(|bits| (1..=16).contains(bits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_are_the_values_of_the_flag() {
+        for format in Quantize::value_variants() {
+            let value = format.to_possible_value().unwrap();
+            assert_eq!(format.name(), value.get_name());
+        }
+    }
+
+    #[test]
+    fn bytes_follow_from_bits_and_scales() {
+        let bytes = |format: Quantize| format.bytes(1280, Dtype::Bfloat16);
+        assert_eq!(bytes(Quantize::Int4), 640 + 10 * 4);
+        assert_eq!(bytes(Quantize::BitsandbytesNf4), 640 + 20 * 4);
+        assert_eq!(bytes(Quantize::Fp8), 1280);
+        assert_eq!(bytes(Quantize::Gptq), 2560);
+    }
+
+    #[test]
+    fn config_json_names_method_and_bits() {
+        let read = |config: &Value| {
+            StoredQuantization::of(config).map(|stored| (stored.method, stored.bits))
+        };
+        let stored = |fields: Value| read(&json!({ "quantization_config": fields }));
+        assert_eq!(
+            stored(json!({"quant_method": "gptq", "bits": 4})),
+            Some(("gptq".into(), 4))
+        );
+        assert_eq!(
+            stored(
+                json!({"quant_method": "compressed-tensors", "config_groups": {
+                "group_0": {"weights": {"num_bits": 4}}}})
+            ),
+            Some(("compressed-tensors".into(), 4))
+        );
+        assert_eq!(
+            stored(json!({"quant_method": "bitsandbytes", "load_in_4bit": true})),
+            Some(("bitsandbytes".into(), 4))
+        );
+        assert_eq!(
+            stored(json!({"quant_method": "fp8"})),
+            Some(("fp8".into(), 8))
+        );
+        assert_eq!(
+            stored(json!({"quant_method": "gptq", "bits": 0})),
+            Some(("gptq".into(), 8))
+        );
+        assert_eq!(stored(Value::Null), None);
+        assert_eq!(read(&json!({})), None);
+    }
+}

@@ -1,0 +1,111 @@
+"""Checkpoints of the compressed-tensors library: groups of modules, each with a format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.faults import BadModel
+from penstock.quant.formats import Methods, kept_modules
+from penstock.quant.fp8 import read_float_quantized
+from penstock.quant.method import LinearMethod
+from penstock.quant.settings import Settings
+from penstock.quant.unquantized import Plain
+
+SCHEMES: dict[str, Callable[[Settings, Plain], LinearMethod]] = {
+    "float-quantized": read_float_quantized,
+    "naive-quantized": read_float_quantized,
+}
+"""Per format, what reads a group of `config_groups`. It raises BadModel for settings that it does
+not support; `targets` and `format` are read already."""
+
+
+@dataclass(frozen=True)
+class ModuleGroup:
+    """Modules that share a method."""
+
+    targets: tuple[str, ...]
+    method: LinearMethod
+
+
+@dataclass(frozen=True)
+class GroupedMethods(Methods):
+    """Modules are selected by name, by a regular expression or by their class, Linear."""
+
+    groups: tuple[ModuleGroup, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    def of(self, path: str) -> LinearMethod:
+        """The method of the first group that has the module."""
+        if not _selected(self.ignored, path):
+            for group in self.groups:
+                if _selected(group.targets, path):
+                    return group.method
+        return self.plain
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a tape can hold all products."""
+        return self.plain.recordable and all(group.method.recordable for group in self.groups)
+
+
+def _selected(targets: Iterable[str], path: str) -> bool:
+    """As the library selects modules of class Linear."""
+    for target in targets:
+        if target.startswith("re:"):
+            if re.match(target.removeprefix("re:"), path):
+                return True
+        elif target in (path, "Linear"):
+            return True
+    return False
+
+
+def read_compressed_tensors(config: Mapping[str, Any], plain: Plain) -> Methods:
+    """quant_method "compressed-tensors"."""
+    settings = Settings(config)
+    sparsity = settings.get("sparsity_config", {})
+    if sparsity and Settings(sparsity).get("format", "dense") != "dense":
+        raise settings.error("sparsity_config: sparse matrices are not supported")
+    settings.skip("quant_method", "version", "global_compression_ratio")
+    settings.choice("quantization_status", ("compressed", "frozen"), "compressed")
+    common = settings.get("format")
+    groups, ignored = settings.get("config_groups"), kept_modules(config, "ignore")
+    if not isinstance(groups, Mapping) or not groups:
+        raise settings.error(f"config_groups must be an object of groups, found {groups!r}")
+    settings.skip("ignore")
+    settings.done()
+    where = "quantization_config.config_groups"
+    found = []
+    for name, group in groups.items():
+        if not isinstance(group, Mapping):
+            raise settings.error(f"config_groups.{name} must be an object, found {group!r}")
+        found.append(_group(Settings(group, f"{where}.{name}"), common, plain))
+    for target in [*ignored, *(target for group in found for target in group.targets)]:
+        _check_target(target)
+    return GroupedMethods(plain, groups=tuple(found), ignored=tuple(ignored))
+
+
+def _group(settings: Settings, common: Any, plain: Plain) -> ModuleGroup:
+    targets = settings.get("targets")
+    if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
+        raise settings.error(f"targets must be a list of modules, found {targets!r}")
+    name = settings.get("format", common)
+    read = SCHEMES.get(name) if isinstance(name, str) else None
+    if read is None:
+        known = ", ".join(sorted(SCHEMES))
+        raise settings.error(f"format {name!r} is not supported; supported: {known}")
+    method = read(settings, plain)
+    settings.done()
+    return ModuleGroup(tuple(targets), method)
+
+
+def _check_target(target: str) -> None:
+    try:
+        re.compile(target.removeprefix("re:") if target.startswith("re:") else "")
+    except re.error as error:
+        raise BadModel(
+            f"config.json: quantization_config selects modules by {target!r}, which is no regular "
+            f"expression: {error}"
+        ) from error

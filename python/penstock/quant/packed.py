@@ -1,0 +1,116 @@
+"""Weights of 4 or 8 bits on the op packed_linear: what all formats of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from penstock_kernels import packed_linear
+from penstock_kernels.packed_linear import Kind, PackedWeight, pack
+from torch import Tensor
+
+from penstock.quant.method import Weights, WeightTensor
+from penstock.quant.unquantized import Plain
+
+
+class Quantized(NamedTuple):
+    """A matrix [outputs, inputs] as codes, whatever a checkpoint's layout was."""
+
+    codes: Tensor  # [outputs, inputs] uint8
+    scales: Tensor  # [inputs / group, outputs], float
+    zeros: Tensor | None = None  # as scales, integers in a float dtype; None: `Kind.zero`
+    order: Tensor | None = None
+    """[inputs] int: which input each column multiplies, where groups are not in order of inputs."""
+
+
+class Packed(ABC):
+    """A weight format whose matrices become codes with a scale per group of inputs.
+
+    A CPU has no kernel for codes. It keeps the dequantized matrix, so it computes the same numbers
+    from as much memory as an unquantized model takes.
+    """
+
+    def __init__(self, kind: Kind, plain: Plain) -> None:
+        """`plain` gives the model's dtype and device, and multiplies on a CPU."""
+        self.kind = kind
+        self.plain = plain
+        self.on_cpu = plain.device.type == "cpu"
+        self.recordable = self.on_cpu and plain.recordable
+        self.scale_dtype = plain.dtype
+        """Of the scales that are kept. A format whose scales the model's dtype would round sets
+        another."""
+
+    @abstractmethod
+    def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
+        """Empty tensors for a matrix [outputs, inputs], as the checkpoint stores it."""
+
+    @abstractmethod
+    def read(self, weights: Weights) -> Quantized:
+        """The matrix that loaded tensors stand for. Raises BadModel for contradicting tensors."""
+
+    def finish(self, weights: Weights) -> Weights:
+        """Packs the codes; on a CPU, dequantizes them."""
+        quantized = self.read(weights)
+        packed = self._packed(quantized)
+        if self.on_cpu:
+            return self.plain.finish(
+                {"weight": in_order(packed.matrix(self.plain.dtype), quantized.order)}
+            )
+        finished = {"words": packed.words, "scales": packed.scales}
+        # Weights are tensors. This one has no elements, and a shape that names the inputs.
+        finished["inputs"] = torch.empty(packed.inputs, 0)
+        if packed.zeros is not None:
+            finished["zeros"] = packed.zeros
+        if quantized.order is not None:
+            finished["order"] = quantized.order
+        return finished
+
+    def apply(self, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x W^T + b."""
+        if self.on_cpu:
+            return self.plain.apply(weights, x, bias)
+        return packed_linear(ordered(weights, x), self._weight(weights), bias)
+
+    def apply_gated(self, weights: Weights, x: Tensor) -> Tensor:
+        """silu(x G^T) * (x U^T), where W = (G | U)."""
+        if self.on_cpu:
+            gate, up = self.plain.apply(weights, x, None).chunk(2, dim=-1)
+            return torch.nn.functional.silu(gate) * up
+        return packed_linear(ordered(weights, x), self._weight(weights), gated=True)
+
+    def dequantize(self, weights: Weights) -> Tensor:
+        """The matrix that finished weights stand for."""
+        if self.on_cpu:
+            return self.plain.dequantize(weights)
+        matrix = self._weight(weights).matrix(self.plain.dtype)
+        return in_order(matrix, weights.get("order"))
+
+    def _packed(self, quantized: Quantized) -> PackedWeight:
+        zeros = quantized.zeros
+        if zeros is not None:
+            zeros = zeros.to(self.plain.dtype).contiguous()
+        return PackedWeight(
+            pack(quantized.codes, self.kind),
+            quantized.scales.to(self.scale_dtype).contiguous(),
+            zeros,
+            self.kind,
+            quantized.codes.shape[1],
+        )
+
+    def _weight(self, weights: Weights) -> PackedWeight:
+        words, scales, zeros = weights["words"], weights["scales"], weights.get("zeros")
+        return PackedWeight(words, scales, zeros, self.kind, len(weights["inputs"]))
+
+
+def ordered(weights: Weights, x: Tensor) -> Tensor:
+    """x [T, inputs] in the order of the columns of the codes."""
+    order = weights.get("order")
+    return x if order is None else x.index_select(1, order)
+
+
+def in_order(matrix: Tensor, order: Tensor | None) -> Tensor:
+    """A matrix whose columns have an order, with its columns in order of the inputs."""
+    if order is None:
+        return matrix
+    return torch.empty_like(matrix).index_copy_(1, order, matrix)

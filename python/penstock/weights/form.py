@@ -1,0 +1,117 @@
+"""How a checkpoint stores a tensor that it does not store entry by entry in its own shape."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+class Form(ABC):
+    """From the stored tensor to the entries of a layer's tensor.
+
+    `shape` is the whole tensor's, over all ranks and joined parts, with an entry of its own
+    everywhere; `region` is the part that a rank wants. So a region may begin within a block.
+    """
+
+    dtype: torch.dtype | None = None
+    """What the file must store; None = the dtype of the layer's tensor, or floats for floats."""
+
+    @abstractmethod
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """The shapes that a file may give the tensor. Dimensions of 1 may be added or left out."""
+
+    @abstractmethod
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """The region's entries. `stored` has one of `shapes`."""
+
+    def check(self, name: str, stored: Callable[[], Tensor]) -> None:  # noqa: B027 (optional)
+        """Raises BadModel if tensor `name`, which `stored` reads, has contents that do not fit."""
+
+
+@dataclass(frozen=True)
+class Flat(Form):
+    """All entries one after the other."""
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """One dimension."""
+        return [(_product(shape),)]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """A view."""
+        return stored.view(shape)[tuple(region)]
+
+
+@dataclass(frozen=True)
+class Blocks(Form):
+    """One entry per block, of `sizes` entries along each dimension; 0 = all along it.
+
+    Blocks at the ends may be smaller.
+    """
+
+    sizes: Shape
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """The blocks along each dimension."""
+        return [tuple(-(-n // (size or n)) for n, size in zip(shape, self.sizes, strict=True))]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """Each block's entry, for every entry of the block."""
+        found = stored.view(self.shapes(shape)[0])
+        for dim, (part, size) in enumerate(zip(region, self.sizes, strict=True)):
+            found = found.index_select(
+                dim, torch.arange(part.start, part.stop) // (size or max(part.stop, 1))
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class FlatBlocks(Form):
+    """One entry per block of `size` entries that follow each other in the flat tensor."""
+
+    size: int
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """One dimension."""
+        return [(-(-_product(shape) // self.size),)]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """Each block's entry, for every entry of the block."""
+        places = torch.arange(_product(shape)).view(shape)[tuple(region)]
+        return stored.view(-1)[places // self.size]
+
+
+@dataclass(frozen=True)
+class AnyOf(Form):
+    """The first of several forms that has the stored tensor's shape."""
+
+    forms: tuple[Form, ...]
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """Those of all forms."""
+        return [found for form in self.forms for found in form.shapes(shape)]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """The form's entries."""
+        found = without_ones(tuple(stored.shape))
+        for form in self.forms:
+            if any(found == without_ones(one) for one in form.shapes(shape)):
+                return form.entries(stored, shape, region)
+        raise ValueError(f"no form of {shape} has the shape {tuple(stored.shape)}")
+
+
+def without_ones(shape: Shape) -> Shape:
+    """A shape without its dimensions of 1: those of the same number of entries alike."""
+    return tuple(n for n in shape if n != 1)
+
+
+def _product(shape: Shape) -> int:
+    count = 1
+    for n in shape:
+        count *= n
+    return count

@@ -1,0 +1,115 @@
+"""Quantized checkpoints of tests, and what a model that reads them must compute."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from checkpoints import generate, prompt, reference
+from driver import Driver, greedy
+from local import LocalWorker
+from penstock.config import read_config
+from penstock.models import family
+from penstock.parallel import Group
+from penstock.quant import read_methods
+from ranks import LENGTH, Threads, prefilled
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+MATRICES = r"model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj|lm_head"
+HOST = torch.device("cpu")
+# Two ranks have inputs in whole groups of 128.
+WIDE: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "vocab_size": 512,
+}
+Quantize = Callable[[Tensor], tuple[Mapping[str, Tensor], Tensor]]
+"""From a matrix to what a checkpoint stores in its module, by suffix, and what that stands for."""
+
+
+def quantized(
+    path: Path,
+    directory: Path,
+    quantize: Quantize,
+    config: Mapping[str, Any] | None,
+    kept: str = "lm_head",
+) -> tuple[Path, Path]:
+    """The checkpoint with the matrices quantized whose modules do not match `kept`, and another of
+    what they stand for, in float64."""
+    stored: dict[str, Tensor] = {}
+    exact: dict[str, Tensor] = {}
+    for name, tensor in load_file(path / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if module == name or not re.fullmatch(MATRICES, module) or re.search(kept, module):
+            stored[name], exact[name] = tensor, tensor.double()
+            continue
+        found, exact[name] = quantize(tensor)
+        stored |= {f"{module}.{suffix}": part for suffix, part in found.items()}
+    made = directory / "quantized", directory / "exact"
+    raw = json.loads((path / "config.json").read_text())
+    for folder, tensors, extra in (
+        (made[0], stored, {} if config is None else {"quantization_config": config}),
+        (made[1], exact, {"dtype": "float64"}),
+    ):
+        folder.mkdir()
+        # Contiguous and apart: safetensors stores no views.
+        whole = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+        save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps({**raw, **extra}))
+    return made
+
+
+def changed(path: Path, change: Callable[[dict[str, Tensor]], object], **config: Any) -> Path:
+    """The checkpoint with its tensors changed in place, and fields of quantization_config set."""
+    file = path / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+    raw = json.loads((path / "config.json").read_text())
+    raw["quantization_config"] |= config
+    (path / "config.json").write_text(json.dumps(raw))
+    return path
+
+
+def assert_equal_model(
+    path: Path, exact: Path | Any, tolerance: float = 2e-4, **settings: Any
+) -> None:
+    """A worker's logits and greedy tokens are those of transformers on the exact matrices."""
+    ids, worker = prompt(90), LocalWorker()
+    driver = Driver([worker], worker.load(path, dtype="float64", **settings))
+    logits, sequence = worker.record_logits(), greedy(ids, 8)
+    driver.enter(sequence)
+    driver.finish([sequence], chunk=32)
+    driver.stream.close()
+    model = reference(exact, torch.float64) if isinstance(exact, Path) else exact
+    with torch.inference_mode():
+        tokens = torch.tensor([ids + sequence.tokens])
+        theirs = model(tokens).logits[0, len(ids) - 1 : -1]
+    torch.testing.assert_close(torch.cat(logits), theirs, rtol=0, atol=tolerance)
+    assert sequence.tokens == generate(model, ids, 8)
+
+
+def assert_equal_ranks(
+    path: Path, exact: Path | Any, tolerance: float = 2e-4, quantize: str = ""
+) -> None:
+    """Each of two ranks has the logits of transformers, and so of one rank."""
+    raw = read_config(path)
+    cls: Any = family(raw)
+    model = reference(exact, torch.float64) if isinstance(exact, Path) else exact
+    with torch.inference_mode():
+        expected = model(torch.tensor([prompt(LENGTH)])).logits[0, -1:]
+
+    @torch.inference_mode()
+    def work(group: Group) -> Tensor:
+        methods = read_methods(raw, torch.float64, HOST, quantize)
+        return prefilled(path, cls, group, methods)
+
+    for found in Threads(2).run(work):
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)

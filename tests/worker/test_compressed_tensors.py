@@ -1,0 +1,253 @@
+"""Checkpoints that the compressed-tensors library wrote, against what the library reads in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import checkpoint_maker
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
+from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+from local import LocalWorker, Refused
+from penstock.faults import BadModel
+from penstock.quant import read_methods
+from quantized import Quantize, assert_equal_model, assert_equal_ranks, changed, quantized
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+HOST = torch.device("cpu")
+UP = "model.layers.0.mlp.up_proj"
+FP8: dict[str, Any] = {"num_bits": 8, "type": "float", "symmetric": True}
+TOKEN = {**FP8, "strategy": "token", "dynamic": True}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))
+
+
+def scheme(name: str, weights: dict[str, Any], activations: Any = None, **more: Any) -> Any:
+    """A group of all linear layers, and its format."""
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations, **more}
+    return name, group
+
+
+def by_library(name: str, group: dict[str, Any]) -> Quantize:
+    """What the library stores, and what it reads in that."""
+    compressor = BaseCompressor.get_value_from_registry(name)
+    parsed = QuantizationScheme(**group)
+
+    def quantize(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        state = {"weight": matrix, **scales_of(matrix, parsed)}
+        if parsed.input_activations is not None and not parsed.input_activations.dynamic:
+            state["input_scale"] = torch.tensor([0.5])
+        stored = compressor.compress(state, parsed)
+        return stored, compressor.decompress(stored, parsed)["weight"].double()
+
+    return quantize
+
+
+def scales_of(matrix: Tensor, parsed: Any) -> dict[str, Tensor]:
+    """The library's scales for the range of each tensor, channel, group or block."""
+    args = parsed.weights
+    outputs, inputs = matrix.shape
+    height, width = {
+        "tensor": (outputs, inputs),
+        "channel": (1, inputs),
+        "group": (1, args.group_size),
+        "tensor_group": (1, args.group_size),
+        "block": tuple(args.block_structure or (1, 1)),
+    }[args.strategy]
+    padded = torch.nn.functional.pad(matrix, (0, -inputs % width, 0, -outputs % height))
+    parts = padded.view(padded.shape[0] // height, height, padded.shape[1] // width, width)
+    found = {}
+    whole = None
+    if args.strategy == "tensor_group":
+        whole = generate_gparam(matrix.amin(), matrix.amax())
+        found["weight_global_scale"] = whole
+    low, high = parts.amin((1, 3)), parts.amax((1, 3))
+    scale, _ = calculate_qparams(low, high, args, global_scale=whole)
+    found["weight_scale"] = scale.view(1) if args.strategy == "tensor" else scale
+    return found
+
+
+def config_of(name: str, group: dict[str, Any]) -> dict[str, Any]:
+    """The quantization_config that the library writes."""
+    config = QuantizationConfig(
+        config_groups={"group_0": group},
+        ignore=["lm_head"],
+        format=name,
+        quantization_status="compressed",
+    )
+    found = json.loads(config.model_dump_json())
+    more = {"version": "0.20.0", "sparsity_config": {}, "transform_config": {}}
+    return {**found, **more, "quant_method": "compressed-tensors"}
+
+
+FORMATS = {
+    "fp8-tensor-static": scheme(
+        "float-quantized",
+        {**FP8, "strategy": "tensor"},
+        {**FP8, "strategy": "tensor", "dynamic": False},
+    ),
+    "fp8-channel-dynamic": scheme("float-quantized", {**FP8, "strategy": "channel"}, TOKEN),
+    "fp8-block": scheme(
+        "float-quantized", {**FP8, "strategy": "block", "block_structure": [32, 32]}, TOKEN
+    ),
+    "fp8-group": scheme("naive-quantized", {**FP8, "strategy": "group", "group_size": 32}),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("case", ["llama31", "phi3-longrope"])
+def test_the_model_computes_what_the_library_reads(
+    checkpoint: Callable[[str], Path], case: str, name: str, tmp_path: Path
+) -> None:
+    made = by_library(*FORMATS[name]), config_of(*FORMATS[name])
+    assert_equal_model(*quantized(checkpoint(case), tmp_path, *made))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("case", ["llama31", "phi3-longrope"])
+def test_two_ranks(checkpoint: Callable[[str], Path], case: str, name: str, tmp_path: Path) -> None:
+    made = by_library(*FORMATS[name]), config_of(*FORMATS[name])
+    assert_equal_ranks(*quantized(checkpoint(case), tmp_path, *made))
+
+
+@pytest.mark.parametrize("name", ["fp8-tensor-static", "fp8-channel-dynamic"])
+def test_transformers_reads_the_same_checkpoint(
+    checkpoint: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    """Through the library, which decompresses the model in its first forward pass."""
+    made = by_library(*FORMATS[name]), config_of(*FORMATS[name])
+    path, exact = quantized(checkpoint("llama31"), tmp_path, *made)
+    theirs = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    theirs(torch.tensor([[1, 2]]))
+    stored = dict(theirs.named_parameters())
+    matrix = AutoModelForCausalLM.from_pretrained(exact).get_parameter(f"{UP}.weight")
+    torch.testing.assert_close(stored[f"{UP}.weight"].double(), matrix.double())
+
+
+@pytest.mark.parametrize(
+    ("ignored", "kept"),
+    [
+        (["lm_head", UP, UP.replace("up", "gate")], r"lm_head|layers\.0\.mlp\.(up|gate)_proj"),
+        (["lm_head", "re:.*self_attn.*"], "lm_head|self_attn"),
+        (["re:model.layers.[12].*", "lm_head"], r"lm_head|layers\.[12]\."),
+        ([], "^$"),  # the head too
+    ],
+)
+def test_ignored_modules_are_names_and_expressions(
+    checkpoint: Callable[[str], Path], ignored: list[str], kept: str, tmp_path: Path
+) -> None:
+    form = FORMATS["fp8-channel-dynamic"]
+    config = {**config_of(*form), "ignore": ignored}
+    path, exact = quantized(checkpoint("llama31"), tmp_path, by_library(*form), config, kept)
+    assert_equal_model(path, exact)
+
+
+def test_matrices_that_are_dense_may_have_a_sparsity_config() -> None:
+    config = config_of(*FORMATS["fp8-channel-dynamic"])
+    config["sparsity_config"] = {"format": "dense", "targets": [], "global_sparsity": 0.1}
+    read_methods({"quantization_config": config}, torch.float32, HOST)
+
+
+def test_groups_have_their_own_formats(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """The first group that has a module counts."""
+    down = by_library(*FORMATS["fp8-block"])
+    other = by_library(*FORMATS["fp8-channel-dynamic"])
+    config = config_of(*FORMATS["fp8-channel-dynamic"])
+    groups = {
+        "down": {**FORMATS["fp8-block"][1], "targets": ["re:.*down_proj$"]},
+        "others": FORMATS["fp8-channel-dynamic"][1],
+    }
+
+    def quantize(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        return (down if matrix.shape == (64, 96) else other)(matrix)
+
+    config = {**config, "config_groups": groups}
+    assert_equal_model(*quantized(checkpoint("llama31"), tmp_path, quantize, config))
+
+
+def drop(suffix: str) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.pop(f"{UP}.{suffix}")
+
+
+def put(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
+    name = f"{UP}.{suffix}"
+    return lambda tensors: tensors.update({name: change(tensors[name])})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("fp8-block", drop("weight_scale"), f"lacks tensors: {UP}.weight_scale"),
+        ("fp8-tensor-static", drop("input_scale"), f"lacks tensors: {UP}.input_scale"),
+        (
+            "fp8-channel-dynamic",
+            put("weight_scale", lambda t: t[:5].clone()),
+            f"{UP}.weight_scale has shape [5, 1], but config.json makes it [96, 1]",
+        ),
+        (
+            "fp8-channel-dynamic",
+            put("weight", lambda t: t.float().to(torch.float8_e5m2)),
+            f"{UP}.weight is float8_e5m2, but its layer takes float8_e4m3fn",
+        ),
+    ],
+)
+def test_checkpoints_that_do_not_fit_are_refused(
+    checkpoint: Callable[[str], Path], name: str, change: Any, text: str, tmp_path: Path
+) -> None:
+    made = by_library(*FORMATS[name]), config_of(*FORMATS[name])
+    path, _ = quantized(checkpoint("llama31"), tmp_path, *made)
+    with pytest.raises(Refused, match=re.escape(text)):
+        LocalWorker().load(changed(path, change))
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "text"),
+    [
+        ({"num_bits": 4}, {}, "group_0.weights.num_bits 4 is not supported; supported: 8"),
+        ({"type": "int"}, {}, "group_0.weights.type 'int' is not supported"),
+        ({"symmetric": False}, {}, "weights.symmetric False is not supported"),
+        ({"strategy": "attn_head"}, {}, "weights.strategy 'attn_head' is not supported"),
+        ({"strategy": "group", "group_size": 40}, {}, "weights.group_size 40 is not supported"),
+        ({"actorder": "group"}, {}, "weights.actorder 'group' is not supported"),
+        ({}, {"format": "sparse-bitmask"}, "format 'sparse-bitmask' is not supported"),
+        ({}, {"output_activations": {"num_bits": 8}}, "group_0.output_activations"),
+        ({}, {"targets": "Linear"}, "group_0.targets must be a list of modules"),
+        ({}, {"targets": ["re:("]}, "'re:(', which is no regular expression"),
+    ],
+)
+def test_settings_of_groups_are_refused_by_name(
+    weights: dict[str, Any], more: dict[str, Any], text: str
+) -> None:
+    group = {"targets": ["Linear"], "weights": {**FP8, "strategy": "channel", **weights}, **more}
+    assert_refused({"config_groups": {"group_0": group}}, text)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme {'num_bits': 8} is not supported"),
+        ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config: sparse matrices"),
+        ({"config_groups": {}}, "config_groups must be an object of groups"),
+        ({"config_groups": {"a": 1}}, "config_groups.a must be an object"),
+        ({"ignore": "lm_head"}, "ignore must be a list of modules"),
+        ({"quantization_status": "calibration"}, "quantization_status 'calibration'"),
+    ],
+)
+def test_settings_are_refused_by_name(config: dict[str, Any], text: str) -> None:
+    assert_refused(config, text)
+
+
+def assert_refused(config: dict[str, Any], text: str) -> None:
+    base = config_of(*FORMATS["fp8-channel-dynamic"])
+    with pytest.raises(BadModel, match=re.escape(text)):
+        read_methods({"quantization_config": {**base, **config}}, torch.float32, HOST)
