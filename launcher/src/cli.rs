@@ -40,6 +40,8 @@ pub enum Command {
     Chat(Box<ChatArgs>),
     /// Serve with the flags and variables of text-generation-launcher
     Tgi(TgiArgs),
+    /// Write a quantized checkpoint of a model
+    Quantize(QuantizeArgs),
     /// Measure which kernels are fastest for a model on this GPU
     Tune(TuneArgs),
     /// Detect a watermark in a text
@@ -274,6 +276,54 @@ pub struct TgiArgs {
         allow_hyphen_values = true
     )]
     pub arguments: Vec<OsString>,
+}
+
+/// Settings of `penstock quantize`.
+#[derive(Clone, Debug, Args)]
+pub struct QuantizeArgs {
+    /// Directory or hub id of the model
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// Directory to write to; a stopped run continues where it was stopped
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Method: gptq, awq, rtn (round to nearest) or fp8
+    #[arg(long, value_name = "METHOD")]
+    pub method: String,
+    /// Bits of a weight: 4 or 8
+    #[arg(long, value_name = "N", default_value = "4",
+          value_parser = clap::value_parser!(u32).range(4..=8))]
+    pub bits: u32,
+    /// Inputs that share a scale; 0 means all of a row
+    #[arg(long, value_name = "N", default_value = "128")]
+    pub group: u32,
+    /// Store zero points (gptq, rtn; awq always has them)
+    #[arg(long)]
+    pub asymmetric: bool,
+    /// Quantize inputs with the largest activations first (gptq)
+    #[arg(long)]
+    pub act_order: bool,
+    /// Addition to the Hessian's diagonal, as a share of its mean (gptq)
+    #[arg(long, value_name = "SHARE", default_value = "0.01")]
+    pub damp: f64,
+    /// UTF-8 file of calibration texts, one per line [default: texts that Penstock includes]
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    /// Maximum number of calibration texts
+    #[arg(long, value_name = "N", default_value = "128")]
+    pub samples: u32,
+    /// Maximum tokens of a calibration text
+    #[arg(long, value_name = "TOKENS", default_value = "2048")]
+    pub length: u32,
+    /// Use the CPU even if there is a GPU
+    #[arg(long)]
+    pub cpu: bool,
+    /// Branch, tag or commit of a hub model [default: main]
+    #[arg(long)]
+    pub revision: Option<String>,
+    /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
 }
 
 /// Settings of `penstock tune`.

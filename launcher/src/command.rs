@@ -9,6 +9,7 @@ use crate::hardware;
 use crate::hub::{self, ModelSource};
 use crate::interpreter::Interpreter;
 use crate::launch::Launch;
+use crate::quantize_model;
 use crate::resolve::resolve_http;
 use crate::serve;
 use crate::settings::{self, Settings, SettingsError, Sources, Variables};
@@ -43,6 +44,7 @@ fn execute(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
         Command::Download(args) => download(args, host),
         Command::Chat(args) => serve::run_chat(args, sources, host),
         Command::WatermarkDetect(args) => watermark::detect(args, host),
+        Command::Quantize(args) => quantize_model::quantize(args, host),
         Command::Tune(args) => tune::tune(args, host),
         // `read` replaced it with `serve`.
         Command::Tgi(_) => Ok(()),

@@ -17,6 +17,7 @@ pub mod model;
 pub mod parsers;
 pub mod progress;
 pub mod quantize;
+pub mod quantize_model;
 pub mod resolve;
 pub mod serve;
 pub mod settings;

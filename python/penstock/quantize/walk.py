@@ -1,0 +1,223 @@
+"""The model on whole texts, one decoder layer in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from penstock.attention import Chunks, KvPlaces, StepContext
+from penstock.cache import LayerCache
+from penstock.config import Specification
+from penstock.faults import BadModel
+from penstock.layers import Build, Layer, Linear, Residual
+from penstock.models.decoder import Decoder
+from penstock.parallel import Group
+from penstock.quant import Methods, Plain, Weights, WeightTensor
+from penstock.quantize.statistics import Inputs
+from penstock.weights import Checkpoint
+
+BLOCK_TOKENS = 16
+STEP_TOKENS = 4096  # about as many rows run at once
+Tensors = Mapping[str, Tensor]
+
+
+class Watched(Plain):
+    """Plain matrices, allocated layer by layer, whose inputs can be watched. It has no fused ops,
+    so every matrix gets its inputs as they are."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(dtype, device)
+        self.watching: dict[int, Inputs] = {}
+        """By the id of a layer's weights."""
+
+    def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
+        """The matrix, on the meta device."""
+        data = torch.empty((outputs, inputs), dtype=self.dtype, device="meta")
+        return {"weight": WeightTensor(data, 0, 1)}
+
+    def finish(self, weights: Weights) -> Weights:
+        """Keeps the matrix."""
+        return weights
+
+    def apply(self, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x W^T + b."""
+        inputs = self.watching.get(id(weights))
+        if inputs is not None:
+            inputs.add(x)
+        return F.linear(x, weights["weight"], bias)
+
+    def dequantize(self, weights: Weights) -> Tensor:
+        """The matrix itself."""
+        return weights["weight"]
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """What config.json describes."""
+
+    cls: type[Decoder]
+    spec: Specification
+    dtype: torch.dtype
+    """Of the checkpoint's floats."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts that run at once: hidden states [tokens, hidden], one text after the other."""
+
+    hidden: Tensor
+    lengths: tuple[int, ...]
+
+
+class Walk:
+    """A checkpoint's model. Raises BadModel if tensors are missing or do not fit."""
+
+    def __init__(
+        self, kind: ModelKind, length: int, checkpoint: Checkpoint, method: Watched
+    ) -> None:
+        """`length`: tokens of the longest text."""
+        spec = self.spec = kind.spec.within(length)
+        self.checkpoint, self.method = checkpoint, method
+        cls = kind.cls
+        build = Build(method.dtype, method.device, Group(0, 1), Methods(method), length)
+        self.model = cls(spec, build)
+        self.build = replace(build, names=self.model.tensor_names)
+        wanted = self.model.checkpoint_targets()
+        self.names = frozenset(wanted)  # of all tensors that the model reads
+        if missing := sorted(wanted.keys() - set(checkpoint)):
+            raise BadModel(f"the checkpoint lacks tensors: {', '.join(missing[:5])}")
+        for name, targets in wanted.items():
+            if (found := checkpoint[name].shape) != targets[0].shape:
+                raise BadModel(
+                    f"tensor {name} has shape {list(found)}, but config.json makes it "
+                    f"{list(targets[0].shape)}: they belong to different models"
+                )
+
+    def layer_names(self, index: int) -> list[str]:
+        """The names of the checkpoint's tensors of decoder layer `index`."""
+        targets = self.model.blocks[index].all_targets(f"blocks.{index}")
+        return list(self.model.tensor_names.targets(targets))
+
+    def layer_tensors(self, index: int) -> dict[str, Tensor]:
+        """These tensors, on the CPU."""
+        return {name: self.checkpoint[name].tensor() for name in self.layer_names(index)}
+
+    def layer(self, index: int, tensors: Tensors) -> Layer:
+        """Decoder layer `index` with these tensors."""
+        block: Layer = self.model.block(self.spec, self.build, index)
+        self._fill(block, f"blocks.{index}", tensors)
+        return block
+
+    def module(self, index: int, path: str) -> str | None:
+        """The checkpoint's module at a path within decoder layer `index`; None if it has none."""
+        return self.model.tensor_names.module(f"blocks.{index}.{path}")
+
+    def matrices(self, index: int) -> dict[str, list[str]]:
+        """By the path of each linear layer, the modules whose matrices it multiplies by."""
+        found: dict[str, list[str]] = {}
+        for path, layer in self.model.blocks[index].walk():
+            if isinstance(layer, Linear):
+                paths = [f"blocks.{index}.{path}.{name}" for name in layer.targets()]
+                layers = [p.removesuffix(".weight") for p in paths if p.endswith(".weight")]
+                modules = [next(self.model.tensor_names.sources(one)) for one in layers]
+                found[path] = list(dict.fromkeys(modules))
+        return found
+
+    def enter(self, texts: Sequence[Sequence[int]]) -> list[Batch]:
+        """The embeddings of texts (token ids)."""
+        self._fill(self.model.embedding, "embedding", None)
+        batches, waiting = [], list(texts)
+        while waiting:
+            chosen = [waiting.pop(0)]
+            while waiting and sum(map(len, chosen)) + len(waiting[0]) <= STEP_TOKENS:
+                chosen.append(waiting.pop(0))
+            lengths = tuple(map(len, chosen))
+            ids = torch.tensor([token for text in chosen for token in text])
+            hidden = self.model.embedding(ids.to(self.method.device))
+            batches.append(Batch(hidden.cpu(), lengths))
+        return batches
+
+    def run(self, layer: Layer, index: int, batches: Sequence[Batch]) -> list[Batch]:
+        """The hidden states after decoder layer `index`."""
+        found = []
+        for batch in batches:
+            context = self._context(index, batch.lengths)
+            hidden = batch.hidden.to(self.method.device)
+            after: Residual = layer(Residual(hidden, None, False), context)  # type: ignore[operator]
+            total = after.x if after.total is None else after.x + after.total
+            found.append(Batch(total.cpu(), batch.lengths))
+        return found
+
+    def watch(self, layer: Layer, run: Callable[[], object]) -> dict[str, Inputs]:
+        """The inputs of each linear layer below `layer`, by path, while it runs."""
+        found = {}
+        for path, one in layer.walk():
+            if isinstance(one, Linear):
+                columns = one.weights["weight"].shape[1]
+                found[path] = Inputs(columns, self.method.device)
+                self.method.watching[id(one.weights)] = found[path]
+        run()
+        self.method.watching.clear()
+        return found
+
+    def loss(self, batches: Sequence[Batch], texts: Sequence[Sequence[int]]) -> float:
+        """The mean negative log-likelihood of texts' tokens, from the last hidden states."""
+        self._fill(self.model.norm, "norm", None)
+        if not self.spec.tied:
+            self._fill(self.model.head, "head", None)
+        total, tokens, waiting = 0.0, 0, list(texts)
+        for batch in batches:
+            ends = list(accumulate(batch.lengths))
+            for end, length in zip(ends, batch.lengths, strict=True):
+                hidden = batch.hidden[end - length : end - 1].to(self.method.device)
+                normed = self.model.norm(Residual(hidden, None, False))[0]
+                labels = torch.tensor(waiting.pop(0)[1:], device=self.method.device)
+                logits = self.model.logits(normed).float()
+                total += float(F.cross_entropy(logits, labels, reduction="sum"))
+                tokens += length - 1
+        return total / tokens
+
+    def _fill(self, layer: Layer, path: str, tensors: Tensors | None) -> None:
+        for _, one in layer.walk():
+            one.prepare()
+        for name, targets in self.model.tensor_names.targets(layer.all_targets(path)).items():
+            tensor = self.checkpoint[name].tensor() if tensors is None else tensors[name]
+            for target in targets:
+                target.destination.copy_(tensor[target.region])
+        for _, one in layer.walk():
+            one.finish()
+
+    def _context(self, index: int, lengths: Sequence[int]) -> StepContext:
+        """Of texts that run from their first token on."""
+        device, blocks = self.method.device, [-(-n // BLOCK_TOKENS) for n in lengths]
+        starts = [0, *accumulate(blocks)]
+        tables = torch.zeros(len(lengths), max(blocks), dtype=torch.int32)
+        for row, (start, count) in enumerate(zip(starts, blocks, strict=False)):
+            tables[row, :count] = torch.arange(start, start + count)
+        positions = torch.cat([torch.arange(n) for n in lengths]).int()
+        slots = torch.cat(
+            [torch.arange(n) + s * BLOCK_TOKENS for n, s in zip(lengths, starts, strict=False)]
+        )
+
+        def ints(*values: int) -> Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=device)
+
+        chunks = Chunks(
+            ints(*range(len(lengths))), ints(0, *accumulate(lengths)), ints(*lengths), max(lengths)
+        )
+        shape = self.spec.layers[index].attention
+        cache = torch.zeros(
+            (starts[-1], 2, shape.kv_heads, BLOCK_TOKENS, shape.head_dim),
+            dtype=self.method.dtype,
+            device=device,
+        )
+        places = KvPlaces(tables.to(device), slots.int().to(device))
+        count = len(self.spec.layers)
+        return StepContext(
+            positions.to(device), [places] * count, [LayerCache(cache)] * count, None, chunks
+        )

@@ -1,0 +1,328 @@
+"""`penstock quantize`: what it writes loads, in the layouts of docs/quantization.md."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import CASES, write
+from penstock.config import read_config
+from penstock.faults import BadModel, BadSetting
+from penstock.models import family
+from penstock.parallel import Group
+from penstock.quant import read_methods
+from penstock.quantize import Options, job, output, quantize
+from penstock.quantize import __main__ as command
+from penstock.quantize.grid import Grid
+from penstock.quantize.layouts import LAYOUTS
+from penstock.quantize.options import Job
+from penstock.quantize.quantizer import Quantizer
+from penstock.quantize.statistics import Inputs
+from penstock.quantize.walk import Walk, Watched
+from penstock.weights import Checkpoint
+from ranks import prefilled
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+BROOK = Path(job.__file__).parents[1] / "brook"
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
+TEXTS = [f"The fox number {number} sees {number * 7} owls at the brook." for number in range(24)]
+MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+FORMS = [
+    Options("rtn", group=32),
+    Options("rtn", bits=8, group=0, symmetric=False),
+    Options("gptq", group=32),
+    Options("gptq", group=32, symmetric=False, act_order=True),
+    Options("awq", group=32),
+    Options("fp8"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of 2 layers in bfloat16, with brook's tokenizer."""
+    folder = write(tmp_path_factory.mktemp("model") / "small", model_type="llama", **SIZES)
+    shutil.copy(BROOK / "tokenizer.json", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("texts") / "texts.txt"
+    file.write_text("\n".join(TEXTS))
+    return file
+
+
+def stored(folder: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for file in folder.glob("*.safetensors"):
+        found |= load_file(file)
+    return found
+
+
+def dequantized(model: Path, out: Path, options: Options, folder: Path) -> Path:
+    """A plain checkpoint of the numbers that a quantized one stands for."""
+    layout = LAYOUTS[options.method](options, torch.float32)
+    modules: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in stored(out).items():
+        module, _, suffix = name.rpartition(".")
+        modules.setdefault(module, {})[suffix] = tensor
+    tensors = {}
+    for module, parts in modules.items():
+        whole = layout.matrix(parts) if module.endswith("_proj") else parts["weight"]
+        tensors[f"{module}.weight"] = whole.double()
+        if "bias" in parts:
+            tensors[f"{module}.bias"] = parts["bias"].double()
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(model / "config.json", folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def logits(folder: Path) -> Tensor:
+    """Of the worker's own loader."""
+    raw = read_config(folder)
+    methods = read_methods(raw, torch.float64, torch.device("cpu"))
+    cls: Any = family(raw)
+    with torch.inference_mode():
+        return prefilled(folder, cls, Group(0, 1), methods)
+
+
+@pytest.mark.parametrize("options", FORMS, ids=lambda o: f"{o.method}-{o.bits}-{o.act_order}")
+def test_what_is_written_loads_as_what_it_stands_for(
+    model: Path, texts: Path, tmp_path: Path, options: Options
+) -> None:
+    out = tmp_path / "out"
+    report = quantize(Job(model, out, options, texts))
+    exact = logits(dequantized(model, out, options, tmp_path / "exact"))
+    torch.testing.assert_close(logits(out), exact, rtol=0, atol=1e-6)
+    assert report.after == pytest.approx(report.before, rel=0.1) and report.after != report.before
+    bits = 4 if options.bits == 4 and options.method != "fp8" else 8
+    assert 0 < max(report.errors.values()) < (0.03 if bits == 4 else 0.002)
+    assert set(report.errors) == {
+        f"model.layers.{layer}.{'mlp' if name in MODULES[4:] else 'self_attn'}.{name}"
+        for layer in range(2)
+        for name in MODULES
+    }
+    assert not (out / ".partial").exists()
+    assert json.loads((out / "quantize.json").read_text())["errors"] == report.errors
+    assert (out / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
+    index = json.loads((out / "model.safetensors.index.json").read_text())["weight_map"]
+    assert set(index) == set(stored(out))
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+@pytest.mark.parametrize(
+    "case", ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
+)
+def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
+    sizes = {"intermediate_size": 128, "vocab_size": 4096}
+    folder = write(tmp_path / "model", **{**CASES[case], **sizes})
+    shutil.copy(BROOK / "tokenizer.json", folder)
+    options, out = Options(method, group=32), tmp_path / "out"
+    report = quantize(Job(folder, out, options, texts))
+    exact = logits(dequantized(folder, out, options, tmp_path / "exact"))
+    torch.testing.assert_close(logits(out), exact, rtol=0, atol=1e-5)
+    assert report.after == pytest.approx(report.before, rel=0.2)
+    assert max(report.errors.values()) < 0.03
+
+
+@pytest.mark.parametrize("case", ["llama31", "qwen3", "gemma2", "phi3-longrope"])
+def test_awq_folds_factors_without_changing_the_model(tmp_path: Path, case: str) -> None:
+    folder = write(tmp_path / "model", **{**CASES[case], "intermediate_size": 128})
+    texts, changed = [list(range(40)), list(range(100, 150))], tmp_path / "changed"
+    host = torch.device("cpu")
+    with Checkpoint(folder) as checkpoint, torch.inference_mode():
+        kind = job._kind(read_config(folder), checkpoint)
+        walk = Walk(kind, 64, checkpoint, Watched(torch.float32, host))
+        quantizer = Quantizer(walk, Options("awq", group=32), torch.float32)
+        tensors = {name: checkpoint[name].tensor().double() for name in checkpoint}
+        batches = walk.enter(texts)
+        for index in range(len(walk.model.blocks)):
+            layer = walk.layer(index, walk.layer_tensors(index))
+            inputs = walk.watch(layer, partial(walk.run, layer, index, batches))
+            batches = walk.run(layer, index, batches)
+            floats = {name: one.float() for name, one in walk.layer_tensors(index).items()}
+            factors = quantizer.fold(index, floats, floats, inputs)
+            assert set(factors) == {"attention.qkv", "mlp.gate_up", "mlp.down"}
+            assert all(factor.std() > 0.01 for factor in factors.values())
+            tensors |= {name: one.double() for name, one in floats.items()}
+    changed.mkdir()
+    whole = {name: one.clone() for name, one in tensors.items()}
+    save_file(whole, changed / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(folder / "config.json", changed)
+    torch.testing.assert_close(logits(changed), logits(folder), rtol=0, atol=1e-3)
+
+
+def test_layout_of_gptq(model: Path, texts: Path, tmp_path: Path) -> None:
+    quantize(Job(model, tmp_path / "out", Options("rtn", group=32), texts))
+    tensors, name = stored(tmp_path / "out"), "model.layers.1.mlp.down_proj"
+    words, zeros = tensors[f"{name}.qweight"], tensors[f"{name}.qzeros"]
+    assert (words.shape, words.dtype) == ((16, 64), torch.int32)
+    assert (zeros.shape, zeros.dtype) == ((4, 8), torch.int32)
+    assert (zeros == 0x77777777).all()  # the zero point 8, less one
+    assert tensors[f"{name}.scales"].shape == (4, 64)
+    assert tensors[f"{name}.g_idx"].tolist() == [k // 32 for k in range(128)]
+    config = read_config(tmp_path / "out")["quantization_config"]
+    expected = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+    assert expected.items() <= config.items()
+    matrix = stored(model)[f"{name}.weight"].float()
+    first = [words[0, 5].item() >> 4 * k & 15 for k in range(8)]
+    scale = tensors[f"{name}.scales"][0, 5].float()
+    expected_codes = (matrix[5, :8] / scale + 8).round().clamp(0, 15)
+    assert first == expected_codes.int().tolist()
+
+
+def test_layout_of_awq(model: Path, texts: Path, tmp_path: Path) -> None:
+    quantize(Job(model, tmp_path / "out", Options("awq", group=32), texts))
+    tensors, name = stored(tmp_path / "out"), "model.layers.0.mlp.gate_proj"
+    assert tensors[f"{name}.qweight"].shape == (64, 16)
+    assert tensors[f"{name}.qzeros"].shape == (2, 16)
+    assert tensors[f"{name}.scales"].shape == (2, 128)
+    norm = "model.layers.0.post_attention_layernorm.weight"
+    assert not torch.equal(tensors[norm], stored(model)[norm])  # it has the factors
+    config = read_config(tmp_path / "out")["quantization_config"]
+    assert (config["quant_method"], config["version"], config["group_size"]) == ("awq", "gemm", 32)
+
+
+def test_layout_of_fp8(model: Path, texts: Path, tmp_path: Path) -> None:
+    quantize(Job(model, tmp_path / "out", Options("fp8"), texts))
+    tensors, name = stored(tmp_path / "out"), "model.layers.0.self_attn.q_proj"
+    assert tensors[f"{name}.weight"].dtype == torch.float8_e4m3fn
+    assert tensors[f"{name}.weight_scale"].shape == (64, 1)
+    config = read_config(tmp_path / "out")["quantization_config"]
+    assert (config["quant_method"], config["format"]) == ("compressed-tensors", "float-quantized")
+
+
+def test_calibrated_methods_have_smaller_errors(model: Path, texts: Path, tmp_path: Path) -> None:
+    mean = {}
+    for method in ("rtn", "gptq", "awq"):
+        options = Options(method, group=32, symmetric=False)
+        errors = quantize(Job(model, tmp_path / method, options, texts)).errors
+        mean[method] = sum(errors.values()) / len(errors)
+    assert mean["gptq"] < 0.8 * mean["rtn"]
+    assert mean["awq"] < mean["rtn"]
+
+
+def test_gptq_of_independent_inputs_is_round_to_nearest() -> None:
+    from penstock.quantize.gptq import gptq, round_to_nearest
+
+    torch.manual_seed(0)
+    matrix, grid = torch.randn(48, 128), Grid(4, False, torch.bfloat16)
+    found = gptq(matrix, torch.eye(128), grid, Options("gptq", group=32))
+    expected = round_to_nearest(matrix, grid, 32)
+    assert found.zeros is not None and expected.zeros is not None
+    assert torch.equal(found.codes, expected.codes)
+    assert torch.equal(found.scales, expected.scales) and torch.equal(found.zeros, expected.zeros)
+
+
+def test_statistics_are_means_over_rows() -> None:
+    x, matrix = torch.randn(50, 6), torch.randn(4, 6)
+    inputs = Inputs(6, torch.device("cpu"))
+    inputs.add(x[:20])
+    inputs.add(x[20:])
+    assert inputs.squared(matrix) == pytest.approx(float((x @ matrix.t()).square().sum() / 50))
+    factors = torch.rand(6) + 0.5
+    divided = inputs.divided(factors).squared(matrix * factors)
+    assert divided == pytest.approx(inputs.squared(matrix), rel=1e-4)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2])
+def test_a_stopped_run_goes_on_to_the_same_files(
+    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    options = Options("gptq", group=32)
+    whole = Job(model, tmp_path / "whole", options, texts)
+    quantize(whole)
+    write_shard, count = output.Output.write, 0
+
+    def stopping(self: Any, index: int, *rest: Any) -> None:
+        nonlocal count
+        if index == stop:
+            raise KeyboardInterrupt
+        count += 1
+        write_shard(self, index, *rest)
+
+    again = replace(whole, out=tmp_path / "again")
+    with monkeypatch.context() as patch:
+        patch.setattr(output.Output, "write", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            quantize(again)
+    assert count == stop and not (again.out / "config.json").exists()
+    quantize(again)
+    assert contents(again.out) == contents(whole.out)
+
+
+def test_an_unfinished_run_with_other_settings_is_refused(
+    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Job(model, tmp_path / "out", Options("rtn", group=32), texts)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(output.Output, "write", stop)
+        quantize(begun)
+    with pytest.raises(BadSetting, match="unfinished run with other settings: group is 32"):
+        quantize(replace(begun, options=Options("rtn", group=16)))
+    quantize(begun)
+    with pytest.raises(BadSetting, match="exists already"):
+        quantize(begun)
+
+
+def test_bad_input_is_refused(
+    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text, options in (
+        ("method 'hqq' is unknown; choose one of awq, fp8", {"method": "hqq"}),
+        ("bits must be 4 or 8, found 3", {"method": "gptq", "bits": 3}),
+        ("method awq has 4 bits only", {"method": "awq", "bits": 8}),
+        ("group must be 0 .* found 20", {"method": "rtn", "group": 20}),
+        ("method rtn has no order", {"method": "rtn", "act_order": True}),
+    ):
+        with pytest.raises(BadSetting, match=text):
+            Options(**options)  # type: ignore[arg-type]
+    out = tmp_path / "out"
+    with pytest.raises(BadSetting, match="group is 48, which does not divide the 64 inputs of mod"):
+        quantize(Job(model, out, Options("rtn", group=48), texts))
+    (few := tmp_path / "few").write_text("one line\n")
+    with pytest.raises(BadSetting, match="1 texts; at least 2"):
+        quantize(Job(model, out, Options("rtn", group=32), few))
+    with pytest.raises(BadSetting, match="cannot be read"):
+        quantize(Job(model, out, Options("rtn", group=32), tmp_path / "nowhere"))
+    assert not out.exists()
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(BadSetting, match=r"needs about .* its disk has 0\.0 GB free"):
+        quantize(Job(model, out, Options("rtn", group=32), texts))
+
+
+def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) -> None:
+    quantize(Job(model, tmp_path / "once", Options("fp8"), texts))
+    with pytest.raises(BadModel, match="quantized already"):
+        quantize(Job(tmp_path / "once", tmp_path / "twice", Options("fp8"), texts))
+
+
+def test_the_command_reports_and_explains(
+    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    arguments = ["quantize", str(model), str(tmp_path / "out"), "--calibration", str(texts)]
+    more = ["--group", "32", "--device", "cpu", "--method"]
+    for method, code in (("rtn", 0), ("best", 1)):
+        monkeypatch.setattr("sys.argv", [*arguments, *more, method])
+        assert command.main() == code
+    shown = capsys.readouterr()
+    assert "before" in shown.out and "after" in shown.out
+    assert shown.err.splitlines()[-1].startswith("error: method 'best' is unknown")
