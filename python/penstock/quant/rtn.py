@@ -95,11 +95,12 @@ def round_to_nearest(matrix: Tensor, kind: Kind, group: int) -> Quantized:
     largest = float(kind.values(torch.tensor([0x7E if kind is Kind.FP8 else 7])).item())
     scales = (groups.abs().amax(-1) / largest).to(matrix.dtype).float().clamp(min=1e-20)
     return Quantized(
-        _nearest(groups / scales[..., None], kind).view(outputs, inputs), scales.t().contiguous()
+        nearest(groups / scales[..., None], kind).view(outputs, inputs), scales.t().contiguous()
     )
 
 
-def _nearest(values: Tensor, kind: Kind) -> Tensor:
+def nearest(values: Tensor, kind: Kind) -> Tensor:
+    """Codes uint8 of the float numbers of a kind that are nearest to values, in any shape."""
     if kind is Kind.FP8:
         return values.to(torch.float8_e4m3fn).view(torch.uint8)
     steps = kind.values(torch.arange(8, dtype=torch.uint8, device=values.device))
