@@ -190,6 +190,13 @@ def test_checkpoints_that_do_not_fit_are_refused(
         LocalWorker().load(changed(path, change))
 
 
+def test_a_quantized_head_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """transformers and vLLM keep the heads of these checkpoints, listed or not."""
+    path, _ = quantized(checkpoint("llama31"), tmp_path, *FORMATS["tensor"], "^$")
+    with pytest.raises(Refused, match=r"has unknown tensors: lm_head\.weight_scale"):
+        LocalWorker().load(path)
+
+
 @pytest.mark.parametrize(
     ("config", "text"),
     [
