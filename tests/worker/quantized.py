@@ -88,7 +88,7 @@ def assert_equal_model(
 ) -> None:
     """A worker's logits and greedy tokens are those of transformers on the exact matrices."""
     ids, worker = prompt(90), LocalWorker()
-    driver = Driver([worker], worker.load(path, dtype="float64", **settings))
+    driver = Driver([worker], worker.load(path, **{"dtype": "float64", **settings}))
     logits, sequence = worker.record_logits(), greedy(ids, 8)
     driver.enter(sequence)
     driver.finish([sequence], chunk=32)
@@ -97,7 +97,7 @@ def assert_equal_model(
     with torch.inference_mode():
         tokens = torch.tensor([ids + sequence.tokens])
         theirs = model(tokens).logits[0, len(ids) - 1 : -1]
-    torch.testing.assert_close(torch.cat(logits), theirs, rtol=0, atol=tolerance)
+    torch.testing.assert_close(torch.cat(logits).cpu().double(), theirs, rtol=0, atol=tolerance)
     assert sequence.tokens == generate(model, ids, 8)
 
 
