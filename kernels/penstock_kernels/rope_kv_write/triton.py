@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..sizes import power_of_two
+from ..device import power_of_two
 
 
 @triton.jit
