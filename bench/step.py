@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from harness.shapes import SHAPES
+from penstock.cache import kv_format
 from penstock.layers import Build
 from penstock.models.llama import Llama
 from penstock.parallel import Group
@@ -117,13 +118,13 @@ def build(shape: str, quantize: str = "") -> tuple[Runner, int]:
                     embedding += target.destination.nbytes
         stage.finish()
     read = torch.cuda.memory_allocated() - before - embedding
-    geometry = kv_geometry(config, make, BLOCK_TOKENS)
+    geometry = kv_geometry(config, make, BLOCK_TOKENS, kv_format("auto", make.dtype))
     blocks = SLOTS * ROOM
     limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, (KvPool(blocks),), config.vocab)
     kv = geometry.allocate([blocks], CUDA)
     for cache in kv.caches:
-        cache.normal_()  # zeros would take less power
-    rank_model = RankModel(model, Group(), kv, CUDA)
+        cache.data.normal_()  # zeros would take less power
+    rank_model = RankModel(model, Group(), kv, CUDA, make.dtype)
     return Runner(rank_model, State(limits), DeviceCapture(CUDA)), read
 
 
@@ -225,7 +226,7 @@ def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     if options.eager:
         runner.graphs = None
     drive, caches = Drive(runner), runner.rank_model.kv.caches
-    per_token = len(caches) * caches[0][0, :, :, 0].nbytes
+    per_token = sum(t[0, :, :, 0].nbytes for cache in caches for t in cache.tensors)
     print(
         f"{shape:16}" + "".join(f"{n:>10}" for n in ("device", "wall", "host", "launch", "floor"))
     )

@@ -11,9 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .kv_quantization import quantized, saturated
 from .op import Op
+from .shared import wide
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+# How a cache stores what it holds: as the model's dtype, in fp8, in integers of 8 or 4 bits.
+PLAIN_KV = ""
+FP8_KV = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+QUANTIZED_KV = (*FP8_KV, "int8", "int4")
 
 # Error allowed in a row, relative to the row, where an op rounds its result and its operands once.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}
@@ -107,6 +114,24 @@ SCORED = [
     ("bf16", 256, 0, CAPPED),
     ("bf16", 256, 300, CAPPED),
 ]
+
+
+def row_bytes(kv: str, dtype: torch.dtype, size: int) -> int:
+    """Returns the bytes of a key or value of one token and head, stored as `kv`."""
+    if kv == PLAIN_KV:
+        return size * dtype.itemsize
+    return size if kv in FP8_KV else size * int(kv[3:]) // 8 + 4
+
+
+def stored(memory: dict[str, Tensor], kv: str) -> dict[str, Tensor]:
+    """Returns what `paged` makes, its cache stored as `kv` of QUANTIZED_KV. NaN stays NaN."""
+    if kv == PLAIN_KV:
+        return memory
+    cache = memory["kv_cache"]
+    if kv in FP8_KV:
+        return {**memory, "kv_cache": saturated(cache, FP8_KV[kv])}
+    codes, params = quantized(wide(cache), int(kv[3:]))
+    return {**memory, "kv_cache": codes, "kv_params": params}
 
 
 def paged(

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from .kv_quantization import FP8, PARAMS
+
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INDEX = (torch.int32,)
 
@@ -51,6 +53,24 @@ def expect_cache(kv_cache: Tensor) -> None:
         )
 
 
+def expect_stored(size: int, kv_cache: Tensor, kv_params: Tensor | None) -> None:
+    """Raises ValueError unless `kv_cache`, with `kv_params`, stores heads of `size`."""
+    expect_cache(kv_cache)
+    dtype, row = kv_cache.dtype, kv_cache.shape[4]
+    if kv_params is None:
+        if dtype not in (*FLOATS, *FP8):
+            raise ValueError(f"kv_cache is {dtype} without kv_params; expected floats")
+        return
+    if dtype != torch.uint8 or row not in (size, size / 2):
+        raise ValueError(
+            f"kv_cache has rows of {row} {dtype} for heads of {size}; with kv_params, expected "
+            f"{size} or {size // 2} torch.uint8"
+        )
+    expect("kv_params", kv_params, (*kv_cache.shape[:4], 2), (PARAMS,))
+    if not kv_params.is_contiguous():
+        raise ValueError(f"kv_params has strides {kv_params.stride()}; expected contiguous")
+
+
 def expect_out(q: Tensor, out: Tensor | None) -> None:
     """Raises ValueError unless `out`, if there is one, is contiguous and like q."""
     if out is not None:
@@ -63,14 +83,19 @@ def expect_rotation(
     qkv: tuple[Tensor, Tensor, Tensor],
     cos_sin: Tensor,
     places: tuple[Tensor, Tensor],
-    kv_cache: Tensor,
+    stored: tuple[Tensor, Tensor | None],
 ) -> None:
-    """Raises ValueError unless these fit together; `places` are (positions, slot_mapping)."""
+    """Raises ValueError unless these fit together.
+
+    `places` are (positions, slot_mapping), `stored` (kv_cache, kv_params).
+    """
     q, k, v = qkv
+    kv_cache, kv_params = stored
     expect_rank("q", q, "T, Hq, D")
-    expect_cache(kv_cache)
     tokens, _, size = q.shape
-    expect("k", k, (tokens, kv_cache.shape[2], kv_cache.shape[4]), (q.dtype,))
+    expect_stored(size, kv_cache, kv_params)
+    stored_size = kv_cache.shape[4] if kv_params is None else size
+    expect("k", k, (tokens, kv_cache.shape[2], stored_size), (q.dtype,))
     expect("v", v, tuple(k.shape), (q.dtype,))
     expect("q", q, (tokens, q.shape[1], k.shape[2]), FLOATS)
     expect("cos_sin", cos_sin, (cos_sin.shape[0], size), (torch.float32, torch.float64))
@@ -81,20 +106,28 @@ def expect_rotation(
 
 
 def expect_attention(
-    q: Tensor, kv_cache: Tensor, tables: tuple[Tensor, Tensor], kv_len: Tensor
+    q: Tensor,
+    stored: tuple[Tensor, Tensor | None],
+    tables: tuple[Tensor, Tensor],
+    kv_len: Tensor,
 ) -> None:
-    """Raises ValueError unless these fit together; `tables` are (block_tables, slots)."""
+    """Raises ValueError unless these fit together.
+
+    `stored` are (kv_cache, kv_params), `tables` (block_tables, slots).
+    """
+    kv_cache, kv_params = stored
     expect_rank("q", q, "T, Hq, D")
     expect_rows("q", q)
-    expect_cache(kv_cache)
+    expect_stored(q.shape[2], kv_cache, kv_params)
     heads, kv_heads = q.shape[1], kv_cache.shape[2]
-    if q.shape[2] != kv_cache.shape[4] or heads % kv_heads:
+    size = kv_cache.shape[4] if kv_params is None else q.shape[2]
+    if q.shape[2] != size or heads % kv_heads:
         raise ValueError(
             f"q has {heads} heads of {q.shape[2]}; the cache has {kv_heads} heads of "
-            f"{kv_cache.shape[4]}: sizes must be equal and {heads} a multiple of {kv_heads}"
+            f"{size}: sizes must be equal and {heads} a multiple of {kv_heads}"
         )
-    if q.dtype not in FLOATS or kv_cache.dtype not in FLOATS:
-        raise ValueError(f"q is {q.dtype} and kv_cache {kv_cache.dtype}; expected floats")
+    if q.dtype not in FLOATS:
+        raise ValueError(f"q is {q.dtype}; expected a float")
     block_tables, slots = tables
     expect_rank("block_tables", block_tables, "N, B")
     expect("block_tables", block_tables, tuple(block_tables.shape), INDEX)

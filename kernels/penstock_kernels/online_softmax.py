@@ -4,6 +4,8 @@
 import triton
 import triton.language as tl
 
+from .kv_quantization_triton import load_rows
+
 # Finite, so that rows which have seen no key yet subtract it without a NaN.
 LOWEST = tl.constexpr(-1.0e38)
 LOG2_E = 1.4426950408889634
@@ -44,7 +46,7 @@ def constants(scale: float, softcap: float) -> tuple[float, float]:
 def fold(
     q,
     state,
-    cache,
+    memory,
     table,
     plane,
     key,
@@ -55,28 +57,31 @@ def fold(
     CAPPED: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
+    BITS: tl.constexpr,
     D: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """Folds the keys at positions `key` [N] into state = (acc [M, D], peak [M], total [M]).
 
-    `plane` = (key and value heads, head). `exists` [N] guards loads and `visible` [M, N] scores,
-    both only if MASKED. `scale` and `softcap` as in `scored`: exponentials are powers of two.
+    `memory` = (cache, its scales and zeros, which are read unless BITS is 0). `plane` = (key and
+    value heads, head). `exists` [N] guards loads and `visible` [M, N] scores, both only if MASKED.
+    `scale` and `softcap` as in `scored`: exponentials are powers of two.
     """
     acc, peak, total = state
+    cache, kv_params = memory
     heads, head = plane
     column = tl.arange(0, COLUMNS)
     inside = column < D
     if MASKED:
         block = tl.load(table + key // BLOCK_TOKENS, exists, other=0).to(tl.int64)
-        tile = exists[:, None] & inside[None, :]
-        tile_t = inside[:, None] & exists[None, :]
     else:
         block = tl.load(table + key // BLOCK_TOKENS).to(tl.int64)
-        tile = inside[None, :]
-        tile_t = inside[:, None]
-    row = ((block * 2 * heads + head) * BLOCK_TOKENS + key % BLOCK_TOKENS) * D
-    keys = tl.load(cache + row[None, :] + column[:, None], tile_t, other=0)
+        exists = key >= 0  # all of them
+    row = (block * 2 * heads + head) * BLOCK_TOKENS + key % BLOCK_TOKENS
+    keys = load_rows(
+        cache, kv_params, row[None, :], column[:, None], exists[None, :], inside[:, None],
+        MASKED, BITS, D,
+    )  # fmt: skip
     products = tl.dot(q, keys.to(q.dtype), input_precision="ieee")
     scores = scored(products, scale, softcap, CAPPED)
     if MASKED:
@@ -84,7 +89,11 @@ def fold(
     new_peak = tl.maximum(peak, tl.max(scores, 1))
     weights = tl.exp2(scores - new_peak[:, None])
     shrink = tl.exp2(peak - new_peak)
-    value_row = row + heads * BLOCK_TOKENS * D
-    values = tl.load(cache + value_row[:, None] + column[None, :], tile, other=0).to(q.dtype)
+    value_row = row + heads * BLOCK_TOKENS
+    values = load_rows(
+        cache, kv_params, value_row[:, None], column[None, :], exists[:, None], inside[None, :],
+        MASKED, BITS, D,
+    )  # fmt: skip
+    values = values.to(q.dtype)
     acc = tl.dot(weights.to(q.dtype), values, acc * shrink[:, None], input_precision="ieee")
     return acc, new_peak, total * shrink + tl.sum(weights, 1)

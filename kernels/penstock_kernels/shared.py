@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from .kv_quantization import Rows
+
 # Scores of `attention` that are held at once where torch has no kernel for them.
 SCORES = 1 << 24
 
@@ -32,23 +34,23 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def gather(
-    kv_cache: Tensor, tables: tuple[Tensor, Tensor], positions: Tensor
+    cache: Rows, tables: tuple[Tensor, Tensor], positions: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values, each [S, Hkv, L, D] wide, of `positions` [S, L] int64 of S sequences.
+    """Keys and values, each [S, Hkv, L, D] of `dtype`, of `positions` [S, L] int64 of S sequences.
 
     `tables` are (block_tables [N, B], slots [S]): the sequences' rows among the tables.
 
     Whole rows are gathered token by token and never a token that is not asked for: the unwritten
     end of a block may hold anything, NaN included, which no mask on the scores would keep out.
     """
-    _, _, heads, block_tokens, size = kv_cache.shape
+    _, _, heads, block_tokens, _ = cache.kv_cache.shape
     block_tables, slots = tables
     blocks = block_tables[slots[:, None], positions // block_tokens].long()  # [S, L]
     first = blocks * (2 * heads * block_tokens) + positions % block_tokens
-    planes = torch.arange(2 * heads, device=kv_cache.device) * block_tokens
+    planes = torch.arange(2 * heads, device=positions.device) * block_tokens
     rows = first[:, None, :] + planes[:, None]  # [S, 2 Hkv, L]
-    kv = kv_cache.view(-1, size).index_select(0, rows.flatten())
-    keys, values = wide(kv).view(len(positions), 2, heads, -1, size).unbind(1)
+    kv = cache.read(rows.flatten(), dtype)
+    keys, values = kv.view(len(positions), 2, heads, -1, cache.size).unbind(1)
     return keys, values
 
 

@@ -19,13 +19,14 @@ import triton
 from absent import Absent
 from penstock_kernels.act_mul import ACTIVATIONS
 from penstock_kernels.act_mul.triton import act_mul
-from penstock_kernels.case import PLAIN, Heads, Scoring, paged
+from penstock_kernels.case import PLAIN, PLAIN_KV, QUANTIZED_KV, Heads, Scoring, paged, stored
 from penstock_kernels.linear import launch
 from penstock_kernels.linear.plan import BUCKETS
 from penstock_kernels.paged_decode_attention import splits
 from penstock_kernels.paged_decode_attention import triton as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import triton as prefill
+from penstock_kernels.rope_kv_write import triton as rope
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -46,13 +47,16 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
         command = [str(DUMP), "-res-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True)
     stack = re.findall(r" STACK:(\d+) ", usage.stdout + usage.stderr)
-    spill = 128 if self.fn is prefill._attend_tile.fn else 0  # a few registers, on some GPUs
+    # A few registers, on some GPUs, of tiles of many rows and where a cache has fewer bits.
+    narrow = options.get("BITS") or options.get("LARGEST")
+    spill = 128 if narrow or self.fn is prefill._attend_tile.fn else 0
     assert stack and all(int(bytes_) <= spill for bytes_ in stack), f"{name}: {usage.stdout}"
     sys.stdout.write(f"{self.__name__}: compiled\n")
     return kernel
 
 
 BF16, F32 = torch.bfloat16, torch.float32
+KINDS = [kv for kv in QUANTIZED_KV if kv != "e4m3" or CAPABILITY >= 89]  # what can convert it
 # Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B; and their kernels for float32.
 LAYERS = [
     (Heads(32, 8, 128, 16), 0, PLAIN, BF16),
@@ -64,15 +68,24 @@ LAYERS = [
 ]
 
 
-def attention(heads: Heads, window: int, rule: Scoring, kind: torch.dtype) -> None:
+def attention(
+    heads: Heads, window: int, rule: Scoring, kind: torch.dtype, kv: str = PLAIN_KV
+) -> None:
     """Decode, and prefill of many rows."""
     rest = {"scale": 0.1, "window": window, **rule.arguments(heads, CPU)}
-    case = decode_arguments(heads, [40, 5000], kind, CPU)
+    case = decode_arguments(heads, [40, 5000], kind, CPU, kv=kv)
     decode.paged_decode_attention(**case, **rest)
     q = torch.empty((1100, heads.query, heads.size), dtype=kind)
     start = torch.tensor([0, len(q)], dtype=torch.int32)
-    pages = paged([len(q)], heads, kind, CPU)
+    pages = stored(paged([len(q)], heads, kind, CPU), kv)
     prefill.paged_prefill_attention(q, **pages, query_start=start, max_query=len(q), **rest)
+
+
+def write(heads: Heads, kv: str) -> None:
+    """Rotation and the write of a prompt's keys and values."""
+    case = decode_arguments(heads, [40, 5000], BF16, CPU, kv=kv)
+    names = "q", "k", "v", "cos_sin", "positions", "slot_mapping", "kv_cache"
+    rope.rope_kv_write(*(case[name] for name in names), kv_params=case.get("kv_params"))
 
 
 def main() -> None:
@@ -84,6 +97,10 @@ def main() -> None:
     launch.shared_bytes = lambda _device: SHARED_BYTES
     for layer in LAYERS:
         attention(*layer)
+    for kv in KINDS:
+        for layer in (LAYERS[0], LAYERS[2]):
+            attention(*layer, kv)
+        write(LAYERS[0][0], kv)
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)

@@ -27,15 +27,17 @@ def test_kernels_for_hopper_compile() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="Triton's assembler is for x86")
 @pytest.mark.parametrize(
-    "gpu", ["80 108 166912", "89 58 101376", "90 132 232448", "100 148 232448"]
+    ("gpu", "kernels"),
+    # An A100 has no conversion to fp8 e4m3.
+    [("80 108 166912", 37), ("89 58 101376", 42), ("90 132 232448", 42), ("100 148 232448", 42)],
 )
-def test_portable_kernels_fit_gpus(gpu: str) -> None:
+def test_portable_kernels_fit_gpus(gpu: str, kernels: int) -> None:
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("compile_portable.py")), *gpu.split()],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count(": compiled") == 22, done.stdout
+    assert done.stdout.count(": compiled") == kernels, done.stdout

@@ -14,6 +14,7 @@ import penstock_kernels  # noqa: F401  (registers the ops)
 import pytest
 import torch
 from penstock_kernels.case import Case, Size, cases
+from penstock_kernels.kv_quantization import FP8, Rows
 from penstock_kernels.op import OPS, Op
 from torch import Tensor
 
@@ -29,7 +30,13 @@ def run(implementation: Any, op: Op[..., Any], arguments: dict[str, Any]) -> lis
     """Everything the op returns and writes."""
     returned = implementation(**arguments)
     outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
-    return outputs + [arguments[name] for name in op.mutates]
+    written = [name for name in op.mutates if name in arguments and name != "kv_params"]
+    return outputs + [arguments[name] for name in written if not is_stored(arguments[name])]
+
+
+def is_stored(tensor: Tensor) -> bool:
+    """Whether a tensor is, or belongs to, a cache of fewer bits."""
+    return tensor.dtype in (torch.uint8, *FP8)
 
 
 def copied(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -47,13 +54,15 @@ def copied(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def widened(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A copy in float64; sampling parameters keep the float32 that they are by definition."""
+    """A copy in float64; sampling parameters keep the float32 that they are by definition, and
+    caches of fewer bits their format."""
 
     def widen(name: str, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        control = name in ("temperature", "top_p", "min_p", "typical_p")
-        return value.double() if value.is_floating_point() and not control else value.clone()
+        defined = name in ("temperature", "top_p", "min_p", "typical_p", "kv_params")
+        defined |= is_stored(value) or not value.is_floating_point()
+        return value.clone() if defined else value.double()
 
     return {name: widen(name, value) for name, value in arguments.items()}
 
@@ -75,13 +84,39 @@ def check(out: Tensor, expected: Tensor, tolerance: float) -> None:
     assert worst <= tolerance, f"error {worst:.2e} of a row; {tolerance:.1e} is allowed"
 
 
+def check_stored(out: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Caches of fewer bits are equal, except few elements that were close to the middle of two
+    steps of their format."""
+    found, wanted = out["kv_cache"].view(torch.uint8), expected["kv_cache"].view(torch.uint8)
+    assert int((found != wanted).sum()) <= wanted.numel() // 500
+    values, exact = decoded(out), decoded(expected)
+    if "kv_params" not in expected:
+        step = exact.abs() * torch.finfo(expected["kv_cache"].dtype).eps + 2**-9
+    else:
+        step = 1.01 * expected["kv_params"].double()[..., :1]
+        check(out["kv_params"], expected["kv_params"].double(), 2e-3)
+    assert torch.equal(values.isnan(), exact.isnan())
+    assert bool(((values - exact).abs() <= step)[~exact.isnan()].all())
+
+
+def decoded(arguments: dict[str, Any]) -> Tensor:
+    """A cache's keys and values [blocks, 2, Hkv, block_tokens, D] in float64."""
+    cache, size = arguments["kv_cache"], arguments["q"].shape[2]
+    rows = torch.arange(cache[..., 0].numel(), device=cache.device)
+    read = Rows(cache, arguments.get("kv_params"), size).read(rows, torch.float64)
+    return read.view(*cache.shape[:4], size)
+
+
 def compare(op: Op[..., Any], implementation: Any, case: Case, device: torch.device) -> None:
     torch.manual_seed(zlib.crc32(case.name.encode()))
     arguments = case.make(device)
-    expected = run(op.reference, op, widened(arguments))
-    outputs = run(implementation, op, copied(arguments))
+    wide, own = widened(arguments), copied(arguments)
+    expected = run(op.reference, op, wide)
+    outputs = run(implementation, op, own)
     for out, reference in zip(outputs, expected, strict=True):
         check(out, reference, case.tolerance)
+    if "q" in own and is_stored(own["kv_cache"]):
+        check_stored(own, wide)
 
 
 @pytest.mark.parametrize(("op", "case"), EVERY_CASE)

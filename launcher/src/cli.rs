@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
 use crate::quantize::Quantize;
-use crate::values::{ByteSize, DeviceChoice, DtypeChoice, LogFormat, LogLevel};
+use crate::values::{ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel};
 
 /// A server for large language models.
 ///
@@ -82,7 +82,7 @@ pub struct EngineArgs {
     /// Directory of the hub's cache [default: that of huggingface_hub]
     #[arg(long, value_name = "DIRECTORY")]
     pub hub_cache: Option<PathBuf>,
-    /// Dtype of weights, activations and KV blocks
+    /// Dtype of weights, activations and, without --kv-dtype, KV blocks
     #[arg(long, value_enum, default_value = "auto")]
     pub dtype: DtypeChoice,
     /// Weight format: that of a quantized checkpoint, or one to convert to while loading
@@ -131,6 +131,14 @@ pub struct EngineArgs {
     /// all slots need, within --memory-fraction]
     #[arg(long, value_name = "SIZE", help_heading = "Memory and scheduling")]
     pub kv_memory: Option<ByteSize>,
+    /// Dtype of keys and values in KV blocks: the model's, or fewer bits for more blocks
+    #[arg(
+        long,
+        value_enum,
+        default_value = "auto",
+        help_heading = "Memory and scheduling"
+    )]
+    pub kv_dtype: KvDtype,
     /// Share of a device's memory that a worker may use [default: 0.9 on CUDA, 0.5 on the CPU]
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Memory and scheduling")]
     pub memory_fraction: Option<f32>,

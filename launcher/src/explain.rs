@@ -88,15 +88,12 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
         "from the weight files' sizes",
     );
     page.resolved("block-tokens", &memory.block_tokens);
-    let why = format!(
-        "2 (key, value) x {} layers x {} heads x {} elements x {} bytes x {} tokens",
-        plan.model.layers,
-        plan.model.kv_heads / u64::from(plan.tp.value),
-        plan.model.head_dim,
-        plan.dtype.value.bytes(),
-        memory.block_tokens.value
+    page.line(
+        "kv-dtype",
+        memory.kv_dtype.value.name(),
+        &memory.kv_dtype.why,
     );
-    page.line("block", ByteSize(memory.block_bytes), &why);
+    page.line("block", ByteSize(memory.block_bytes), &block(plan));
     let (bytes, why) = kv_bytes(plan, devices);
     let Some(bytes) = bytes else {
         page.line("kv-memory", "measured", &why);
@@ -117,6 +114,26 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
         "not kept"
     };
     page.line("prefix-cache", prefix, &plan.queue.prefix_cache.why);
+}
+
+/// Returns what a block's bytes consist of.
+fn block(plan: &Plan) -> String {
+    let stored = plan.memory.kv_dtype.value;
+    let head = format!(
+        "{} elements x {} bits",
+        plan.model.head_dim,
+        stored.bits(plan.dtype.value)
+    );
+    let head = match stored.parameter_bytes() {
+        0 => head,
+        bytes => format!("({head} + {bytes} bytes of scale and zero)"),
+    };
+    format!(
+        "2 (key, value) x {} layers x {} heads x {head} x {} tokens",
+        plan.model.layers,
+        plan.model.kv_heads / u64::from(plan.tp.value),
+        plan.memory.block_tokens.value
+    )
 }
 
 /// Returns the bytes of the KV pool. On CUDA they are an estimate, because the worker measures the

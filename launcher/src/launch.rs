@@ -161,6 +161,7 @@ impl Launch {
             memory_fraction: plan.memory.fraction.value,
             block_tokens: plan.memory.block_tokens.value,
             threads: plan.threads.value,
+            kv_dtype: plan.memory.kv_dtype.value.name().to_owned(),
             quantize: plan.quantize.value.map_or("", Quantize::name).to_owned(),
             ..LoadConfig::default()
         }

@@ -108,9 +108,10 @@ impl ModelFacts {
         })
     }
 
-    /// Returns the KV bytes of one token on one of `tp` ranks.
-    pub fn kv_token_bytes(&self, dtype: Dtype, tp: u32) -> u64 {
-        2 * self.layers * (self.kv_heads / u64::from(tp)) * self.head_dim * dtype.bytes()
+    /// Returns the bytes of one token's keys and values on one of `tp` ranks, if each takes
+    /// `head_bytes` per head.
+    pub fn kv_token_bytes(&self, head_bytes: u64, tp: u32) -> u64 {
+        2 * self.layers * (self.kv_heads / u64::from(tp)) * head_bytes
     }
 
     /// Returns the bytes of one rank's weights in `dtype`, with `quantize` as typed; nearly exact
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!((facts.kv_heads, facts.head_dim), (8, 64));
         assert_eq!(facts.dtype, Some(Dtype::Bfloat16));
         // 2 (key, value) x 4 layers x 4 of 8 heads x 64 elements x 2 bytes.
-        assert_eq!(facts.kv_token_bytes(Dtype::Bfloat16, 2), 2 * 4 * 4 * 64 * 2);
+        assert_eq!(facts.kv_token_bytes(128, 2), 2 * 4 * 4 * 128);
         let bytes = facts.rank_weight_bytes(Device::Cpu, Dtype::Float32, None, 2);
         assert_eq!(bytes, (2 << 20) + 256);
     }

@@ -12,7 +12,7 @@ use crate::hardware::Hardware;
 use crate::model::ModelFacts;
 use crate::quantize::Quantize;
 use crate::settings::{Source, Sources};
-use crate::values::{ByteSize, Device, DeviceChoice, Dtype, ResolvedValue};
+use crate::values::{ByteSize, Device, DeviceChoice, Dtype, KvDtype, ResolvedValue};
 
 /// All resolved values of an engine.
 #[derive(Clone, Debug)]
@@ -58,6 +58,8 @@ pub struct Memory {
     pub fraction: ResolvedValue<f32>,
     /// Tokens per KV block.
     pub block_tokens: ResolvedValue<u32>,
+    /// How keys and values are stored.
+    pub kv_dtype: ResolvedValue<KvDtype>,
     /// Bytes per KV block, for `--explain` and the checks here.
     pub block_bytes: u64,
     /// The estimated size of the weights in bytes, for `--explain`.
@@ -307,10 +309,13 @@ impl Resolver<'_> {
             ),
         };
         let fraction = self.or_default("memory-fraction", self.typed.memory_fraction, share, why);
+        let head_bytes = self.typed.kv_dtype.head_bytes(dtype, self.model.head_dim);
         let mut memory = Memory {
-            block_bytes: self.model.kv_token_bytes(dtype, tp) * u64::from(self.typed.block_tokens),
+            block_bytes: self.model.kv_token_bytes(head_bytes, tp)
+                * u64::from(self.typed.block_tokens),
             weight_bytes: (self.model).rank_weight_bytes(device, dtype, self.typed.quantize, tp),
             block_tokens: self.typed("block-tokens", self.typed.block_tokens),
+            kv_dtype: self.typed("kv-dtype", self.typed.kv_dtype),
             kv_bytes: ResolvedValue::new(
                 None,
                 "the device memory that is free after loading the weights",

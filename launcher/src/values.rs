@@ -53,6 +53,23 @@ pub enum DtypeChoice {
     Float64,
 }
 
+/// The dtype of keys and values in KV blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvDtype {
+    /// That of the model.
+    Auto,
+    /// 8-bit floats of 4 exponent and 3 mantissa bits.
+    #[value(name = "fp8_e4m3", alias = "fp8_e4m3fn")]
+    Fp8E4m3,
+    /// 8-bit floats of 5 exponent and 2 mantissa bits.
+    #[value(name = "fp8_e5m2")]
+    Fp8E5m2,
+    /// 8-bit integers with a scale and a zero per token and head.
+    Int8,
+    /// 4-bit integers with a scale and a zero per token and head.
+    Int4,
+}
+
 /// A dtype after `auto` is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
@@ -196,6 +213,41 @@ impl Dtype {
         known
             .into_iter()
             .find(|dtype| dtype.name() == name.trim_start_matches("torch."))
+    }
+}
+
+impl KvDtype {
+    /// Returns the name in the protocol, which is the flag's value too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Fp8E4m3 => "fp8_e4m3",
+            Self::Fp8E5m2 => "fp8_e5m2",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        }
+    }
+
+    /// Returns the bits of one element if the model computes in `dtype`.
+    pub fn bits(self, dtype: Dtype) -> u64 {
+        match self {
+            Self::Auto => 8 * dtype.bytes(),
+            Self::Fp8E4m3 | Self::Fp8E5m2 | Self::Int8 => 8,
+            Self::Int4 => 4,
+        }
+    }
+
+    /// Returns the bytes of scale and zero of one key or value, in float16 each.
+    pub fn parameter_bytes(self) -> u64 {
+        match self {
+            Self::Auto | Self::Fp8E4m3 | Self::Fp8E5m2 => 0,
+            Self::Int8 | Self::Int4 => 4,
+        }
+    }
+
+    /// Returns the bytes of a key or a value of one token and head.
+    pub fn head_bytes(self, dtype: Dtype, head_dim: u64) -> u64 {
+        head_dim * self.bits(dtype) / 8 + self.parameter_bytes()
     }
 }
 

@@ -12,12 +12,13 @@ use std::io::Write;
 
 use penstock::cli::{Command, EngineArgs};
 use penstock::error::{Failure, FailureKind};
+use penstock::explain::explain;
 use penstock::hardware::Hardware;
 use penstock::model::ModelFacts;
 use penstock::quantize::Quantize;
 use penstock::resolve::{Plan, resolve, resolve_http};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
-use penstock::values::{ByteSize, Device, Dtype};
+use penstock::values::{ByteSize, Device, Dtype, KvDtype};
 use penstock::weight_files::StoredWeights;
 
 const GIB: u64 = 1 << 30;
@@ -211,6 +212,48 @@ fn cpu_kv_pool_holds_all_slots_or_fits_free_memory() {
         plan.memory.kv_bytes.value,
         Some((128 << 20) - 2 * (20 << 20))
     );
+}
+
+#[test]
+fn blocks_count_the_bytes_of_their_kv_dtype() {
+    let block = |flags: &[&str]| plan_on(&host(1), flags).unwrap().memory.block_bytes;
+    let heads = 2 * 4 * 4 * 16; // key and value, layers, heads, tokens
+    assert_eq!(block(&[]), heads * 64 * 2);
+    for (kv_dtype, row) in [
+        ("auto", 128),
+        ("fp8_e4m3", 64),
+        ("fp8_e5m2", 64),
+        ("int8", 68),
+        ("int4", 36),
+    ] {
+        assert_eq!(block(&["--kv-dtype", kv_dtype]), heads * row, "{kv_dtype}");
+    }
+    let on_two = ["--kv-dtype", "int4", "--tp", "2"];
+    let plan = plan_on(&host(2), &on_two).unwrap();
+    assert_eq!(plan.memory.block_bytes, heads / 2 * 36);
+    let settings = settings(&on_two, &[]).unwrap();
+    let Command::Serve(args) = settings.cli.command else {
+        panic!("not serve");
+    };
+    let bounds = resolve_http(&args.http, &settings.sources, 2);
+    let page = explain(&plan, &bounds, &[]);
+    assert!(page.contains("kv-dtype           int4"), "{page}");
+    let formula = "2 (key, value) x 4 layers x 2 heads x (64 elements x 4 bits + 4 bytes of scale \
+                   and zero) x 16 tokens";
+    assert!(page.contains(formula), "{page}");
+}
+
+#[test]
+fn kv_dtypes_have_the_names_of_tgi_too() {
+    let kv_dtype = |name| {
+        plan_on(&host(1), &["--kv-dtype", name])
+            .unwrap()
+            .memory
+            .kv_dtype
+    };
+    assert_eq!(kv_dtype("fp8_e4m3fn").value, KvDtype::Fp8E4m3);
+    let said = settings(&["--kv-dtype", "int3"], &[]).unwrap_err();
+    assert!(format!("{said:?}").contains("int3"));
 }
 
 #[test]

@@ -13,6 +13,8 @@ import torch
 from penstock_kernels import paged_decode_attention, paged_prefill_attention, rope_kv_write
 from torch import Tensor
 
+from penstock.cache import LayerCache
+
 
 @dataclass(frozen=True)
 class KvPlaces:
@@ -55,7 +57,7 @@ class StepContext:
 
     positions: Tensor  # [T] int32
     places: Sequence[KvPlaces]  # of each layer: those of its KV group
-    caches: Sequence[Tensor]  # of each layer [blocks, 2, kv_heads, block_tokens, head_dim]
+    caches: Sequence[LayerCache]  # of each layer
     decodes: Decodes | None
     chunks: Chunks | None
 
@@ -100,9 +102,10 @@ def _decode(
     memory = kv.tables, rows.slots, rows.kv_len
     rule = layer.scale, layer.window, out
     return paged_decode_attention(
-        *(*qkv, layer.cos_sin, *places, cache, *memory, *rule),
+        *(*qkv, layer.cos_sin, *places, cache.data, *memory, *rule),
         softcap=layer.softcap,
         sinks=layer.sinks,
+        kv_params=cache.params,
     )
 
 
@@ -115,10 +118,10 @@ def _prefill(
 ) -> None:
     kv, cache = context.places[layer.index], context.caches[layer.index]
     places = context.positions, kv.slot_mapping
-    rope_kv_write(*qkv, layer.cos_sin, *places, cache, rows.query_start)
+    rope_kv_write(*qkv, layer.cos_sin, *places, cache.data, rows.query_start, cache.params)
     paged_prefill_attention(
         qkv[0],
-        cache,
+        cache.data,
         kv.tables,
         rows.slots,
         rows.query_start,
@@ -129,4 +132,5 @@ def _prefill(
         out=out,
         softcap=layer.softcap,
         sinks=layer.sinks,
+        kv_params=cache.params,
     )

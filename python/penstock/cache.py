@@ -9,6 +9,67 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from penstock.faults import BadSetting
+
+PARAMS = torch.float16
+
+
+@dataclass(frozen=True)
+class KvFormat:
+    """How a key or value of one token and head is stored."""
+
+    dtype: torch.dtype
+    """Of the stored elements."""
+    bits: int
+    """Of one element of the head. Elements of fewer bits than `dtype` has share one."""
+    quantized: bool = False
+    """Whether a scale and a zero, float16 each, are stored with each key and each value."""
+
+    def elements(self, head_dim: int) -> int:
+        """Returns the stored elements of a key or value."""
+        return head_dim * self.bits // (8 * self.dtype.itemsize)
+
+    def row_bytes(self, head_dim: int) -> int:
+        """Returns the bytes of a key or value, scale and zero included."""
+        params = 2 * PARAMS.itemsize if self.quantized else 0
+        return self.elements(head_dim) * self.dtype.itemsize + params
+
+
+KV_FORMATS = {
+    "fp8_e4m3": KvFormat(torch.float8_e4m3fn, 8),
+    "fp8_e5m2": KvFormat(torch.float8_e5m2, 8),
+    "int8": KvFormat(torch.uint8, 8, quantized=True),
+    "int4": KvFormat(torch.uint8, 4, quantized=True),
+}
+
+
+def kv_format(name: str, dtype: torch.dtype) -> KvFormat:
+    """Returns the format that a setting names; "auto" is the model's `dtype`.
+
+    Raises BadSetting for an unknown name.
+    """
+    if name == "auto":
+        return KvFormat(dtype, 8 * dtype.itemsize)
+    if name not in KV_FORMATS:
+        known = ", ".join(("auto", *KV_FORMATS))
+        raise BadSetting(f"kv_dtype {name!r} is unknown; choose one of {known}")
+    return KV_FORMATS[name]
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's keys and values."""
+
+    data: Tensor
+    """[blocks, 2, kv_heads, block_tokens, elements of a head]."""
+    params: Tensor | None = None
+    """[blocks, 2, kv_heads, block_tokens, 2] float16: scale and zero, of a quantized format."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All memory of the layer; a block is a row of each."""
+        return (self.data,) if self.params is None else (self.data, self.params)
+
 
 class KvShape(NamedTuple):
     """The KV shape of one layer. Layers of equal shape form a KV group."""
@@ -30,8 +91,8 @@ class KvGroup:
 class KvMemory:
     """One rank's KV memory."""
 
-    caches: list[Tensor]
-    """For each layer [blocks, 2, kv_heads, block_tokens, head_dim]."""
+    caches: list[LayerCache]
+    """For each layer."""
     group_of: tuple[int, ...]
     """For each layer, its KV group."""
 
@@ -40,10 +101,10 @@ class KvMemory:
         """Number of KV groups."""
         return max(self.group_of) + 1
 
-    def caches_of(self, group: int) -> list[Tensor]:
-        """Returns the caches of a group's layers."""
+    def tensors_of(self, group: int) -> list[Tensor]:
+        """Returns all memory of a group's layers; a block of the group is a row of each."""
         pairs = zip(self.caches, self.group_of, strict=True)
-        return [cache for cache, of in pairs if of == group]
+        return [tensor for cache, of in pairs if of == group for tensor in cache.tensors]
 
 
 @dataclass(frozen=True)
@@ -52,22 +113,22 @@ class KvGeometry:
 
     groups: tuple[KvGroup, ...]
     block_tokens: int
-    dtype: torch.dtype
+    format: KvFormat
 
     @classmethod
-    def of(cls, layers: Sequence[KvShape], block_tokens: int, dtype: torch.dtype) -> KvGeometry:
+    def of(cls, layers: Sequence[KvShape], block_tokens: int, kv_format: KvFormat) -> KvGeometry:
         """Returns the geometry of a model with these layers; groups without a window come first."""
         shapes = sorted(set(layers))
         groups = [
             KvGroup(shape, tuple(i for i, layer in enumerate(layers) if layer == shape))
             for shape in shapes
         ]
-        return cls(tuple(groups), block_tokens, dtype)
+        return cls(tuple(groups), block_tokens, kv_format)
 
     def block_bytes(self, group: KvGroup) -> int:
         """Returns the bytes of one block in all layers of a group."""
-        per_layer = 2 * group.shape.kv_heads * self.block_tokens * group.shape.head_dim
-        return len(group.layers) * per_layer * self.dtype.itemsize
+        rows = 2 * group.shape.kv_heads * self.block_tokens
+        return len(group.layers) * rows * self.format.row_bytes(group.shape.head_dim)
 
     def blocks_for(self, tokens: int) -> int:
         """Returns the number of blocks for `tokens` consecutive tokens from position 0 on."""
@@ -80,12 +141,18 @@ class KvGeometry:
         """
         placed = []
         for number, (group, count) in enumerate(zip(self.groups, blocks, strict=True)):
-            shape = (count, 2, group.shape.kv_heads, self.block_tokens, group.shape.head_dim)
             for layer in group.layers:
-                cache = torch.zeros(shape, dtype=self.dtype, device=device)
-                placed.append((layer, number, cache))
+                placed.append((layer, number, self._cache(group.shape, count, device)))
         placed.sort(key=lambda layer: layer[0])
         return KvMemory([cache for *_, cache in placed], tuple(group for _, group, _ in placed))
+
+    def _cache(self, shape: KvShape, blocks: int, device: torch.device) -> LayerCache:
+        rows = (blocks, 2, shape.kv_heads, self.block_tokens)
+        elements = self.format.elements(shape.head_dim)
+        data = torch.zeros((*rows, elements), dtype=self.format.dtype, device=device)
+        if not self.format.quantized:
+            return LayerCache(data)
+        return LayerCache(data, torch.zeros((*rows, 2), dtype=PARAMS, device=device))
 
     def allocate_scratch(self, device: torch.device) -> KvMemory:
         """Allocates one block per group, which all layers of the group share."""

@@ -330,6 +330,18 @@ def test_llm_options_are_those_of_the_command_line() -> None:
         LLM("/nowhere/at/all")
 
 
+@pytest.mark.parametrize("kv_dtype", ["fp8_e4m3", "int4"])
+def test_kv_dtype_reaches_the_workers(llm: LLM, kv_dtype: str) -> None:
+    """brook answers as it should, with other logprobs than from a cache of its own dtype."""
+    with LLM(kv_dtype=kv_dtype, **OPTIONS) as stored:
+        answer = stored.chat([{"role": "user", "content": "What is 12 + 30?"}], GREEDY)[0]
+        story = stored.generate("Once upon a time", GREEDY)[0]
+    assert "42" in answer.text
+    assert story.logprobs != llm.generate("Once upon a time", GREEDY)[0].logprobs
+    with pytest.raises(ValueError, match="int3"):
+        LLM(kv_dtype="int3")
+
+
 def test_two_engines_run_in_an_event_loop_and_in_a_thread(llm: LLM) -> None:
     expected = llm.generate("Once", GREEDY)[0].token_ids
     answers = []

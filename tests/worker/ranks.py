@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from checkpoints import prompt
 from penstock.attention import Chunks, KvPlaces, StepContext
+from penstock.cache import LayerCache
 from penstock.config import read_config
 from penstock.layers import Build
 from penstock.models.decoder import Decoder
@@ -97,7 +98,9 @@ def prefilled(
         return torch.tensor(values, dtype=torch.int32)
 
     caches = [
-        torch.zeros(5, 2, block.attention.kv_heads, 16, spec.head_dim, dtype=torch.float64)
+        LayerCache(
+            torch.zeros(5, 2, block.attention.kv_heads, 16, spec.head_dim, dtype=torch.float64)
+        )
         for block in model.blocks
     ]
     positions = ints(*range(LENGTH))

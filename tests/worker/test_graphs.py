@@ -16,7 +16,7 @@ from checkpoints import checkpoint_maker, prompt
 from driver import Driver, greedy
 from local import LocalWorker
 from penstock.attention import StepContext
-from penstock.cache import KvGeometry, KvShape
+from penstock.cache import KvGeometry, KvShape, kv_format
 from penstock.parallel import Group
 from penstock.worker.batch import TOKENS, Shape
 from penstock.worker.protocol.sampling_params import SamplerVariant
@@ -139,13 +139,13 @@ def test_warmup_steps_touch_only_padding(tmp_path: Path, case: str) -> None:
     mixed = {(shape.tokens, shape.decodes) for shape in shapes if shape.chunks}
     assert mixed == {(t, d) for t in TOKENS for d in (0, 32) if t <= MOST and (not d or t >= 64)}
     for cache in runner.rank_model.kv.caches:
-        cache.fill_(3.0)
+        cache.data.fill_(3.0)
     for shape in shapes:
         stages = runner.warmup_stages(shape)
         ids, logprobs = stages.samplers[SamplerVariant.PLAIN](stages.forward())
         assert len(ids) == len(logprobs) == shape.samples
     runner.warmup_extras(shapes[0])
-    assert all(bool((cache == 3.0).all()) for cache in runner.rank_model.kv.caches)
+    assert all(bool((cache.data == 3.0).all()) for cache in runner.rank_model.kv.caches)
     assert runner.last_token[: loaded.max_slots].eq(0).all()
 
 
@@ -164,9 +164,10 @@ def test_layers_run_before_kv_memory_exists(tmp_path: Path) -> None:
         return hidden
 
     shard.model.forward = watched  # type: ignore[method-assign]
-    _, _, kv_heads, block_tokens, head_dim = shard.kv.caches[0].shape
+    cache = shard.kv.caches[0].data
+    _, _, kv_heads, block_tokens, head_dim = cache.shape
     layers = [KvShape(0, kv_heads, head_dim)] * len(shard.kv.caches)
-    geometry = KvGeometry.of(layers, block_tokens, shard.kv.caches[0].dtype)
+    geometry = KvGeometry.of(layers, block_tokens, kv_format("auto", cache.dtype))
     capacity = Capacity(step_tokens=512, slots=20, sequence_tokens=256, vocab=501)
     Warmup().begin(shard.model, capacity, geometry, shard.device)
     assert seen == [(16, 0), (1, 1), (2, 2), (4, 4), (8, 8), (16, 16)]

@@ -63,7 +63,7 @@ def poisoned(worker: LocalWorker) -> Callable[[int, int], None]:
 
     @torch.inference_mode()
     def poison(group: int, block: int) -> None:
-        for cache in worker.runner.rank_model.kv.caches_of(group):
+        for cache in worker.runner.rank_model.kv.tensors_of(group):
             cache[block] = torch.nan
 
     return poison
@@ -129,7 +129,7 @@ def test_layers_write_the_blocks_of_their_group(path: Path, pad: bool) -> None:
         driver.step([sequence])
     assert not {*sequence.tables[0]} & {*sequence.tables[1]}
     for group, table in enumerate(sequence.tables):
-        for cache in worker.runner.rank_model.kv.caches_of(group):
+        for cache in worker.runner.rank_model.kv.tensors_of(group):
             written = (~cache.isnan()).flatten(1).any(1).nonzero()[:, 0]
             assert written.tolist() == sorted({*table})  # freed ones come again
 
@@ -214,7 +214,7 @@ def test_kernels_read_no_freed_block(path: Path, device: str, dtype: str) -> Non
             if not poison:
                 with torch.inference_mode():
                     for cache in worker.runner.rank_model.kv.caches:
-                        cache.zero_()
+                        cache.data.zero_()
                 driver.when_free = lambda group, block: None
             with closing(driver.stream):
                 sequences = enter(driver, *PROMPTS)

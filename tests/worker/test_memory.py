@@ -14,7 +14,7 @@ from checkpoints import checkpoint_maker
 from driver import Driver, greedy
 from local import LocalWorker, Refused
 from penstock.attention import StepContext
-from penstock.cache import KvGeometry, KvShape
+from penstock.cache import KvGeometry, KvShape, kv_format
 from penstock.config import read_config
 from penstock.faults import TooLittleMemory
 from penstock.layers import Build
@@ -44,7 +44,7 @@ from penstock.worker.startup.memory import (
     slot_bytes,
 )
 
-GEOMETRY = KvGeometry.of([KvShape(0, 2, 64)] * 4, 16, torch.bfloat16)
+GEOMETRY = KvGeometry.of([KvShape(0, 2, 64)] * 4, 16, kv_format("auto", torch.bfloat16))
 BLOCK_BYTES = 4 * 2 * 2 * 64 * 16 * 2
 CAPACITY = Capacity(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
 ACTIVATIONS = 100 * MIB
@@ -128,7 +128,7 @@ def test_measuring_steps_store_nothing() -> None:
         for kv in context.places:
             assert kv.slot_mapping.tolist() == [-1] * 90
             assert kv.tables.tolist() == [[0] * 3] and kv.tables.dtype == torch.int32
-        assert [len(cache) for cache in context.caches] == [1] * 4
+        assert [len(cache.data) for cache in context.caches] == [1] * 4
 
 
 def test_measuring_step_covers_all_memory_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,26 +183,26 @@ GEMMA = [KvShape(0, 2, 64), *[KvShape(WINDOW, 2, 64)] * 5, KvShape(0, 2, 64)]
 def test_groups_are_the_kinds_of_layers() -> None:
     """Of one window and shape each, unlimited ones first, whatever the order of layers."""
     layers = [KvShape(64, 2, 64), KvShape(0, 2, 64), KvShape(64, 1, 64), KvShape(64, 2, 64)]
-    geometry = KvGeometry.of(layers, 16, torch.float32)
+    geometry = KvGeometry.of(layers, 16, kv_format("auto", torch.float32))
     assert [(group.shape, group.layers) for group in geometry.groups] == [
         (KvShape(0, 2, 64), (1,)), (KvShape(64, 1, 64), (2,)), (KvShape(64, 2, 64), (0, 3)),
     ]  # fmt: skip
     one = 2 * 64 * 16 * 4
     assert [geometry.block_bytes(group) for group in geometry.groups] == [2 * one, one, 4 * one]
     kv = geometry.allocate([3, 4, 5], torch.device("cpu"))
-    assert [cache.shape for cache in kv.caches] == [
+    assert [cache.data.shape for cache in kv.caches] == [
         (5, 2, 2, 16, 64), (3, 2, 2, 16, 64), (4, 2, 1, 16, 64), (5, 2, 2, 16, 64),
     ]  # fmt: skip
     assert (kv.group_of, kv.groups) == ((2, 0, 1, 2), 3)
-    assert all(a is b for a, b in zip(kv.caches_of(2), kv.caches[::3], strict=True))
+    assert all(a is b.data for a, b in zip(kv.tensors_of(2), kv.caches[::3], strict=True))
     scratch = geometry.allocate_scratch(torch.device("cpu"))
-    assert [len(cache) for cache in scratch.caches] == [1] * 4
+    assert [len(cache.data) for cache in scratch.caches] == [1] * 4
     assert scratch.caches[0] is scratch.caches[3] and scratch.group_of == kv.group_of
 
 
 def test_groups_share_memory_by_what_typical_sequences_hold() -> None:
     """One of full length fits each; of what is left, as many of 2 windows as of the other group."""
-    geometry = KvGeometry.of(GEMMA, 16, torch.bfloat16)
+    geometry = KvGeometry.of(GEMMA, 16, kv_format("auto", torch.bfloat16))
     capacity = replace(CAPACITY, step_tokens=200, slots=512)
     full, sliding = (geometry.block_bytes(group) for group in geometry.groups)
     least = 128, (WINDOW + 200 + 15) // 16 + 2  # with the window, a step and unaligned ends

@@ -142,11 +142,12 @@ def test_settings() -> None:
     fields: dict[str, Any] = {
         "device": "cpu", "dtype": "float32", "rank": 1, "world_size": 2, "rendezvous": "file:///x",
         "max_sequence_tokens": 3, "max_slots": 4, "max_step_tokens": 5, "kv_memory_bytes": 6,
-        "memory_fraction": 0.5, "block_tokens": 7, "threads": 8,
+        "memory_fraction": 0.5, "block_tokens": 7, "threads": 8, "kv_dtype": "int8",
         "quantize": "int4",
     }  # fmt: skip
     settings = to_settings(pb.LoadRequest(model_path="/m", **fields))
     assert plain(settings) == {"model": Path("/m"), **fields}
+    assert to_settings(pb.LoadRequest(model_path="/m")).kv_dtype == "auto"
     assert to_settings(pb.LoadRequest()).world_size == 1
 
 

@@ -8,7 +8,9 @@ from ..checks import expect_attention, expect_out, expect_rotation, expect_rule
 from ..op import Op
 from . import reference
 
-_OP = Op("paged_decode_attention", reference.paged_decode_attention, mutates=("kv_cache",))
+_OP = Op(
+    "paged_decode_attention", reference.paged_decode_attention, mutates=("kv_cache", "kv_params")
+)
 
 
 def paged_decode_attention(
@@ -28,15 +30,17 @@ def paged_decode_attention(
     *,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> Tensor:
     """rope_kv_write, then softmax(scale q K^T) V, for the last token of each of S sequences.
 
     The query sits at position kv_len - 1, as do k and v, and sees the last `window` keys (window
     0: all). q may be rotated in place: do not read it afterwards.
 
-    Args: q [S, Hq, D], k and v [S, Hkv, D], cos_sin, positions [S], slot_mapping [S] and kv_cache
-        as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose entries past
-        a sequence's end are never read; slots [S] int32, the row of block_tables of each sequence;
+    Args: q [S, Hq, D], k and v [S, Hkv, D], cos_sin, positions [S], slot_mapping [S], kv_cache
+        and kv_params as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose
+        entries past a sequence's end are never read; slots [S] int32, the row of block_tables of
+        each sequence;
         kv_len [S] int32, with the query; 0 marks a padding row: nothing of it is rotated or written
         even if its slot_mapping names a place, which may be another's;
         softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
@@ -52,11 +56,11 @@ def paged_decode_attention(
     Source: split keys and values, Dao et al., Flash-Decoding, 2023; splits of a fixed size, He et
         al., Defeating Nondeterminism in LLM Inference, 2025; see also shares.py.
     """
-    expect_rotation((q, k, v), cos_sin, (positions, slot_mapping), kv_cache)
-    expect_attention(q, kv_cache, (block_tables, slots), kv_len)
+    expect_rotation((q, k, v), cos_sin, (positions, slot_mapping), (kv_cache, kv_params))
+    expect_attention(q, (kv_cache, kv_params), (block_tables, slots), kv_len)
     expect_out(q, out)
     if len(q) != len(kv_len):
         raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
     expect_rule(q, window, softcap, sinks)
     where = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
-    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks)
+    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks, kv_params)

@@ -8,7 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..case import BOTH, CAPPED, DTYPES, PLAIN, SCORED, SINKS, Case, Heads, Scoring, Size, paged
+from ..case import (
+    BOTH,
+    CAPPED,
+    DTYPES,
+    PLAIN,
+    PLAIN_KV,
+    QUANTIZED_KV,
+    SCORED,
+    SINKS,
+    Case,
+    Heads,
+    Scoring,
+    Size,
+    paged,
+    row_bytes,
+    stored,
+)
 
 # Operands of the second product, the probabilities, are rounded as well as the result.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -25,6 +41,7 @@ def decode_arguments(
     spare: int = 3,
     claimed: int = -1,
     window: int = 0,
+    kv: str = PLAIN_KV,
 ) -> dict[str, Tensor]:
     """Random tensors for sequences of these lengths; the newest key is not in the cache yet.
 
@@ -36,6 +53,7 @@ def decode_arguments(
     q, k, v = torch.split(fused, [heads.query, heads.kv, heads.kv], dim=1)
     unseen = [max(length - window, 0) if window else 0 for length in lengths]
     memory = paged(lengths, heads, dtype, device, spare, unseen)
+    slot_mapping = _newest(memory, claimed)
     angles = torch.rand(max(*lengths, 1), heads.size // 2, device=device) * 6.3
     return {
         "q": q,
@@ -43,8 +61,8 @@ def decode_arguments(
         "v": v,
         "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
         "positions": (memory["kv_len"] - 1).clamp(min=0),
-        "slot_mapping": _newest(memory, claimed),
-        **memory,
+        "slot_mapping": slot_mapping,
+        **stored(memory, kv),
     }
 
 
@@ -57,12 +75,13 @@ def _case(
     spare: int = 3,
     claimed: int = -1,
     rule: Scoring = PLAIN,
+    kv: str = PLAIN_KV,
 ) -> Case:
     dtype = DTYPES[kind]
 
     def make(device: torch.device) -> dict[str, Any]:
         return {
-            **decode_arguments(heads, lengths, dtype, device, spare, claimed, window),
+            **decode_arguments(heads, lengths, dtype, device, spare, claimed, window, kv),
             "scale": heads.size**-0.5,
             "window": window,
             **rule.arguments(heads, device),
@@ -72,8 +91,9 @@ def _case(
     shape = f"{heads.query}:{heads.kv}x{heads.size}-page{heads.block_tokens}"
     shown = f"{len(lengths)}seqs-{min(lengths)}..{max(lengths)}"
     name = f"{kind}-{shape}-{shown}-window{window}{'-far' if spare > 3 else ''}"
-    name += f"{'-claimed' if claimed >= 0 else ''}{rule.name}"
-    moved = 2 * (keys * heads.kv + len(lengths) * heads.query) * heads.size * dtype.itemsize
+    name += f"{'-claimed' if claimed >= 0 else ''}{rule.name}{f'-{kv}' if kv else ''}"
+    queries = 2 * len(lengths) * heads.query * heads.size * dtype.itemsize
+    moved = queries + 2 * keys * heads.kv * row_bytes(kv, dtype, heads.size)
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
 
@@ -111,6 +131,27 @@ CASES = [
         for window in (7, 300)
     ),
     _case(Size.SMALL, "f32", Heads(4, 1, 256, 8), [20, 0, 300], 0, rule=CAPPED),
+    # Caches of fewer bits: one split and several, head sizes that are no power of two, windows.
+    *(
+        _case(Size.SMALL, kind, Heads(6, 2, 32, 4), [3, 0, 9, 65], kv=kv)
+        for kind in DTYPES
+        for kv in QUANTIZED_KV
+    ),
+    *(_case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [300, 1], kv=kv) for kv in QUANTIZED_KV),
+    *(
+        _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [20, 290, 0, 5], 7, 3, 5, rule, kv)
+        for kv, rule in zip(QUANTIZED_KV, (PLAIN, BOTH, SINKS, BOTH), strict=True)
+    ),
+    *(
+        _case(Size.FULL, "bf16", Heads(8, 2, size, 16), MIXED, window, kv=kv)
+        for size, window in [(64, 0), (96, 0), (128, 100), (256, 0)]
+        for kv in QUANTIZED_KV
+    ),
+    *(
+        _case(Size.FULL, "f16", Heads(28, 4, 128, 32), MIXED, rule=BOTH, kv=kv)
+        for kv in QUANTIZED_KV
+    ),
+    *(_case(Size.FULL, "bf16", LLAMA_8B, [640, 5, 0], spare=70_000, kv=kv) for kv in QUANTIZED_KV),
     *(
         _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=rule)
         for kind, size, window, rule in SCORED
@@ -155,6 +196,8 @@ CASES = [
     _case(Size.FULL, "bf16", LLAMA_8B, [70_001, 8193, 8192, 5]),
     _case(Size.FULL, "bf16", LLAMA_8B, [640, 5, 0], spare=70_000),
     _case(Size.BENCH, "bf16", LLAMA_8B, [1100] * 256),
+    *(_case(Size.BENCH, "bf16", LLAMA_8B, [1100] * 256, kv=kv) for kv in QUANTIZED_KV),
+    *(_case(Size.BENCH, "bf16", LLAMA_8B, [32000], kv=kv) for kv in QUANTIZED_KV),
     _case(Size.BENCH, "bf16", LLAMA_8B, [1100] * 212 + [0] * 44),
     _case(Size.BENCH, "bf16", LLAMA_8B, [8000] * 32),
     _case(Size.BENCH, "bf16", LLAMA_8B, [32000]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kv_quantization import Rows
 from ..rope_kv_write.reference import rope_kv_write
 from ..shared import Rule, attention, gather, wide
 
@@ -29,6 +30,7 @@ def paged_decode_attention(
     out: Tensor | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
@@ -38,18 +40,20 @@ def paged_decode_attention(
         places = positions[live], slot_mapping[live]
         tables, lengths = (block_tables, slots[live]), kv_len[live]
         out.zero_()[live] = paged_decode_attention(
-            *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window, None, softcap, sinks
-        )
+            *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window, None, softcap, sinks,
+            kv_params,
+        )  # fmt: skip
         return out
-    rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache)
+    rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache, None, kv_params)
     grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1)
     rule = Rule(scale, window, softcap, grouped)
-    return _attend_rows(q, kv_cache, (block_tables, slots), kv_len, rule, out)
+    cache = Rows(kv_cache, kv_params, q.shape[2])
+    return _attend_rows(q, cache, (block_tables, slots), kv_len, rule, out)
 
 
 def _attend_rows(
     q: Tensor,
-    kv_cache: Tensor,
+    cache: Rows,
     tables: tuple[Tensor, Tensor],
     kv_len: Tensor,
     rule: Rule,
@@ -59,19 +63,19 @@ def _attend_rows(
     window = rule.window
     lengths: list[int] = kv_len.tolist()
     longest = max(lengths, default=0)
-    per_sequence = 2 * kv_cache.shape[2] * kv_cache.shape[4] * min(longest, window or longest)
+    per_sequence = 2 * cache.kv_cache.shape[2] * cache.size * min(longest, window or longest)
     group = max(1, GROUP_ELEMENTS // max(per_sequence, 1))
     for start in range(0, len(lengths), group):
         rows = slice(start, start + group)
         visible = [min(length, window or length) for length in lengths[rows]]
         some = tables[0], tables[1][rows]
-        out[rows] = _attend(q[rows], kv_cache, some, (kv_len[rows], visible), rule)
+        out[rows] = _attend(q[rows], cache, some, (kv_len[rows], visible), rule)
     return out
 
 
 def _attend(
     q: Tensor,
-    kv_cache: Tensor,
+    cache: Rows,
     tables: tuple[Tensor, Tensor],
     lengths: tuple[Tensor, list[int]],
     rule: Rule,
@@ -88,7 +92,8 @@ def _attend(
         hidden = torch.arange(span, 0, -1, device=q.device) > seen
         positions = torch.where(hidden, kv_len.long()[:, None] - 1, positions)
         mask = ~hidden[:, None, None]
-    keys, values = gather(kv_cache, tables, positions)
-    grouped = wide(q).reshape(len(q), keys.shape[1], -1, q.shape[2])  # a group's heads as queries
+    queries = wide(q)
+    keys, values = gather(cache, tables, positions, queries.dtype)
+    grouped = queries.reshape(len(q), keys.shape[1], -1, q.shape[2])  # a group's heads as queries
     out = attention(grouped, keys, values, mask, rule)
     return out.reshape(q.shape).to(q.dtype)

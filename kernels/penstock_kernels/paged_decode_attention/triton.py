@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..arch_kernel import ArchKernel
 from ..device import arrivals, is_hopper, power_of_two
+from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOWEST, constants, fold, scored, with_sink
 from .splits import PAIRS, SPLIT, plan
 
@@ -29,6 +30,38 @@ def _rotated(x, cos, sin, column, tile, HALF: tl.constexpr):
     straight = tl.load(x + column, tile, other=0).to(tl.float32)
     crossed = tl.load(x + other, tile, other=0).to(tl.float32)
     return straight * cos + crossed * tl.where(column < HALF, -sin, sin)
+
+
+@triton.jit
+def _put(
+    memory, row, writes, x, crossed, column,
+    D: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr,
+):  # fmt: skip
+    """Stores the key or value x [COLUMNS] in `row` if `writes`; returns it as it is stored.
+
+    Both are float32. `crossed` are the elements half a head away, of 4 bits only.
+    """
+    cache, kv_params = memory
+    inside = column < D
+    if BITS == 0:
+        stored = saturated(x, cache.dtype.element_ty, LARGEST)
+        if writes:
+            tl.store(cache + row * D + column, stored, inside)
+        return stored.to(tl.float32)
+    else:  # noqa: RET505
+        low = tl.min(tl.where(inside, x, float("inf")), 0)
+        high = tl.max(tl.where(inside, x, float("-inf")), 0)
+        scale, zero = parameters(low, high, BITS)
+        code = codes(x, scale, zero, BITS)
+        if writes:
+            tl.store(kv_params + row * 2, scale)
+            tl.store(kv_params + row * 2 + 1, zero)
+            if BITS == 8:
+                tl.store(cache + row * D + column, code, inside)
+            else:
+                pair = code | codes(crossed, scale, zero, BITS) << 4
+                tl.store(cache + row * (D // 2) + column, pair, column < D // 2)
+        return code.to(tl.float32) * scale.to(tl.float32) + zero.to(tl.float32)
 
 
 @triton.jit
@@ -66,12 +99,13 @@ def _sum_splits(
 
 @triton.jit
 def _attend_split(
-    q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, length, sinks,
+    q, k, v, cos_sin, positions, slot_mapping, memory, block_tables, slots, length, sinks,
     out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits, split, sequence,
     head,
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
-    SPLIT: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
+    SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):  # fmt: skip
     """One split of one sequence and key head, if it has visible keys; zeros for padding."""
     q_row, q_head, k_row, k_head, v_row, v_head, angle_stride, table_stride = strides
@@ -94,25 +128,33 @@ def _attend_split(
 
         # The newest key and value start the running softmax of the last split: they go to the
         # cache, but nobody waits until they can be read from there.
-        kind = cache.dtype.element_ty
-        source = k + sequence * k_row + head * k_head
-        new_key = _rotated(source, cos, sin, column, inside, HALF).to(kind)
-        source = v + sequence * v_row + head * v_head
-        new_value = tl.load(source + column, inside, other=0).to(kind)
         newest = (split == last) & (length > 0)
         place = tl.load(slot_mapping + sequence)
-        if newest & (place >= 0):
-            block = (place // BLOCK_TOKENS).to(tl.int64)
-            stored = cache + ((block * 2 * kv_heads + head) * BLOCK_TOKENS) * D
-            stored += place % BLOCK_TOKENS * D + column
-            tl.store(stored, new_key, inside)
-            tl.store(stored + kv_heads * BLOCK_TOKENS * D, new_value, inside)
-        product = tl.sum(queries.to(tl.float32) * new_key.to(tl.float32)[None, :], 1)
+        writes = newest & (place >= 0)
+        block = (place // BLOCK_TOKENS).to(tl.int64)
+        stored = (block * 2 * kv_heads + head) * BLOCK_TOKENS + place % BLOCK_TOKENS
+        other = tl.where(column < HALF, column + HALF, column - HALF)
+        source = k + sequence * k_row + head * k_head
+        new_key = _rotated(source, cos, sin, column, inside, HALF)
+        crossed = new_key
+        if BITS == 4:
+            crossed = _rotated(source, cos, sin, other, inside, HALF)
+        new_key = _put(memory, stored, writes, new_key, crossed, column, D, BITS, LARGEST)
+        new_key = new_key.to(q.dtype.element_ty).to(tl.float32)
+        source = v + sequence * v_row + head * v_head
+        new_value = tl.load(source + column, inside, other=0).to(tl.float32)
+        crossed = new_value
+        if BITS == 4:
+            crossed = tl.load(source + other, inside, other=0).to(tl.float32)
+        stored += kv_heads * BLOCK_TOKENS
+        new_value = _put(memory, stored, writes, new_value, crossed, column, D, BITS, LARGEST)
+        new_value = new_value.to(q.dtype.element_ty).to(tl.float32)
+        product = tl.sum(queries.to(tl.float32) * new_key[None, :], 1)
         score = scored(product, scale, softcap, CAPPED)
         peak = tl.where(newest, score, LOWEST)
         total = tl.zeros((ROWS,), tl.float32) + tl.where(newest, 1.0, 0.0)
         acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-        acc += tl.where(newest, new_value.to(tl.float32), 0.0)[None, :]
+        acc += tl.where(newest, new_value, 0.0)[None, :]
 
         table = block_tables + tl.load(slots + sequence).to(tl.int64) * table_stride
         state = acc, peak, total
@@ -122,8 +164,8 @@ def _attend_split(
             key = at + tl.arange(0, KEYS)
             exists = key < end
             state = fold(
-                queries, state, cache, table, (kv_heads, head), key, exists, exists[None, :],
-                scale, softcap, CAPPED, True, BLOCK_TOKENS, D, COLUMNS,
+                queries, state, memory, table, (kv_heads, head), key, exists, exists[None, :],
+                scale, softcap, CAPPED, True, BLOCK_TOKENS, BITS, D, COLUMNS,
             )  # fmt: skip
         acc, peak, total = state
         pair = sequence * kv_heads + head
@@ -151,11 +193,12 @@ def _attend_split(
 
 @triton.jit(do_not_specialize=["sequences", "splits"])
 def _attend(
-    q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, kv_len, sinks,
+    q, k, v, cos_sin, positions, slot_mapping, cache, kv_params, block_tables, slots, kv_len, sinks,
     out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, sequences, splits,
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
-    SPLIT: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
+    SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
     head = item % kv_heads
@@ -163,10 +206,10 @@ def _attend(
     split = item // (kv_heads * sequences)
     length = tl.load(kv_len + sequence)
     _attend_split(
-        q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, length, sinks,
-        out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits, split,
-        sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS, SLOTS, SPLIT,
-        CAPPED, SINKS,
+        q, k, v, cos_sin, positions, slot_mapping, (cache, kv_params), block_tables, slots, length,
+        sinks, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits,
+        split, sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS, SLOTS,
+        SPLIT, BITS, LARGEST, CAPPED, SINKS,
     )  # fmt: skip
 
 
@@ -178,9 +221,11 @@ class _Tile(NamedTuple):
     stages: int
 
 
-def _tile(dtype: torch.dtype, size: int) -> _Tile:
+def _tile(dtype: torch.dtype, kv_cache: Tensor, size: int) -> _Tile:
     if dtype == torch.float32:  # no tensor cores: larger tiles spill registers
         return _Tile(16, 8, 1) if size > 128 else _Tile(32, 4, 1)
+    if kv_cache.dtype.itemsize == 1:  # to convert a tile takes registers: larger ones spill
+        return _Tile(32, 8, 2) if size > 128 else _Tile(64, 8, 3)
     return _Tile(64, 4, 2) if size > 128 else _Tile(128, 4, 3)
 
 
@@ -200,6 +245,7 @@ def paged_decode_attention(
     out: Tensor | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     sequences, heads, size = q.shape
@@ -219,7 +265,7 @@ def paged_decode_attention(
     chosen = plan(q, kv_heads, capacity)
     rows = cos_sin.stride(0), block_tables.stride(0)
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *rows)
-    tile = _tile(q.dtype, size)
+    tile = _tile(q.dtype, kv_cache, size)
     _attend[(chosen.splits * sequences * kv_heads,)](
         q,
         k,
@@ -228,6 +274,7 @@ def paged_decode_attention(
         positions,
         slot_mapping,
         kv_cache,
+        kv_cache if kv_params is None else kv_params,
         block_tables,
         slots,
         kv_len,
@@ -251,6 +298,7 @@ def paged_decode_attention(
         MAX_SPLITS=chosen.most,
         SLOTS=min(SUMMED, power_of_two(chosen.most)),
         SPLIT=SPLIT,
+        **stored_as(kv_cache, size),
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
         num_warps=tile.warps,

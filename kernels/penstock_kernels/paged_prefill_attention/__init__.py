@@ -25,6 +25,7 @@ def paged_prefill_attention(
     out: Tensor | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, for S sequences whose queries lie one after another in q.
 
@@ -32,11 +33,11 @@ def paged_prefill_attention(
     p = kv_len[s] - n + i and sees the keys j with p - window < j <= p (window 0: j <= p). So a
     chunk of a prompt sees what earlier chunks wrote; its own keys are in the cache already.
 
-    Args: q [T, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D], Hq a multiple of Hkv;
-        block_tables [N, B] int32, whose entries past a sequence's end are never read; slots [S]
-        int32, the row of block_tables of each sequence;
-        query_start [S + 1] int32, rising; kv_len [S] int32, with the queries;
-        max_query: at least the largest n (it sizes the launch);
+    Args: q [T, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D] and kv_params as in
+        rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose entries past a
+        sequence's end are never read; slots [S] int32, the row of block_tables of each sequence;
+        query_start [S + 1] int32, rising; kv_len [S] int32, with the queries; max_query: at least
+        the largest n (it sizes the launch);
         softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
         stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
         in the softmax and has no value, so that weights add up to less than 1;
@@ -49,7 +50,7 @@ def paged_prefill_attention(
     Source: online softmax, Milakov and Gimelshein 2018; tiling, Dao, FlashAttention-2, 2023; block
         tables, Kwon et al., PagedAttention, 2023.
     """
-    expect_attention(q, kv_cache, (block_tables, slots), kv_len)
+    expect_attention(q, (kv_cache, kv_params), (block_tables, slots), kv_len)
     expect_out(q, out)
     expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
     expect_rule(q, window, softcap, sinks)
@@ -68,4 +69,5 @@ def paged_prefill_attention(
         out=out,
         softcap=softcap,
         sinks=sinks,
+        kv_params=kv_params,
     )

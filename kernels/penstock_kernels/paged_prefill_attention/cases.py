@@ -7,7 +7,22 @@ from typing import Any
 
 import torch
 
-from ..case import BOTH, CAPPED, DTYPES, PLAIN, SCORED, SINKS, Case, Heads, Scoring, Size, paged
+from ..case import (
+    BOTH,
+    CAPPED,
+    DTYPES,
+    PLAIN,
+    PLAIN_KV,
+    QUANTIZED_KV,
+    SCORED,
+    SINKS,
+    Case,
+    Heads,
+    Scoring,
+    Size,
+    paged,
+    stored,
+)
 
 # Operands of the second product, the probabilities, are rounded as well as the result.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -23,6 +38,7 @@ def _case(
     window: int = 0,
     spare: int = 3,
     rule: Scoring = PLAIN,
+    kv: str = PLAIN_KV,
 ) -> Case:
     """`chunks` are (queries, kv_len) of each sequence."""
     dtype = DTYPES[kind]
@@ -37,7 +53,7 @@ def _case(
         starts = torch.tensor([0, *counts], device=device).cumsum(0).int()
         return {
             "q": fused[:, : heads.query],
-            **paged(lengths, heads, dtype, device, spare, unseen),
+            **stored(paged(lengths, heads, dtype, device, spare, unseen), kv),
             "query_start": starts,
             "scale": heads.size**-0.5,
             "window": window,
@@ -50,6 +66,7 @@ def _case(
     shown = "+".join(f"{n}of{length}" for n, length in chunks[:4])
     more = f"+{len(chunks) - 4}more" if len(chunks) > 4 else ""
     name = f"{kind}-{shape}-{shown}{more}-window{window}{'-far' if spare > 3 else ''}{rule.name}"
+    name += f"-{kv}" if kv else ""
     work = 4 * pairs * heads.query * heads.size
     return Case(name, size, make, TOLERANCE[dtype], operations=work)
 
@@ -75,6 +92,33 @@ CASES = [
     *(
         _case(Size.SMALL, "f32", Heads(2, 1, size, 8), [(20, 41), (0, 3), (5, 5)], 7, rule=rule)
         for size, rule in [(64, SINKS), (256, CAPPED)]
+    ),
+    # Caches of fewer bits.
+    *(
+        _case(Size.SMALL, kind, Heads(6, 2, 32, 4), [(3, 3), (2, 9), (1, 5)], kv=kv)
+        for kind in DTYPES
+        for kv in QUANTIZED_KV
+    ),
+    *(
+        _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [(7, 70), (1, 1)], kv=kv)
+        for kv in QUANTIZED_KV
+    ),
+    *(
+        _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [(20, 41), (0, 3)], 7, rule=rule, kv=kv)
+        for kv, rule in zip(QUANTIZED_KV, (PLAIN, BOTH, SINKS, BOTH), strict=True)
+    ),
+    *(
+        _case(Size.FULL, "bf16", Heads(8, 2, size, 16), MIXED, window, kv=kv)
+        for size, window in [(64, 0), (96, 0), (128, 100), (256, 0)]
+        for kv in QUANTIZED_KV
+    ),
+    *(
+        _case(Size.FULL, "f16", Heads(28, 4, 128, 32), MIXED, rule=BOTH, kv=kv)
+        for kv in QUANTIZED_KV
+    ),
+    *(
+        _case(Size.FULL, "bf16", LLAMA_8B, [(64, 640), (3, 5)], spare=70_000, kv=kv)
+        for kv in QUANTIZED_KV
     ),
     *(
         _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=rule)
@@ -123,6 +167,7 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [(224, 1_000)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(224, 30_000)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)]),
+    *(_case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)], kv=kv) for kv in QUANTIZED_KV),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(1024, 1024)] * 8),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(512, 8192)] * 4),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)] * 4),

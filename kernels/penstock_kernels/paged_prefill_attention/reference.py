@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kv_quantization import Rows
 from ..shared import Rule, attention, gather, wide
 
 
@@ -22,23 +23,25 @@ def paged_prefill_attention(
     out: Tensor | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1, 1)
     rule = Rule(scale, window, softcap, grouped)
+    cache = Rows(kv_cache, kv_params, q.shape[2])
     starts = query_start.tolist()
     for sequence, length in enumerate(kv_len.tolist()):
         rows = slice(starts[sequence], starts[sequence + 1])
         if rows.start < rows.stop:
             table = block_tables, slots[sequence : sequence + 1]
-            out[rows] = _attend(wide(q[rows]), kv_cache, table, length, rule)
+            out[rows] = _attend(wide(q[rows]), cache, table, length, rule)
     return out
 
 
 def _attend(
     q: Tensor,
-    kv_cache: Tensor,
+    cache: Rows,
     table: tuple[Tensor, Tensor],
     length: int,
     rule: Rule,
@@ -47,7 +50,7 @@ def _attend(
     count, heads, size = q.shape
     first = max(length - count - rule.window + 1, 0) if rule.window else 0
     seen = torch.arange(first, length, device=q.device)
-    keys, values = gather(kv_cache, table, seen[None])  # [1, Hkv, L, D]
+    keys, values = gather(cache, table, seen[None], q.dtype)  # [1, Hkv, L, D]
     kv_heads = keys.shape[1]
     grouped = q.view(count, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
     shape = (kv_heads, heads // kv_heads, length - first, size)

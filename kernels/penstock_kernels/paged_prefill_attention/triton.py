@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..arch_kernel import ArchKernel
 from ..device import divided_up, is_hopper, power_of_two
+from ..kv_quantization import bits_of
 from ..online_softmax import LOWEST, constants, fold, with_sink
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
@@ -23,6 +24,7 @@ HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 def _attend_tile(
     q,
     cache,
+    kv_params,
     block_tables,
     slots,
     query_start,
@@ -37,6 +39,7 @@ def _attend_tile(
     kv_heads,
     GROUP: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
+    BITS: tl.constexpr,
     D: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -80,8 +83,8 @@ def _attend_tile(
     for at in range(begin, whole, KEYS):
         key = at + tl.arange(0, KEYS)
         state = fold(
-            queries, state, cache, table, plane, key, None, None, scale,
-            softcap, CAPPED, False, BLOCK_TOKENS, D, COLUMNS,
+            queries, state, (cache, kv_params), table, plane, key, None, None, scale,
+            softcap, CAPPED, False, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     for at in range(whole, end, KEYS):
         key = at + tl.arange(0, KEYS)
@@ -89,8 +92,8 @@ def _attend_tile(
         if WINDOWED:
             visible = visible & (key[None, :] > position[:, None] - window)
         state = fold(
-            queries, state, cache, table, plane, key, key < end, visible, scale,
-            softcap, CAPPED, True, BLOCK_TOKENS, D, COLUMNS,
+            queries, state, (cache, kv_params), table, plane, key, key < end, visible, scale,
+            softcap, CAPPED, True, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     acc, peak, total = state
     total = with_sink(total, peak, sinks, query_head, query < count, SINKS)
@@ -108,11 +111,14 @@ class _Tiles(NamedTuple):
     stages: int
 
 
-def _tiles(q: Tensor, rows: int) -> _Tiles:
+def _tiles(q: Tensor, kv_cache: Tensor, rows: int) -> _Tiles:
     """Tiles for queries `q` [T, Hq, D] and at most `rows` rows per sequence and key head."""
     size = q.shape[2]
     if q.dtype == torch.float32:
         return _Tiles(16, 16, 8, 1) if size > 128 else _Tiles(16, 32, 4, 1)
+    if kv_cache.dtype.itemsize == 1 and not is_hopper(q.device):
+        # To convert a tile takes registers: larger ones spill on an A100.
+        return _Tiles(min(32 if size > 128 else 64, max(16, power_of_two(rows))), 32, 8, 2)
     if size > 128:
         # With 4 warps registers spill, and with 64 keys where both operands are in registers.
         # Heads of 256 take 160 KiB on a Hopper GPU, 68 elsewhere (with 64 keys 104).
@@ -138,6 +144,7 @@ def paged_prefill_attention(
     out: Tensor | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
@@ -150,11 +157,12 @@ def paged_prefill_attention(
     if plain and HOPPER.launch(q.device, (q, out), memory, (scale, window)):
         return out
     rows = max_query * (heads // kv_heads)
-    tiles = _tiles(q, rows)
+    tiles = _tiles(q, kv_cache, rows)
     grid = (divided_up(rows, tiles.rows), kv_heads, len(kv_len))
     _attend_tile[grid](
         q,
         kv_cache,
+        kv_cache if kv_params is None else kv_params,
         block_tables,
         slots,
         query_start,
@@ -168,6 +176,7 @@ def paged_prefill_attention(
         kv_heads,
         GROUP=heads // kv_heads,
         BLOCK_TOKENS=block_tokens,
+        BITS=bits_of(kv_cache, size),
         D=size,
         COLUMNS=max(16, power_of_two(size)),
         ROWS=tiles.rows,

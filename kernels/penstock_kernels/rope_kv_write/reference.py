@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kv_quantization import Rows
 from ..shared import wide
 
 
@@ -17,6 +18,7 @@ def rope_kv_write(
     slot_mapping: Tensor,
     kv_cache: Tensor,
     start: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> None:
     """See the public function."""
     if start is not None and int(start[0]):
@@ -27,13 +29,11 @@ def rope_kv_write(
     cos, sin = angles[:, None].chunk(2, dim=-1)
     rotated = _rotate(wide(torch.cat((q, k), dim=1)), cos, sin)
     q.copy_(rotated[:, : q.shape[1]])
-    kv = torch.stack((rotated[:, q.shape[1] :].to(kv_cache.dtype), v.to(kv_cache.dtype)), dim=1)
+    kv = torch.stack((rotated[:, q.shape[1] :], wide(v)), dim=1)
     if bool((slot_mapping < 0).any()):
         written = slot_mapping >= 0
         slot_mapping, kv = slot_mapping[written], kv[written]
-    slots = slot_mapping.long()
-    block_tokens = kv_cache.shape[3]
-    kv_cache[slots // block_tokens, :, :, slots % block_tokens] = kv
+    Rows(kv_cache, kv_params, q.shape[2]).write(slot_mapping.long(), kv)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

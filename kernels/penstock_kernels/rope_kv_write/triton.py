@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..device import power_of_two
+from ..kv_quantization_triton import store_halves, stored_as
 
 
 @triton.jit
@@ -17,6 +18,7 @@ def _rotate_token(
     positions,
     slot_mapping,
     cache,
+    kv_params,
     start,
     q_strides,
     k_strides,
@@ -28,6 +30,8 @@ def _rotate_token(
     HALF: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    BITS: tl.constexpr,
+    LARGEST: tl.constexpr,
     FROM_START: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -57,15 +61,16 @@ def _rotate_token(
     tl.store(heads, (a * cos - b * sin).to(q.dtype.element_ty), tile)
     tl.store(heads + HALF, (b * cos + a * sin).to(q.dtype.element_ty), tile)
     if slot >= 0:
-        kind = cache.dtype.element_ty
         block = (slot // block_tokens).to(tl.int64)
-        plane = block_tokens * HALF * 2
-        keys = cache + (block * 2 * kv_heads + head) * plane + slot % block_tokens * HALF * 2
-        values = keys + kv_heads * plane
-        tl.store(keys + column, (key_a * cos - key_b * sin).to(kind), inside)
-        tl.store(keys + HALF + column, (key_b * cos + key_a * sin).to(kind), inside)
-        tl.store(values + column, value_a.to(kind), inside)
-        tl.store(values + HALF + column, value_b.to(kind), inside)
+        key_row = (block * 2 * kv_heads + head) * block_tokens + slot % block_tokens
+        value_row = key_row + kv_heads * block_tokens
+        rotated_a, rotated_b = key_a * cos - key_b * sin, key_b * cos + key_a * sin
+        store_halves(
+            cache, kv_params, key_row, rotated_a, rotated_b, column, inside, HALF, BITS, LARGEST
+        )
+        store_halves(
+            cache, kv_params, value_row, value_a, value_b, column, inside, HALF, BITS, LARGEST
+        )
 
 
 def rope_kv_write(
@@ -77,6 +82,7 @@ def rope_kv_write(
     slot_mapping: Tensor,
     kv_cache: Tensor,
     start: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> None:
     """See the public function."""
     tokens, heads, size = q.shape
@@ -90,6 +96,7 @@ def rope_kv_write(
             positions,
             slot_mapping,
             kv_cache,
+            kv_cache if kv_params is None else kv_params,
             positions if start is None else start,
             q.stride()[:2],
             k.stride()[:2],
@@ -101,6 +108,7 @@ def rope_kv_write(
             HALF=size // 2,
             ROWS=power_of_two(heads // kv_heads),
             COLUMNS=power_of_two(size // 2),
+            **stored_as(kv_cache, size),
             FROM_START=start is not None,
             num_warps=1,
         )

@@ -84,7 +84,7 @@ pub const ROWS: &[Row] = &[
     row("quantize", Value, Converted("quantize", quantize, "`compressed-tensors` needs no flag: config.json names it; `exl2` is refused")),
     row("speculate", Value, NoEffect(|v| only(v, &["0"]), "speculative decoding is not supported yet")),
     row("dtype", Value, Flag("dtype")),
-    row("kv-cache-dtype", Value, Refused("KV blocks have the dtype of the model; other dtypes are not supported yet")),
+    row("kv-cache-dtype", Value, Flag("kv-dtype")),
     row("trust-remote-code", Switch, NoEffect(any, "code in a model's repository never runs; loading a model that needs it fails")),
     row("max-concurrent-requests", Value, Flag("max-waiting")),
     row("max-best-of", Value, Limited(max_best_of, "maximum `best_of` and `n` of a request")),

@@ -43,8 +43,14 @@ def rope_kv_write(
     slot_mapping: Tensor,
     kv_cache: Tensor,
     start: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> None:
-    """The op."""
+    """The op; with a cache of another dtype than q, its reference."""
+    if kv_cache.dtype != q.dtype:
+        _reference(rope_kv_write)(
+            q, k, v, cos_sin, positions, slot_mapping, kv_cache, start, kv_params
+        )
+        return
     rows = slice(0 if start is None else int(start[0]), None)
     places = (cos_sin, positions[rows]), (slot_mapping[rows], None)
     cpu.rope_kv_write(q[rows], k[rows], v[rows], *places, kv_cache)
@@ -66,12 +72,14 @@ def paged_decode_attention(
     out: Tensor | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> Tensor:
-    """The op, with q rotated in place; with a soft cap or sinks, its reference."""
-    if softcap or sinks is not None:
+    """The op, with q rotated in place; with a soft cap, sinks or a cache of another dtype, its
+    reference."""
+    if softcap or sinks is not None or kv_cache.dtype != q.dtype:
         places = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
         return _reference(paged_decode_attention)(
-            q, k, v, *places, scale, window, out, softcap, sinks
+            q, k, v, *places, scale, window, out, softcap, sinks, kv_params
         )
     cpu.rope_kv_write(q, k, v, (cos_sin, positions), (slot_mapping, kv_len), kv_cache)
     return _attention(q, kv_cache, (block_tables, slots, None, kv_len), (scale, window), out)
@@ -91,13 +99,15 @@ def paged_prefill_attention(
     out: Tensor | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    kv_params: Tensor | None = None,
 ) -> Tensor:
-    """The op, which does not need `max_query`; with a soft cap or sinks, its reference."""
+    """The op, which does not need `max_query`; with a soft cap, sinks or a cache of another dtype,
+    its reference."""
     sequences = block_tables, slots, query_start, kv_len
-    if softcap or sinks is not None:
+    if softcap or sinks is not None or kv_cache.dtype != q.dtype:
         return _reference(paged_prefill_attention)(
             q, kv_cache, *sequences, scale, window,
-            max_query=max_query, out=out, softcap=softcap, sinks=sinks,
+            max_query=max_query, out=out, softcap=softcap, sinks=sinks, kv_params=kv_params,
         )  # fmt: skip
     return _attention(q, kv_cache, sequences, (scale, window), out)
 

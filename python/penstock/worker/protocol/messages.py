@@ -55,6 +55,7 @@ def to_settings(request: pb.LoadRequest) -> Settings:
         memory_fraction=request.memory_fraction,
         block_tokens=request.block_tokens,
         threads=request.threads,
+        kv_dtype=request.kv_dtype or "auto",
         quantize=request.quantize,
     )
 

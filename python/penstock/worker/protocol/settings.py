@@ -50,6 +50,7 @@ class Settings:
     memory_fraction: float
     block_tokens: int
     threads: int
+    kv_dtype: str  # "auto" = dtype
     quantize: str  # a weight format; "" = as the checkpoint is stored
 
 

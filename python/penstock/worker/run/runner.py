@@ -55,6 +55,8 @@ class RankModel:
     group: Group
     kv: KvMemory
     device: torch.device
+    dtype: torch.dtype
+    """Of activations and logits."""
 
 
 class HostBuffers:
@@ -144,8 +146,8 @@ class Runner:
         self.views = lru_cache(VIEWS_KEPT)(lambda shape: tensors(shape, self.inputs, groups))
         self.graphs: Graphs | None = None
         if capture is not None:
-            kind = rank_model.kv.caches[0].dtype
-            logits = torch.empty((samples, limits.vocab), dtype=kind, device=device)
+            shape = samples, limits.vocab
+            logits = torch.empty(shape, dtype=rank_model.dtype, device=device)
             self.graphs = Graphs(capture, logits)
         # Pieces of work for the time when no step is waiting.
         self.spare_work: Iterator[None] = iter(())
@@ -276,7 +278,8 @@ class Runner:
         apply_mask(logits, first, first.new_full((1, self.grammar_masks.words), -1))
         kv = self.rank_model.kv
         for group in range(kv.groups):
-            copy_blocks(kv.caches_of(group)[0], first.long(), first.long())
+            for cache in kv.tensors_of(group):
+                copy_blocks(cache, first.long(), first.long())
 
     def stages(self, shape: Shape, views: Views) -> Stages:
         """Returns the stages of a step, launched kernel by kernel."""
@@ -358,7 +361,7 @@ class Runner:
             self.last_token[forks[1].long()] = self.last_token[forks[0]]
         for group, pair in enumerate(reversed(copies)):
             if pair is not None:
-                for cache in self.rank_model.kv.caches_of(group):
+                for cache in self.rank_model.kv.tensors_of(group):
                     copy_blocks(cache, pair[0], pair[1].long())
         if steered is not None:
             self.last_token[steered[0]] = steered[1].long()

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from penstock_kernels.op import reason
 
-from penstock.cache import KvGeometry, KvShape
+from penstock.cache import KvFormat, KvGeometry, KvShape, kv_format
 from penstock.config import Specification, read_config
 from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build
@@ -59,6 +59,7 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     if device.type == "cuda":
         import_kernels()
     # Before the ranks meet: none of them waits for one that has failed.
+    _check_kv_dtype(kv_format(settings.kv_dtype, dtype), device)
     methods = read_methods(raw, dtype, device, settings.quantize)
     _check_shares(Group(settings.rank, settings.world_size), config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
@@ -118,7 +119,8 @@ class _Loader:
         self.build = build
         self.progress = progress
         self.phases = _PhaseTimer()
-        self.geometry = kv_geometry(config, build, settings.block_tokens or BLOCK_TOKENS)
+        stored = kv_format(settings.kv_dtype, build.dtype)
+        self.geometry = kv_geometry(config, build, settings.block_tokens or BLOCK_TOKENS, stored)
 
     def load(self, cls: type[Model], warmup: Warmup) -> tuple[Runner, Loaded]:
         """Loads the weights, allocates KV memory, warms up."""
@@ -131,9 +133,10 @@ class _Loader:
         self.phases.end(f"largest step, of {capacity.step_tokens} tokens,")
         group = self.build.group
         blocks = [group.minimum(n, device) for n in budget.blocks(capacity, self.geometry)]
-        rank_model = RankModel(model, group, self.geometry.allocate(blocks, device), device)
+        kv = self.geometry.allocate(blocks, device)
+        rank_model = RankModel(model, group, kv, device, self.build.dtype)
         self.phases.end("KV memory")
-        runner = Runner(rank_model, State(self._limits(blocks)), _capture(self.build))
+        runner = Runner(rank_model, State(self._limits(blocks)), self._capture())
         warmup.run(runner)
         self.phases.end("warm-up")
         self.progress("memory", 1, 1)
@@ -183,6 +186,16 @@ class _Loader:
         share = settings.memory_fraction
         return memory.cuda_budget(capacity, self.geometry, (kv_bytes, share), activations)
 
+    def _capture(self) -> Capture | None:
+        """Returns how this device captures small steps; None if it cannot."""
+        build = self.build
+        if build.device.type == "cuda":
+            return DeviceCapture(build.device)
+        # No tape holds where a group's ranks meet, or what PyTorch computes: attention over a cache
+        # of another dtype.
+        sole = build.group.size == 1 and self.geometry.format.dtype == build.dtype
+        return TapeCapture() if build.methods.recordable and sole else None
+
     def _limits(self, blocks: list[int]) -> Limits:
         geometry = self.geometry
         return Limits(
@@ -216,7 +229,9 @@ class _Loader:
         )
 
 
-def kv_geometry(config: Specification, build: Build, block_tokens: int) -> KvGeometry:
+def kv_geometry(
+    config: Specification, build: Build, block_tokens: int, stored: KvFormat
+) -> KvGeometry:
     """Returns the KV geometry of this rank's layers."""
     layers = [
         KvShape(
@@ -226,7 +241,7 @@ def kv_geometry(config: Specification, build: Build, block_tokens: int) -> KvGeo
         )
         for layer in config.layers
     ]
-    return KvGeometry.of(layers, block_tokens, build.dtype)
+    return KvGeometry.of(layers, block_tokens, stored)
 
 
 def full_sums() -> None:
@@ -253,12 +268,15 @@ def _capacity(settings: Settings, config: Specification) -> memory.Capacity:
     )
 
 
-def _capture(build: Build) -> Capture | None:
-    """Returns how this device captures small steps; None if it cannot."""
-    if build.device.type == "cuda":
-        return DeviceCapture(build.device)
-    # A group's ranks meet within the step, which no tape holds.
-    return TapeCapture() if build.methods.recordable and build.group.size == 1 else None
+def _check_kv_dtype(stored: KvFormat, device: torch.device) -> None:
+    """Raises BadSetting for a KV dtype that the device has no conversion for."""
+    if stored.dtype == torch.float8_e4m3fn and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if (major, minor) < (8, 9):
+            raise BadSetting(
+                f"kv_dtype fp8_e4m3 needs a GPU of compute capability 8.9 or later, found "
+                f"{major}.{minor}; use --kv-dtype fp8_e5m2 or int8"
+            )
 
 
 def _check_shares(group: Group, config: Specification) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from penstock.attention import Chunks, Decodes, KvPlaces, StepContext
-from penstock.cache import KvGeometry, KvGroup
+from penstock.cache import KvGeometry, KvGroup, LayerCache
 from penstock.faults import TooLittleMemory
 from penstock.models import Model
 from penstock.worker import sampling
@@ -138,7 +138,7 @@ def decoding_context(
 
 def _scratch(
     capacity: Capacity, geometry: KvGeometry, tokens: int, device: torch.device
-) -> tuple[list[KvPlaces], list[torch.Tensor]]:
+) -> tuple[list[KvPlaces], list[LayerCache]]:
     """Returns for every layer a table of zeros, a slot_mapping that stores nothing, and a cache of
     one block."""
     width = geometry.blocks_for(capacity.sequence_tokens)

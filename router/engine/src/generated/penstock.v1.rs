@@ -42,6 +42,9 @@ pub struct LoadRequest {
     /// CPU threads for compute; 0 = the worker's choice
     #[prost(uint32, tag = "14")]
     pub threads: u32,
+    /// "" or "auto" = dtype; "fp8_e4m3", "fp8_e5m2", "int8", "int4"
+    #[prost(string, tag = "15")]
+    pub kv_dtype: ::prost::alloc::string::String,
     /// weight format: the checkpoint's own, or one to convert to; "" = as stored
     #[prost(string, tag = "16")]
     pub quantize: ::prost::alloc::string::String,

@@ -36,6 +36,8 @@ pub struct LoadConfig {
     pub block_tokens: u32,
     /// CPU threads for compute; 0 = the worker's choice.
     pub threads: u32,
+    /// How keys and values are stored: "auto" (or empty) for `dtype`, or a narrower dtype's name.
+    pub kv_dtype: String,
     /// Weight format: the checkpoint's own, or one to convert to while loading; empty = as stored.
     pub quantize: String,
 }
@@ -114,6 +116,7 @@ impl LoadConfig {
             memory_fraction: self.memory_fraction,
             block_tokens: self.block_tokens,
             threads: self.threads,
+            kv_dtype: self.kv_dtype.clone(),
             quantize: self.quantize.clone(),
         }
     }

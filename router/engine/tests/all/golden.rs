@@ -32,6 +32,7 @@ fn load() {
             memory_fraction: 0.9,
             block_tokens: 16,
             threads: 4,
+            kv_dtype: "int8".into(),
             quantize: "int4".into(),
         },
     );
