@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from checkpoints import write
 from quantized import WIDE, Quantize, assert_equal_model, quantized
+from test_awq import AWQ, awq
 from test_bitsandbytes import converted
 from test_compressed_ints import FORMATS, by_library
 from test_compressed_tensors import config_of
 from test_eetq import CONFIG, eetq
 from test_fp8 import FORMATS as FP8
-from test_gptq import AWQ, awq, gptq, marlin, settings
+from test_gptq import gptq, marlin, settings
 from test_mx import FORMATS as MX
 from test_quantize_while_loading import EXACT, made
 
