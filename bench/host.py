@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker.batch.shape import Shape
+from penstock.worker.batch import Shape
 from penstock.worker.protocol.messages import from_outcome, to_settings, to_step
 from penstock.worker.run.graphs import Graphs, Stages
 from penstock.worker.run.runner import Runner

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from driver import greedy, new_sequence
-from penstock.sampling import choose
 from penstock.worker.protocol.messages import to_sampling
 from penstock.worker.protocol.sampling_params import SLOT_PARAMS
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import NewSequence
-from penstock.worker.sampling.slot_params import SlotParams, column_length, row_places, row_words
+from penstock.worker.sampling import SlotParams, choose, column_length, row_places, row_words
 from penstock_kernels import process_logits
 from torch import Tensor
 from transformers import (

@@ -18,11 +18,11 @@ from local import LocalWorker
 from penstock.attention import StepContext
 from penstock.cache import KvGeometry, KvShape, kv_format
 from penstock.parallel import Group
-from penstock.sampling import choose
-from penstock.worker.batch.shape import TOKENS, Shape
+from penstock.worker.batch import TOKENS, Shape
 from penstock.worker.protocol.sampling_params import SamplerVariant
 from penstock.worker.run.graphs import Graphs, Stages, Tokens
 from penstock.worker.run.runner import Pending
+from penstock.worker.sampling import choose
 from penstock.worker.startup.memory import Capacity
 from penstock.worker.startup.warmup import Warmup, captured_shapes
 
@@ -193,7 +193,7 @@ def test_unsampled_tokens_are_never_read(tmp_path: Path, monkeypatch: pytest.Mon
         yield
         only_compiled[0] = False
 
-    monkeypatch.setattr("penstock.worker.sampling.slot_params.choose", garbage)
+    monkeypatch.setattr("penstock.worker.sampling.choose", garbage)
     monkeypatch.setattr("penstock.worker.startup.warmup.compile_ahead", compile_ahead)
     Warmup().run(runner)
     assert runner.last_token.max() < 501

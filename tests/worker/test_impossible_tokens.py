@@ -12,8 +12,8 @@ from checkpoints import VOCAB, checkpoint_maker, prompt
 from driver import Driver, Running, greedy
 from local import LocalWorker
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker.sampling import slot_params
-from penstock.worker.sampling.limits import WHOLE_VOCABULARY
+from penstock.worker import sampling
+from penstock.worker.protocol.sampling_params import WHOLE_VOCABULARY
 
 NEVER = 400  # a token whose logit is -inf
 PROMPT = [*(token for token in prompt(12) if token != NEVER), NEVER, 5, 6]
@@ -81,13 +81,13 @@ def test_impossible_chosen_token_has_infinite_logprob(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where its probability is too small for a float32."""
-    choose = slot_params.choose
+    choose = sampling.choose
 
     def improbable(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         ids, logprobs = choose(*arguments)
         return ids, torch.full_like(logprobs, -math.inf)
 
-    monkeypatch.setattr(slot_params, "choose", improbable)
+    monkeypatch.setattr(sampling, "choose", improbable)
     reply = first_reply(driver, greedy(PROMPT, 1))
     assert len(reply.token_ids) == 1 and list(reply.logprobs) == [-math.inf]
     asking = first_reply(driver, greedy(PROMPT, 1, top_logprobs=2))

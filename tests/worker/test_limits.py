@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.faults import BadStep
-from penstock.worker.protocol.sampling_params import SamplingParams
+from penstock.worker.protocol.sampling_params import (
+    MOST_BAD_WORDS,
+    MOST_BIASES,
+    MOST_STOP_IDS,
+    WORD_TOKENS,
+    SamplingParams,
+    sampling_error,
+)
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import (
     Copies,
@@ -18,13 +25,6 @@ from penstock.worker.protocol.step import (
     NewSequence,
     SlotError,
     Step,
-)
-from penstock.worker.sampling.limits import (
-    MOST_BAD_WORDS,
-    MOST_BIASES,
-    MOST_STOP_IDS,
-    WORD_TOKENS,
-    sampling_error,
 )
 from penstock.worker.state import State, Work
 

@@ -14,8 +14,8 @@ from checkpoints import VOCAB, checkpoint_maker, generate, prompt, reference
 from driver import Driver, Running, greedy, running
 from local import LocalWorker
 from penstock.rpc import shard_pb2 as pb
+from penstock.worker.protocol.sampling_params import WHOLE_VOCABULARY
 from penstock.worker.run import runner
-from penstock.worker.sampling.limits import WHOLE_VOCABULARY
 
 TOP = 5
 # Of sums in float32, and of what a reply holds: log-probabilities there are float32.

@@ -22,12 +22,12 @@ from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from penstock.rpc import shard_pb2 as pb
-from penstock.sampling import SamplerColumns
-from penstock.worker.batch.shape import step_sizes
+from penstock.worker.batch import step_sizes
 from penstock.worker.logprobs import PIECE
 from penstock.worker.protocol.messages import to_settings
 from penstock.worker.protocol.settings import KvPool, MemoryReport
 from penstock.worker.run.graphs import DeviceCapture
+from penstock.worker.sampling import SamplerColumns
 from penstock.worker.startup import loader, memory
 from penstock.worker.startup.memory import (
     GRAPHS_SHARE,
@@ -157,7 +157,7 @@ def test_measuring_step_covers_all_memory_use(monkeypatch: pytest.MonkeyPatch) -
         assert columns.min_p.tolist() == columns.typical_p.tolist() == [0.5] * 8
         assert columns.top_k.tolist() == [50] * 8
 
-    monkeypatch.setattr(memory, "choose", choose)
+    monkeypatch.setattr("penstock.worker.sampling.choose", choose)
     context = prompts_context(CAPACITY, GEOMETRY, torch.device("cpu"), 20)
     memory.exercise(Model(), CAPACITY, context)  # type: ignore[arg-type]
     assert chosen == [(torch.float32, True), (torch.bfloat16, False)]

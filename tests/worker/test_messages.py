@@ -19,7 +19,11 @@ from penstock.worker.protocol.messages import (
     to_settings,
     to_step,
 )
-from penstock.worker.protocol.sampling_params import Watermark
+from penstock.worker.protocol.sampling_params import (
+    MOST_LOGPROB_TOKEN_IDS,
+    WHOLE_VOCABULARY,
+    Watermark,
+)
 from penstock.worker.protocol.settings import KvPool, Limits, Loaded, MemoryReport
 from penstock.worker.protocol.step import (
     FaultKind,
@@ -28,7 +32,6 @@ from penstock.worker.protocol.step import (
     SlotError,
     TopLogprobs,
 )
-from penstock.worker.sampling.limits import MOST_LOGPROB_TOKEN_IDS, WHOLE_VOCABULARY
 from penstock.worker.service import _sampling_error
 
 VOCAB = 300

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from penstock.worker.batch.packer import Packed, Packer, buffer_words, most_samples
-from penstock.worker.batch.shape import (
+from penstock.worker.batch import (
     ALIGNMENT,
     LARGER,
     TOKENS,
+    Packed,
+    Packer,
     Shape,
+    buffer_words,
     fill_padding,
     layout,
+    most_samples,
     padded_decodes,
     padded_shape,
     step_sizes,
@@ -26,7 +29,7 @@ from penstock.worker.batch.shape import (
 from penstock.worker.protocol.sampling_params import SamplingParams
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import Copies, Fork, NewSequence, Step
-from penstock.worker.sampling.slot_params import ROW_WORDS, column_length, row_places, row_words
+from penstock.worker.sampling import ROW_WORDS, column_length, row_places, row_words
 from penstock.worker.state import State, Work
 
 SLOTS, BLOCK = 48, 4

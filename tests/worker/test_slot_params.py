@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from penstock.worker.protocol.sampling_params import SLOT_PARAMS, SamplingParams, Watermark
+from penstock.worker.protocol.sampling_params import (
+    MOST_BAD_WORDS,
+    SLOT_PARAMS,
+    WORD_TOKENS,
+    SamplingParams,
+    Watermark,
+)
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import NewSequence
-from penstock.worker.sampling.limits import MOST_BAD_WORDS, WORD_TOKENS
-from penstock.worker.sampling.slot_params import SlotParams, column_length, row_places, row_words
+from penstock.worker.sampling import SlotParams, column_length, row_places, row_words
 from penstock_kernels.bad_words import ANY
 from penstock_kernels.process_logits import GENERATED, PROMPT, FloatParam, IntParam
 

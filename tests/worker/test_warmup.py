@@ -7,7 +7,7 @@ import os
 import threading
 
 import pytest
-from penstock.worker.batch import shape
+from penstock.worker import batch
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.startup import warmup
 from penstock.worker.startup.warmup import Warmup, captured_shapes
@@ -57,6 +57,6 @@ def tilings(rows: set[int], outputs: int, programs: int) -> set[Tiling | None]:
 @pytest.mark.parametrize("programs", [132, 114, 78])  # of an H200, an H100 by PCIe, an H20
 @pytest.mark.parametrize("outputs", [14336, 8960, 8192, 7168, 4480, 3584])
 def test_warmup_covers_the_tiles_of_all_padded_steps(outputs: int, programs: int) -> None:
-    decodes = {shape.padded_decodes(count) for count in range(1, 513)}
-    met = tilings({*shape.TOKENS, *decodes}, outputs, programs)
+    decodes = {batch.padded_decodes(count) for count in range(1, 513)}
+    met = tilings({*batch.TOKENS, *decodes}, outputs, programs)
     assert met <= tilings({*warmup.TOKENS, *warmup.DECODES}, outputs, programs) | {None}

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..sizes import divided_up, power_of_two
+from ..device import divided_up, power_of_two
 
 TILE = 2048
 ROOT_HALF = tl.constexpr(0.7071067811865476)  # sqrt(1 / 2)

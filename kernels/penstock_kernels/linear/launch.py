@@ -12,10 +12,16 @@ from triton.runtime.errors import OutOfResources
 
 from ..act_mul import act_mul
 from ..arch_kernel import ArchKernel
-from ..device import arrivals, is_hopper, processors, shared_bytes
-from ..pdl import early_launch
+from ..device import (
+    arrivals,
+    divided_up,
+    early_launch,
+    is_hopper,
+    power_of_two,
+    processors,
+    shared_bytes,
+)
 from ..rms_norm import NormInput
-from ..sizes import divided_up, power_of_two
 from .gemv import gemv
 from .plan import COUNTERS, FEW, LEAST_ROWS, Gemv, Library, Plan, Problem, Skinny, bucket, rule
 from .skinny import skinny

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..sizes import divided_up
+from ..device import divided_up
 
 GROUP_ROWS = 64  # the height of a warp group's matrix instruction, `hopper.ROWS`
 MOST_PARTS = 3

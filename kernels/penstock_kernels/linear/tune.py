@@ -19,7 +19,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..sizes import divided_up, power_of_two
+from ..device import divided_up, power_of_two
 from .launch import run
 from .plan import BUCKETS, FEW, LEAST_ROWS, Gemv, Library, Plan, Problem, Skinny
 from .table import Measured, written

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..checks import FLOATS, expect, expect_rank, expect_rows
+from ..device import divided_up
 from ..op import Op
-from ..sizes import divided_up
 from . import reference
 from .weight import BLOCK, LINE, Kind, PackedWeight, pack, unpack
 

@@ -107,6 +107,8 @@ def _full() -> list[Case]:
         found.append(_case(Size.FULL, kind, "bf16", Problem(9, 333, 200, 0)))
         found.append(_case(Size.FULL, kind, "bf16", Problem(3, 4096, 14336)))
         found.append(_case(Size.FULL, kind, "bf16", Problem(1600, 512, 384)))
+        # One row of scales, as a format's reader leaves it.
+        found.append(_case(Size.FULL, kind, "bf16", Problem(2, 256, 512, 0, wide_scales=True)))
     return found
 
 

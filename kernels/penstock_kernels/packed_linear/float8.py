@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..sizes import divided_up, power_of_two
+from ..device import divided_up, power_of_two
 from .weight import LINE, Kind, PackedWeight
 
 LARGEST = 448.0

@@ -29,11 +29,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..device import arrivals, processors
+from ..device import arrivals, divided_up, early_launch, processors
 from ..hopper import KINDS, barrier, copy, make_bars, view_of
 from ..online_softmax import LOG2_E
-from ..pdl import early_launch
-from ..sizes import divided_up
 from .hopper_codes import (
     TILE,
     float8_layout,
@@ -444,5 +442,6 @@ def _words_of(weight: PackedWeight) -> TensorDescriptor:
 def _view(matrix: Tensor, rows: int, columns: int = TILE.value) -> TensorDescriptor:
     """The copy engine's view of a table, in blocks that lie in shared memory as they are."""
     layout = gl.NVMMASharedLayout(0, matrix.element_size() * 8, 2)
-    block, strides = [rows, columns], list(matrix.stride())
+    # A table of one row may have any stride.
+    block, strides = [rows, columns], [matrix.shape[1], 1]
     return TensorDescriptor(matrix, list(matrix.shape), strides, block, layout)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..sizes import divided_up
+from ..device import divided_up
 
 TILE = 64  # outputs of a warp group
 DEPTH = 128  # inputs of a turn of the Hopper kernel's loop

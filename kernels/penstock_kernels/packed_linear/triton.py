@@ -7,9 +7,8 @@ from torch import Tensor
 
 from ..act_mul import act_mul
 from ..arch_kernel import ArchKernel
-from ..device import arrivals, is_hopper, processors
+from ..device import arrivals, divided_up, is_hopper, power_of_two, processors
 from ..linear import linear
-from ..sizes import divided_up, power_of_two
 from . import float8
 from .plan import (
     COUNTERS,

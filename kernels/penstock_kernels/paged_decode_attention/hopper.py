@@ -34,11 +34,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_wait
 
-from ..device import arrivals, processors
+from ..device import arrivals, early_launch, power_of_two, processors
 from ..hopper import ATOM, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E, LOWEST
-from ..pdl import early_launch
-from ..sizes import power_of_two
 from .shares import begin_of, owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
 

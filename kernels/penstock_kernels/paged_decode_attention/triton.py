@@ -14,10 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..arch_kernel import ArchKernel
-from ..device import arrivals, is_hopper
+from ..device import arrivals, is_hopper, power_of_two
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOWEST, constants, fold, scored, with_sink
-from ..sizes import power_of_two
 from .splits import PAIRS, SPLIT, plan
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)

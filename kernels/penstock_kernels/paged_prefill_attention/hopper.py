@@ -23,10 +23,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ..device import arrivals, processors
+from ..device import arrivals, divided_up, processors
 from ..hopper import ATOM, ROWS, add, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E, LOWEST
-from ..sizes import divided_up
 from .splits import (
     LEAST,
     ROUNDS,

@@ -6,10 +6,9 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..device import processors
+from ..device import divided_up, processors
 from ..hopper import ROWS, barrier
 from ..online_softmax import LOWEST
-from ..sizes import divided_up
 
 ROUNDS = gl.constexpr(4)  # of programs on all multiprocessors, at most, where contexts are split
 LEAST = gl.constexpr(4)  # tiles of a split, at least

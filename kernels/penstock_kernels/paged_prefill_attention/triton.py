@@ -13,10 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..arch_kernel import ArchKernel
-from ..device import is_hopper
+from ..device import divided_up, is_hopper, power_of_two
 from ..kv_quantization import bits_of
 from ..online_softmax import LOWEST, constants, fold, with_sink
-from ..sizes import divided_up, power_of_two
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 

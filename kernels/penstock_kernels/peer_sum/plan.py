@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ..sizes import divided_up, power_of_two
+from ..device import divided_up, power_of_two
 
 CHANNELS = 256
 EMPTY = -1  # a word of an inbox that waits: a NaN, or two, that no arithmetic makes

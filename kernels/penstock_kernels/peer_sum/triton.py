@@ -24,9 +24,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..pdl import early_launch
+from ..device import divided_up, early_launch, power_of_two
 from ..rms_norm import NormInput
-from ..sizes import divided_up, power_of_two
 from .plan import (
     CHANNELS,
     PIECE,

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..device import divided_up
 from ..sample.bits import splitmix
-from ..sizes import divided_up
 from .params import ALLOWED_BITS, GENERATED, FloatParam, IntParam, LogitsProcessorParams
 
 TILE = 4096

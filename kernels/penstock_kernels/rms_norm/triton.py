@@ -7,8 +7,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..pdl import early_launch
-from ..sizes import power_of_two
+from ..device import early_launch, power_of_two
 
 ELEMENTS_PER_WARP = 512
 

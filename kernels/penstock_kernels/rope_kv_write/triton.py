@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..device import power_of_two
 from ..kv_quantization_triton import store_halves, stored_as
-from ..sizes import power_of_two
 
 
 @triton.jit

@@ -13,8 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..pdl import early_launch
-from ..sizes import divided_up, power_of_two
+from ..device import divided_up, early_launch, power_of_two
 from .bits import LOG2_E, below_peak, keeps, log2_scale, row_tile, splitmix, weight_below
 from .noise import GROUP, GROUPS
 from .passes import masses_by_passes, thresholds_by_passes

@@ -1,12 +1,18 @@
 """Layers from which model families are built. A layer implements its sharding."""
 
 from penstock.layers.attention import Attention, NormedAttention, attention_of
-from penstock.layers.base import Build, Layer
-from penstock.layers.block import Block, ParallelBlock, SandwichBlock, block_of
+from penstock.layers.base import Build, Layer, Residual
+from penstock.layers.block import (
+    Block,
+    GatedMlp,
+    Mlp,
+    ParallelBlock,
+    SandwichBlock,
+    block_of,
+    mlp_of,
+)
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
-from penstock.layers.mlp import GatedMlp, Mlp, mlp_of
 from penstock.layers.norm import FullWidthNorm, HeadNorm, LayerNorm, Norm, RmsNorm, norm_of
-from penstock.layers.residual import Residual
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 

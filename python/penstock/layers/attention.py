@@ -7,10 +7,9 @@ from torch import Tensor
 
 from penstock.attention import StepContext, attend
 from penstock.config import AttentionSpec, ResidualSpec
-from penstock.layers.base import Build, Layer
+from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import Norm, qk_norm_of
-from penstock.layers.residual import Residual
 from penstock.layers.rope import rope_order
 from penstock.weights import Target
 

@@ -1,11 +1,13 @@
-"""The base class of layers, and the context in which they are built."""
+"""The base class of layers, the context in which they are built, and the residual stream."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from penstock.config import RopeSpec
 from penstock.faults import BadModel
@@ -99,6 +101,21 @@ class Layer:
 
     def finish(self) -> None:
         """Called once when all weights of the tree are loaded."""
+
+
+class Residual(NamedTuple):
+    """The sum of all layer outputs so far: `total` + x.
+
+    The next norm adds the two, and all-reduces x if it is a partial sum. Layers handle everything
+    else about tensor parallelism internally.
+    """
+
+    x: Tensor
+    """[T, H], the last layer's output."""
+    total: Tensor | None
+    """[T, H], the sum before it, the same on every rank; None where x includes it."""
+    partial: bool
+    """Whether x is this rank's part of a sum over the ranks, not the same on every rank."""
 
 
 def _children(value: object) -> list[tuple[str, Layer]]:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from penstock.config import Activation, NormKind, Placement, ResidualSpec
 from penstock.faults import BadModel
-from penstock.layers.base import Build, Layer
+from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.norm import Norm
-from penstock.layers.residual import Residual
 from penstock.quant import FusesGate, FusesNorm, FusesResidual, LinearMethod, Weights
 from penstock.weights import Target
 

@@ -10,8 +10,7 @@ from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.config import NormKind, NormSpec, QkNorm, QkNormWidth
-from penstock.layers.base import Build, Layer
-from penstock.layers.residual import Residual
+from penstock.layers.base import Build, Layer, Residual
 from penstock.weights import Target
 
 

@@ -25,7 +25,7 @@ from penstock.worker.protocol.messages import (
     to_settings,
     to_step,
 )
-from penstock.worker.sampling.limits import sampling_error
+from penstock.worker.protocol.sampling_params import sampling_error
 from penstock.worker.startup.compilers import begin_compilers
 from penstock.worker.startup.cuda_context import begin_cuda_context
 

@@ -17,7 +17,12 @@ import numpy.typing as npt
 from penstock.faults import BadStep
 from penstock.grammar import Matcher
 from penstock.worker.logprobs import LogprobRequests, StepLogprobRequests
-from penstock.worker.protocol.sampling_params import SLOT_PARAMS, SamplerVariant, SamplingParams
+from penstock.worker.protocol.sampling_params import (
+    SLOT_PARAMS,
+    SamplerVariant,
+    SamplingParams,
+    sampling_error,
+)
 from penstock.worker.protocol.settings import Limits
 from penstock.worker.protocol.step import (
     Bools,
@@ -29,7 +34,6 @@ from penstock.worker.protocol.step import (
     SlotError,
     Step,
 )
-from penstock.worker.sampling.limits import sampling_error
 from penstock.worker.tables import BlockTables, TableWrite
 
 

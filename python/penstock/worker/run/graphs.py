@@ -22,7 +22,7 @@ import torch
 from penstock_kernels.op import reason
 from torch import Tensor
 
-from penstock.worker.batch.shape import Shape
+from penstock.worker.batch import Shape
 
 log = logging.getLogger("penstock.worker")
 

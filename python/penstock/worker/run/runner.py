@@ -22,14 +22,22 @@ from penstock.cache import KvMemory
 from penstock.faults import BadStep
 from penstock.models import Model
 from penstock.parallel import Group
-from penstock.sampling import mask_tokens
-from penstock.worker.batch.packer import Packed, Packer, buffer_words, most_samples
-from penstock.worker.batch.shape import Shape, Views, fill_padding, kv_slot, tensors
+from penstock.worker.batch import (
+    Packed,
+    Packer,
+    Shape,
+    Views,
+    buffer_words,
+    fill_padding,
+    kv_slot,
+    most_samples,
+    tensors,
+)
 from penstock.worker.grammar_masks import ForwardPass, GrammarMasks
 from penstock.worker.logprobs import PIECE, LogprobCollector
 from penstock.worker.protocol.step import FaultKind, Ints, Longs, Outcome, SlotError, Step
 from penstock.worker.run.graphs import Capture, Graphs, Stages, Tokens
-from penstock.worker.sampling.slot_params import SlotParams
+from penstock.worker.sampling import SlotParams, mask_tokens
 from penstock.worker.state import State, Work
 
 # Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one

@@ -20,7 +20,7 @@ from penstock.models import DTYPES, Model, family, fewer_layers
 from penstock.parallel import Group
 from penstock.quant import read_methods
 from penstock.weights import Checkpoint, load_weights
-from penstock.worker.batch.shape import step_sizes
+from penstock.worker.batch import step_sizes
 from penstock.worker.protocol.settings import KvPool, Limits, Loaded, MemoryReport, Settings
 from penstock.worker.run.graphs import Capture, DeviceCapture, TapeCapture
 from penstock.worker.run.runner import RankModel, Runner

@@ -13,11 +13,10 @@ from penstock.attention import Chunks, Decodes, KvPlaces, StepContext
 from penstock.cache import KvGeometry, KvGroup, LayerCache
 from penstock.faults import TooLittleMemory
 from penstock.models import Model
-from penstock.sampling import SamplerColumns, choose
-from penstock.worker.batch.packer import buffer_words
+from penstock.worker import sampling
+from penstock.worker.batch import buffer_words
 from penstock.worker.logprobs import PIECE
 from penstock.worker.protocol.settings import KvPool, Limits
-from penstock.worker.sampling import slot_params
 
 MIB = 1 << 20
 CPU_DEFAULT = 512 * MIB
@@ -77,7 +76,7 @@ def slot_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
         pools=(KvPool(capacity.slots * width),) * groups,
         vocab=capacity.vocab,
     )
-    slot = 4 * width * groups + 8 + slot_params.slot_bytes(capacity.vocab)
+    slot = 4 * width * groups + 8 + sampling.slot_bytes(capacity.vocab)
     return 4 * buffer_words(limits) + (capacity.slots + 1) * slot
 
 
@@ -91,9 +90,9 @@ def exercise(model: Model, capacity: Capacity, context: StepContext) -> None:
     limit = torch.full((capacity.slots,), 50, dtype=torch.int32, device=device)
     logits = model.logits(rows)
     adjusted = logits.float()  # as logits processors do
-    columns = SamplerColumns(whole, limit, half, half, half, half)
-    choose(adjusted, whole, whole, columns, filtered=True)
-    choose(logits, whole, whole, columns, filtered=False)
+    columns = sampling.SamplerColumns(whole, limit, half, half, half, half)
+    sampling.choose(adjusted, whole, whole, columns, filtered=True)
+    sampling.choose(logits, whole, whole, columns, filtered=False)
     model.logits(hidden[torch.zeros(PIECE, dtype=torch.int64, device=device)])
 
 

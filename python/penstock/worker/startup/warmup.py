@@ -23,8 +23,8 @@ from penstock_kernels.compile_ahead import compile_ahead
 
 from penstock.cache import KvGeometry
 from penstock.models import Model, fewer_layers
-from penstock.worker.batch import shape as shapes
-from penstock.worker.batch.shape import Shape, padded_shape
+from penstock.worker import batch
+from penstock.worker.batch import Shape, padded_shape
 from penstock.worker.protocol.sampling_params import SamplerVariant
 from penstock.worker.protocol.settings import Limits
 from penstock.worker.run.graphs import Graphs
@@ -42,7 +42,7 @@ THREADS = 16  # at most; a compilation is one core's work
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048)
 # Decodes beside prompts, one for each size of MIXED_DECODES; the first ones have all kernels.
-BESIDE = (0, *(decodes + 1 for decodes in shapes.MIXED_DECODES[:-1]))
+BESIDE = (0, *(decodes + 1 for decodes in batch.MIXED_DECODES[:-1]))
 COMPILED_BESIDE = BESIDE[:3]
 
 
@@ -135,7 +135,7 @@ def _compiled(limits: Limits) -> list[Shape]:
 def captured_shapes(limits: Limits) -> list[Shape]:
     """Returns the shapes to capture in advance: all padded ones."""
     decodes = [(count, 0, 0) for count in range(1, limits.slots + 1)]
-    return _padded(decodes + _with_prompts(shapes.TOKENS, BESIDE), limits)
+    return _padded(decodes + _with_prompts(batch.TOKENS, BESIDE), limits)
 
 
 def _with_prompts(sizes: Iterable[int], beside: Iterable[int]) -> list[tuple[int, int, int]]:

@@ -1,16 +1,32 @@
-"""Sampling parameters of the slots on the device, and sampling with them.
+"""From logits to token ids: sampling parameters of the slots on the device, and sampling with them.
 
-The numbers are one array. When a sequence enters a slot, the inputs of that step contain its row.
-Lists (biases, allowed tokens, bad words, token counts) are separate tables; few sequences have any.
-Token counts for penalties follow from a sequence's ids: they are set when the sequence enters, and
-the sampler adds each chosen token on the device, before the router knows it.
+Sampling is a pure function of (logits, parameters, seed, position).
+
+Sampling parameters are applied in this order, which is that of transformers for those it has:
+
+1. logit bias
+2. repetition penalty, then frequency and presence penalty
+3. impossible tokens: allowed and banned token ids, min_tokens, a grammar's mask
+4. watermark
+5. temperature, top_k, top_p, min_p, typical_p, each on the tokens that remain
+
+`penstock_kernels.process_logits` implements 1 to 4, `penstock_kernels.sample` implements 5; they
+document the formulas. transformers adds its watermark after 5; here it changes the model's logits,
+as in its paper. Temperature 0 selects the most likely token after 4.
+
+The numbers of all slots are one array. When a sequence enters a slot, the inputs of that step
+contain its row. Lists (biases, allowed tokens, bad words, token counts) are separate tables; few
+sequences have any. Token counts for penalties follow from a sequence's ids: they are set when the
+sequence enters, and the sampler adds each chosen token on the device, before the router knows it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
-from penstock_kernels import bad_words, process_logits, top_logprobs
+from penstock_kernels import bad_words, process_logits, sample, top_logprobs
 from penstock_kernels.bad_words import ANY
 from penstock_kernels.process_logits import (
     ALLOWED_BITS,
@@ -22,16 +38,17 @@ from penstock_kernels.process_logits import (
 )
 from torch import Tensor
 
-from penstock.sampling import SamplerColumns, choose
 from penstock.worker.protocol.sampling_params import (
+    MOST_BAD_WORDS,
+    MOST_BIASES,
     SLOT_PARAMS,
+    WORD_TOKENS,
     Ints,
     SamplingParams,
     SlotParamsArray,
 )
 from penstock.worker.protocol.settings import Limits
 from penstock.worker.protocol.step import NewSequence
-from penstock.worker.sampling.limits import MOST_BAD_WORDS, MOST_BIASES, WORD_TOKENS
 
 ROW_WORDS = SLOT_PARAMS.itemsize // 4  # words of 4 bytes of a slot's row
 LONGS = sum(SLOT_PARAMS[name].itemsize == 8 for name in SLOT_PARAMS.names or ())
@@ -40,6 +57,18 @@ ALIGNMENT = 4  # slots: columns begin at 16 bytes, as kernels like it
 # Columns that `process_logits` reads by their numbers.
 assert [p.name.lower() for p in IntParam] == list(SLOT_PARAMS.names or ())[2:LONGS]
 assert [p.name.lower() for p in FloatParam] == list(SLOT_PARAMS.names or ())[-len(FloatParam) :]
+
+
+@dataclass(frozen=True)
+class SamplerColumns:
+    """The slots' parameters that the sampler reads; tensors [N] on the device."""
+
+    seed: Tensor  # int64
+    top_k: Tensor  # int32; 0 = off
+    temperature: Tensor  # float32; 0 = greedy
+    top_p: Tensor  # float32; 1 = off
+    min_p: Tensor  # float32; 0 = off
+    typical_p: Tensor  # float32; 1 = off
 
 
 def slot_bytes(vocab: int) -> int:
@@ -71,6 +100,35 @@ def row_places(slots: Ints, length: int) -> Ints:
 def row_words(rows: SlotParamsArray) -> Ints:
     """Returns rows as words, in the order of `row_places`."""
     return rows.view(np.int32).reshape(len(rows), ROW_WORDS)
+
+
+def mask_tokens(logits: Tensor, rows: Tensor, ids: Tensor) -> None:
+    """Makes token ids[i] impossible in row rows[i], in place."""
+    logits[rows, ids] = -torch.inf
+
+
+def choose(
+    logits: Tensor, slots: Tensor, position: Tensor, columns: SamplerColumns, filtered: bool
+) -> tuple[Tensor, Tensor]:
+    """Samples from logits [R, V]. Returns token ids [R] int64 and their logprobs [R] float32.
+
+    `slots` [R] int64 are the rows' entries in `columns`; `position` [R] int64, of the new token, is
+    the counter of the random numbers. Without `filtered`, min_p and typical_p are ignored.
+
+    The gathered logits are bitwise equal on all ranks, and sampling is a pure function of them. So
+    all ranks get the same tokens without communication.
+    """
+    return sample(
+        logits,
+        slots,
+        columns.temperature,
+        columns.top_k,
+        columns.top_p,
+        columns.seed,
+        position,
+        columns.min_p if filtered else None,
+        columns.typical_p if filtered else None,
+    )
 
 
 class SlotParams:

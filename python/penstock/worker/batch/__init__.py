@@ -1,1 +1,0 @@
-"""Packs the inputs of one step into one buffer."""

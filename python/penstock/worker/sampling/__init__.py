@@ -1,1 +1,0 @@
-"""Limits of sampling parameters, and the device tensors that hold them."""
