@@ -13,6 +13,8 @@ import torch
 from penstock_kernels import paged_decode_attention, paged_prefill_attention, rope_kv_write
 from torch import Tensor
 
+from penstock.cache import LayerCache
+
 
 @dataclass(frozen=True)
 class KvPlaces:
@@ -55,7 +57,7 @@ class StepContext:
 
     positions: Tensor  # [T] int32
     places: Sequence[KvPlaces]  # of each layer: those of its KV group
-    caches: Sequence[Tensor]  # of each layer [blocks, 2, kv_heads, block_tokens, head_dim]
+    caches: Sequence[LayerCache]  # of each layer
     decodes: Decodes | None
     chunks: Chunks | None
 
