@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import signal
 import subprocess
@@ -394,3 +395,14 @@ def test_documentation_examples_run() -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert "get_weather Paris" in done.stdout
     assert re.search(r'\{ ?"age" ?: ?-?\d+ ?\}', done.stdout), done.stdout
+
+
+def test_weights_are_quantized_while_loading() -> None:
+    prompt = "Once upon a time there was a fox"
+    with LLM(quantize="eetq", **OPTIONS) as quantized:
+        answer = quantized.generate(prompt, GREEDY)[0]
+    assert answer.token_ids and math.isfinite(answer.cumulative_logprob)
+    with pytest.raises(RuntimeError, match="--quantize gptq needs a checkpoint in that format"):
+        LLM(quantize="gptq", **OPTIONS)
+    with pytest.raises(ValueError, match="quantize"):
+        LLM(quantize="int3", **OPTIONS)

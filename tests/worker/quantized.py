@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from checkpoints import generate, prompt, reference
+from checkpoints import CASES, generate, prompt, reference, write
 from driver import Driver, greedy
 from local import LocalWorker
 from penstock.config import read_config
@@ -66,6 +66,11 @@ def quantized(
     return made
 
 
+def wide(case: str, directory: Path, **sizes: int) -> Path:
+    """The case's checkpoint with more inputs of its second matrix, or of those of `sizes`."""
+    return write(directory / "wide", **{**CASES[case], "intermediate_size": 128, **sizes})
+
+
 def changed(path: Path, change: Callable[[dict[str, Tensor]], object], **config: Any) -> Path:
     """The checkpoint with its tensors changed in place, and fields of quantization_config set."""
     file = path / "model.safetensors"
@@ -83,7 +88,7 @@ def assert_equal_model(
 ) -> None:
     """A worker's logits and greedy tokens are those of transformers on the exact matrices."""
     ids, worker = prompt(90), LocalWorker()
-    driver = Driver([worker], worker.load(path, dtype="float64", **settings))
+    driver = Driver([worker], worker.load(path, **{"dtype": "float64", **settings}))
     logits, sequence = worker.record_logits(), greedy(ids, 8)
     driver.enter(sequence)
     driver.finish([sequence], chunk=32)
@@ -92,7 +97,7 @@ def assert_equal_model(
     with torch.inference_mode():
         tokens = torch.tensor([ids + sequence.tokens])
         theirs = model(tokens).logits[0, len(ids) - 1 : -1]
-    torch.testing.assert_close(torch.cat(logits), theirs, rtol=0, atol=tolerance)
+    torch.testing.assert_close(torch.cat(logits).cpu().double(), theirs, rtol=0, atol=tolerance)
     assert sequence.tokens == generate(model, ids, 8)
 
 

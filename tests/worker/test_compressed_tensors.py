@@ -12,18 +12,20 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from local import LocalWorker, Refused
 from penstock.faults import BadModel
 from penstock.quant import read_methods
-from quantized import Quantize, assert_equal_model, assert_equal_ranks, changed, quantized
+from quantized import Quantize, assert_equal_model, assert_equal_ranks, changed, quantized, wide
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 HOST = torch.device("cpu")
 UP = "model.layers.0.mlp.up_proj"
 FP8: dict[str, Any] = {"num_bits": 8, "type": "float", "symmetric": True}
+FP4: dict[str, Any] = {**FP8, "num_bits": 4}
 TOKEN = {**FP8, "strategy": "token", "dynamic": True}
 
 
@@ -47,10 +49,25 @@ def by_library(name: str, group: dict[str, Any]) -> Quantize:
         state = {"weight": matrix, **scales_of(matrix, parsed)}
         if parsed.input_activations is not None and not parsed.input_activations.dynamic:
             state["input_scale"] = torch.tensor([0.5])
+        if name == "nvfp4-pack-quantized" and parsed.input_activations is not None:
+            state["input_global_scale"] = torch.tensor([0.5])
         stored = compressor.compress(state, parsed)
-        return stored, compressor.decompress(stored, parsed)["weight"].double()
+        read = compressor.decompress(stored, parsed)["weight"].double()
+        if "weight_global_scale" not in stored:
+            return stored, read
+        exact = nvfp4(stored)
+        torch.testing.assert_close(read, exact, rtol=0.02, atol=0)  # it divides in bfloat16
+        return stored, exact
 
     return quantize
+
+
+def nvfp4(stored: Mapping[str, Tensor]) -> Tensor:
+    """What the tensors stand for in float64, with the library's table of codes."""
+    outputs, half = stored["weight_packed"].shape
+    codes = unpack_fp4_from_uint8(stored["weight_packed"], outputs, 2 * half).double()
+    scales = stored["weight_scale"].double() / stored["weight_global_scale"].double()
+    return codes * scales.repeat_interleave(16, dim=1)
 
 
 def scales_of(matrix: Tensor, parsed: Any) -> dict[str, Tensor]:
@@ -90,6 +107,7 @@ def config_of(name: str, group: dict[str, Any]) -> dict[str, Any]:
     return {**found, **more, "quant_method": "compressed-tensors"}
 
 
+NV = {"format": "nvfp4-pack-quantized"}
 FORMATS = {
     "fp8-tensor-static": scheme(
         "float-quantized",
@@ -99,6 +117,13 @@ FORMATS = {
     "fp8-channel-dynamic": scheme("float-quantized", {**FP8, "strategy": "channel"}, TOKEN),
     "fp8-block": scheme(
         "float-quantized", {**FP8, "strategy": "block", "block_structure": [32, 32]}, TOKEN
+    ),
+    "mxfp4": scheme("mxfp4-pack-quantized", {**FP4, "strategy": "group", "group_size": 32}),
+    "nvfp4": scheme("nvfp4-pack-quantized", {**FP4, "strategy": "tensor_group", "group_size": 16}),
+    "nvfp4-activations": scheme(
+        "nvfp4-pack-quantized",
+        {**FP4, "strategy": "tensor_group", "group_size": 16},
+        {**FP4, "strategy": "tensor_group", "group_size": 16, "dynamic": "local"},
     ),
     "fp8-group": scheme("naive-quantized", {**FP8, "strategy": "group", "group_size": 32}),
 }
@@ -117,7 +142,17 @@ def test_the_model_computes_what_the_library_reads(
 @pytest.mark.parametrize("case", ["llama31", "phi3-longrope"])
 def test_two_ranks(checkpoint: Callable[[str], Path], case: str, name: str, tmp_path: Path) -> None:
     made = by_library(*FORMATS[name]), config_of(*FORMATS[name])
-    assert_equal_ranks(*quantized(checkpoint(case), tmp_path, *made))
+    # Of 96, each rank would have 48 inputs, which groups of 32 do not divide.
+    path = wide(case, tmp_path) if name == "mxfp4" else checkpoint(case)
+    assert_equal_ranks(*quantized(path, tmp_path, *made))
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
+def test_shares_that_cut_groups_are_refused(name: str) -> None:
+    config = config_of(*FORMATS[name])
+    methods = read_methods({"quantization_config": config}, torch.bfloat16, HOST)
+    with pytest.raises(BadModel, match=r"groups of \d\d inputs, but .* has 72 inputs"):
+        methods.of(UP).allocate(64, 72)
 
 
 @pytest.mark.parametrize("name", ["fp8-tensor-static", "fp8-channel-dynamic"])
@@ -150,6 +185,18 @@ def test_ignored_modules_are_names_and_expressions(
     config = {**config_of(*form), "ignore": ignored}
     path, exact = quantized(checkpoint("llama31"), tmp_path, by_library(*form), config, kept)
     assert_equal_model(path, exact)
+
+
+@pytest.mark.parametrize("name", ["fp8-block", "fp8-tensor-static", "nvfp4"])
+def test_ranks_share_a_quantized_head(
+    checkpoint: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    """Its rows are odd, and the ranks cut a block of scales."""
+    form = FORMATS[name]
+    config = {**config_of(*form), "ignore": []}
+    pair = quantized(checkpoint("llama31"), tmp_path, by_library(*form), config, "^$")
+    assert_equal_model(*pair)
+    assert_equal_ranks(*pair)
 
 
 def test_matrices_that_are_dense_may_have_a_sparsity_config() -> None:
@@ -188,6 +235,18 @@ def put(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, 
     ("name", "change", "text"),
     [
         ("fp8-block", drop("weight_scale"), f"lacks tensors: {UP}.weight_scale"),
+        ("mxfp4", drop("weight_scale"), f"lacks tensors: {UP}.weight_scale"),
+        ("nvfp4", drop("weight_global_scale"), f"lacks tensors: {UP}.weight_global_scale"),
+        (
+            "nvfp4",
+            put("weight_scale", lambda t: t.float()),
+            f"{UP}.weight_scale is float32, but its layer takes float8_e4m3fn",
+        ),
+        (
+            "mxfp4",
+            put("weight_packed", lambda t: t[:, :16].clone()),
+            f"{UP}.weight_packed has shape [96, 16], but config.json makes it [96, 32]",
+        ),
         ("fp8-tensor-static", drop("input_scale"), f"lacks tensors: {UP}.input_scale"),
         (
             "fp8-channel-dynamic",
@@ -214,6 +273,23 @@ def test_checkpoints_that_do_not_fit_are_refused(
     ("weights", "more", "text"),
     [
         ({"num_bits": 4}, {}, "group_0.weights.num_bits 4 is not supported; supported: 8"),
+        ({"num_bits": 4}, NV, "weights.strategy 'channel' is not supported"),
+        (
+            {"num_bits": 4, "strategy": "tensor_group", "group_size": 32},
+            NV,
+            "weights.group_size 32 is not supported; supported: 16",
+        ),
+        (
+            {"num_bits": 4, "strategy": "group", "group_size": 16},
+            {"format": "mxfp4-pack-quantized"},
+            "weights.group_size 16 is not supported; supported: 32",
+        ),
+        (
+            {"num_bits": 4, "strategy": "group", "group_size": 32},
+            {"format": "mxfp4-pack-quantized", "input_activations": {"dynamic": False}},
+            "input_activations with static scales",
+        ),
+        ({"num_bits": 8}, NV, "weights.num_bits 8 is not supported; supported: 4"),
         ({"type": "int"}, {}, "group_0.weights.type 'int' is not supported"),
         ({"symmetric": False}, {}, "weights.symmetric False is not supported"),
         ({"strategy": "attn_head"}, {}, "weights.strategy 'attn_head' is not supported"),
@@ -235,8 +311,10 @@ def test_settings_of_groups_are_refused_by_name(
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme {'num_bits': 8} is not supported"),
-        ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config: sparse matrices"),
+        (
+            {"sparsity_config": {"format": "sparse-24-bitmask"}},
+            "matrices in the sparse format 'sparse-24-b",
+        ),
         ({"config_groups": {}}, "config_groups must be an object of groups"),
         ({"config_groups": {"a": 1}}, "config_groups.a must be an object"),
         ({"ignore": "lm_head"}, "ignore must be a list of modules"),

@@ -130,10 +130,10 @@ def test_scales_keep_their_precision() -> None:
     method = Fp8(Unquantized(torch.bfloat16, HOST), Fp8Layout(None, (32, 32)))
     weights = {name: stored.data for name, stored in method.allocate(64, 64).items()}
     weights["weight"].copy_(torch.randn(64, 64))
-    weights["weight_scale"].copy_(torch.rand(64, 2) + 0.5)
+    weights["scale"].copy_(torch.rand(64, 2) + 0.5)
     packed = method._packed(method.read(weights))
     assert isinstance(packed, PackedWeight) and packed.scales.dtype == torch.float32
-    exact = weights["weight"].double() * weights["weight_scale"].double().repeat_interleave(32, 1)
+    exact = weights["weight"].double() * weights["scale"].double().repeat_interleave(32, 1)
     assert torch.equal(packed.matrix(torch.float64), exact)
 
 
@@ -191,7 +191,7 @@ def test_checkpoints_that_do_not_fit_are_refused(
         ({"weight_block_size": 128}, "weight_block_size 128 is not supported"),
         ({"fmt": "e5m2"}, "fmt 'e5m2' is not supported; supported: 'e4m3'"),
         ({"activation_scheme": "none"}, "activation_scheme 'none' is not supported"),
-        ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
+        ({"quantize_activations": True}, "quantize_activations True is not supported"),
         ({"modules_to_not_convert": "lm_head"}, "must be a list of modules"),
     ],
 )
@@ -199,6 +199,14 @@ def test_settings_are_refused_by_name(config: dict[str, Any], text: str) -> None
     raw = {"quantization_config": {"quant_method": "fp8", **config}}
     with pytest.raises(BadModel, match=re.escape(text)):
         read_methods(raw, torch.float32, HOST)
+
+
+def test_a_cpu_warns_that_it_dequantizes(caplog: pytest.LogCaptureFixture) -> None:
+    read_methods({}, torch.float32, HOST)
+    assert not caplog.records
+    read_methods({"quantization_config": {"quant_method": "fp8"}}, torch.float32, HOST)
+    read_methods({}, torch.bfloat16, HOST, "fp8")
+    assert [record.getMessage()[-7:] for record in caplog.records] == ["float32", "float16"]
 
 
 def test_a_share_that_no_kernel_can_read_is_refused() -> None:

@@ -17,7 +17,7 @@ from penstock.config import read_config
 from penstock.layers import Build, Head, Linear
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import read_methods, rtn
+from penstock.quant import packed, read_methods, rtn
 from penstock.weights import Checkpoint, load_weights
 from quantized import HOST, WIDE, assert_equal_model, assert_equal_ranks, quantized
 from torch import Tensor
@@ -134,6 +134,30 @@ def test_floats_of_one_layer_at_a_time_are_in_memory(checkpoint: Callable[[str],
     assert not any(block.mlp.down.stored for block in model.blocks)
 
 
+def test_the_memory_of_weights_is_that_of_their_codes(checkpoint: Callable[[str], Path]) -> None:
+    """As on a device that keeps codes."""
+    path = checkpoint("llama2")
+    raw = read_config(path)
+    cls: Any = family(raw)
+
+    def kept_bytes(quantize: str) -> int:
+        methods = read_methods(raw, torch.float64, HOST, quantize)
+        if methods.quantized is not None:
+            methods.quantized.on_cpu = False  # type: ignore[attr-defined]
+        model = cls(cls.read_config(raw), Build(torch.float64, HOST, Group(), methods, 8))
+        with Checkpoint(path) as files:
+            targets, stages = model.checkpoint_targets(), model.stages()
+            load_weights(files, targets, model.ignored, lambda *_: None, stages)
+        return int(model.kept_bytes())
+
+    # q, k, v and o are 64 x 64 (q, k and v fused); gate, up and down 96 x 64. Codes fill blocks of
+    # 64 x 64; a group of 64 or 32 has a scale and a zero point.
+    floats = 3 * (4 * 64 * 64 + 3 * 96 * 64) * 8
+    codes = 3 * (4 + 3 + 2) * 64 * 64 // 2
+    scales = 3 * (4 * 64 + 2 * 96 + 64 * 3) * 2 * 8
+    assert kept_bytes("") - kept_bytes("int4") == floats - codes - scales
+
+
 def test_smaller_groups_are_reported_once(
     checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,6 +169,16 @@ def test_smaller_groups_are_reported_once(
         "--quantize int4: layers of 64 inputs get groups of 64: larger ones do not divide them",
         "--quantize int4: layers of 96 inputs get groups of 32: larger ones do not divide them",
     ]
+
+
+def test_a_cpu_says_once_that_it_keeps_floats(
+    checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    packed._report_floats.cache_clear()
+    with caplog.at_level(logging.WARNING, "penstock.worker"):
+        LocalWorker().load(checkpoint("llama2"), quantize="eetq")
+    lines = [record for record in caplog.records if "weights are dequantized" in record.message]
+    assert len(lines) == 1
 
 
 def test_inputs_that_no_group_divides_are_refused(tmp_path: Path) -> None:

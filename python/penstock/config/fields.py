@@ -10,6 +10,11 @@ from typing import Any
 
 from penstock.faults import BadModel
 
+QUANTIZATION_FILES = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}
 MOST = 1 << 31  # no size may be larger: 32-bit indices count it
 
 
@@ -94,12 +99,23 @@ def _finite(value: float) -> bool:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Returns the parsed config.json of a model directory. Raises BadModel."""
+    """Returns the parsed config.json of a model directory. Raises BadModel.
+
+    Its quantization_config may come from a file of its own, as AutoGPTQ and AutoAWQ once wrote it.
+    """
     path = directory / "config.json"
     if not directory.is_dir():
         raise BadModel(f"model directory {directory} does not exist; check --model")
     if not path.is_file():
         raise BadModel(f"{path} is missing: {directory} is not a model directory in HF format")
+    raw = _object(path)
+    for name, method in QUANTIZATION_FILES.items():
+        if not raw.get("quantization_config") and (directory / name).is_file():
+            raw["quantization_config"] = {"quant_method": method, **_object(directory / name)}
+    return raw
+
+
+def _object(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

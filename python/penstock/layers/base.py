@@ -96,6 +96,16 @@ class Layer:
             for name, target in layer.targets().items()
         }
 
+    def kept(self) -> Iterator[torch.Tensor]:
+        """Yields the layer's own weights as it keeps them; after `finish`."""
+        for target in self.targets().values():
+            yield target.destination
+
+    def kept_bytes(self) -> int:
+        """Returns the bytes of the tree's weights, shared ones once; after `finish`."""
+        tensors = [tensor for _, layer in self.walk() for tensor in layer.kept()]
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+
     def prepare(self) -> None:
         """Called once before weights are loaded, to allocate those that are on the meta device."""
 

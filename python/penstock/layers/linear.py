@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from penstock_kernels import act_mul
@@ -12,24 +12,50 @@ from penstock.config import Activation, NormKind, Placement, ResidualSpec
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.norm import Norm
-from penstock.quant import FusesGate, FusesNorm, FusesResidual, LinearMethod, Weights
+from penstock.quant import (
+    CutsInputs,
+    FusesGate,
+    FusesNorm,
+    FusesResidual,
+    LinearMethod,
+    OrdersOutputs,
+    Weights,
+    WeightTensor,
+)
 from penstock.weights import Target
 
 
 class Linear(Layer):
     """A matrix [T, inputs] -> [T, outputs] of this rank, in the weight format `method`."""
 
-    def __init__(self, build: Build, method: LinearMethod, shape: tuple[int, int]) -> None:
+    def __init__(
+        self, build: Build, method: LinearMethod, shape: tuple[int, int], ranks: int = 1
+    ) -> None:
+        """`shape`: outputs and inputs on this rank; `ranks` share the inputs."""
         self.method = method
         self.device = build.device
         self.group = build.group
         self.outputs, inputs = shape
-        self.stored = method.allocate(self.outputs, inputs)
+        if ranks > 1 and isinstance(method, CutsInputs):
+            self.stored = method.allocate_share(self.outputs, inputs, ranks)
+        else:
+            self.stored = method.allocate(self.outputs, inputs)
         self.weights: Weights = {k: s.data for k, s in self.stored.items()}
         self.bias: Tensor | None = None
 
     def reorder(self, order: Tensor) -> None:
-        """Permutes the outputs; call it before `finish`. Raises BadModel if they are packed."""
+        """Permutes the outputs; call it before `finish`.
+
+        Raises BadModel if the format cannot.
+        """
+        if isinstance(self.method, OrdersOutputs):
+            self.weights = self.method.order_outputs(self.weights, order)
+        else:
+            self._reorder_stored(order)
+        if self.bias is not None:
+            self.bias.copy_(self.bias[order])
+
+    def _reorder_stored(self, order: Tensor) -> None:
         for name, stored in self.stored.items():
             dim, data = stored.output_dim, stored.data
             if dim is None:
@@ -40,13 +66,17 @@ class Linear(Layer):
                     "this model's rotary position embeddings do not allow"
                 )
             data.copy_(data.index_select(dim, order))
-        if self.bias is not None:
-            self.bias.copy_(self.bias[order])
 
     def prepare(self) -> None:
         """Allocates what the method has left for this moment."""
         self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
         self.weights = {k: s.data for k, s in self.stored.items()}
+
+    def kept(self) -> Iterator[Tensor]:
+        """Yields what the method keeps, and the bias."""
+        yield from self.weights.values()
+        if self.bias is not None:
+            yield self.bias
 
     def finish(self) -> None:
         """Lets the method repack the weights; frees the loaded tensors."""
@@ -89,13 +119,26 @@ class ColumnLinear(Linear):
             for name, stored in self.stored.items():
                 data = stored.data
                 if stored.output_dim is not None:
-                    pack = self.outputs // data.shape[stored.output_dim]
-                    data = data.narrow(stored.output_dim, start // pack, count // pack)
+                    data = self._rows(stored, slice(start, start + count))
                 found[f"{part}.{name}"] = stored.fill(self._share(data, stored.output_dim))
             if self.bias is not None:
                 found[f"{part}.bias"] = self._share(self.bias.narrow(0, start, count), 0)
             start += count
         return found
+
+    def _rows(self, stored: WeightTensor, part: slice) -> Tensor:
+        """The part of a tensor that has these outputs. Raises BadModel if its numbers are not whole
+        there."""
+        dim, data = stored.output_dim, stored.data
+        assert dim is not None
+        tile = max(stored.output_tile, self.outputs // data.shape[dim])
+        if part.start % tile or part.stop % tile:
+            raise BadModel(
+                f"the weight format stores {tile} outputs together, but of {', '.join(self.parts)} "
+                f"this rank has {', '.join(map(str, self.parts.values()))}; use fewer ranks"
+            )
+        start, stop = (at * data.shape[dim] // self.outputs for at in (part.start, part.stop))
+        return data.narrow(dim, start, stop - start)
 
     def _share(self, data: Tensor, dim: int | None) -> Target:
         return replace(Target.share(data, dim, self.group.rank, self.group.size), joins=dim)
@@ -123,7 +166,7 @@ class RowLinear(Linear):
 
     def __init__(self, build: Build, residual: ResidualSpec, inputs: int, bias: bool) -> None:
         method, share = build.method(), build.group.share(inputs, "a layer's input")
-        super().__init__(build, method, (residual.hidden, share))
+        super().__init__(build, method, (residual.hidden, share), build.group.size)
         self.bias = build.empty(self.outputs) if bias else None
         self.multiplier = residual.multiplier
         self.partial = build.group.size > 1

@@ -6,6 +6,7 @@ ceil(vocab / size) rows, and the last rows of the last rank are unused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -123,6 +124,10 @@ class Head(Layer):
         if any(stored.data.is_meta for stored in self.stored.values()):
             self.stored = {k: s.allocated(self.device) for k, s in self.stored.items()}
             self.weights = {k: s.data.zero_() for k, s in self.stored.items()}
+
+    def kept(self) -> Iterator[Tensor]:
+        """Yields what the method keeps."""
+        yield from self.weights.values()
 
     def finish(self) -> None:
         """Lets the method repack the matrix; a tied embedding stays as it is."""

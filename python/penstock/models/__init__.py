@@ -46,6 +46,9 @@ class Model(Protocol):
     def stages(self) -> list[Stage]:
         """Returns how to load the model: part by part, each finished before the next one."""
 
+    def kept_bytes(self) -> int:
+        """Returns the bytes of the weights as they are kept on this rank."""
+
     def forward(
         self,
         ids: Tensor,

@@ -55,6 +55,7 @@ class Decoder(Layer):
         self.blocks = [self.block(spec, build, i) for i in range(len(spec.layers))]
         self.norm = norm_of(build, spec.residual.hidden, spec.residual.norm)
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
+        self.ignored = (*self.ignored, *build.methods.unused)
         if spec.tied:
             self.ignored = (*self.ignored, r"lm_head\.weight")
 

@@ -8,15 +8,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.faults import BadModel
-from penstock.quant.formats import Methods, kept_modules
+from penstock.quant.compressed_ints import read_int_quantized, read_pack_quantized
 from penstock.quant.fp8 import read_float_quantized
 from penstock.quant.method import LinearMethod
+from penstock.quant.methods import KV_SCALES, Methods, kept_modules
+from penstock.quant.mx import read_mxfp4_packed, read_nvfp4_packed
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
 
+UNUSED = (r".*\.weight_shape", r".*\.input_zero_point", *KV_SCALES)
+
+
+def read_naive_quantized(group: Settings, plain: Plain) -> LinearMethod:
+    """A group of "naive-quantized": floats or integers of 8 bits."""
+    integer = group.below("weights").get("type") == "int"
+    return (read_int_quantized if integer else read_float_quantized)(group, plain)
+
+
 SCHEMES: dict[str, Callable[[Settings, Plain], LinearMethod]] = {
     "float-quantized": read_float_quantized,
-    "naive-quantized": read_float_quantized,
+    "int-quantized": read_int_quantized,
+    "mxfp4-pack-quantized": read_mxfp4_packed,
+    "naive-quantized": read_naive_quantized,
+    "nvfp4-pack-quantized": read_nvfp4_packed,
+    "pack-quantized": read_pack_quantized,
 }
 """Per format, what reads a group of `config_groups`. It raises BadModel for settings that it does
 not support; `targets` and `format` are read already."""
@@ -65,10 +80,13 @@ def _selected(targets: Iterable[str], path: str) -> bool:
 def read_compressed_tensors(config: Mapping[str, Any], plain: Plain) -> Methods:
     """quant_method "compressed-tensors"."""
     settings = Settings(config)
-    sparsity = settings.get("sparsity_config", {})
-    if sparsity and Settings(sparsity).get("format", "dense") != "dense":
-        raise settings.error("sparsity_config: sparse matrices are not supported")
-    settings.skip("quant_method", "version", "global_compression_ratio")
+    sparsity = settings.get("sparsity_config")
+    if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
+        raise settings.error(
+            f"sparsity_config: matrices in the sparse format {sparsity.get('format')!r} (2:4 or "
+            "others) are not supported; serve the dense checkpoint"
+        )
+    settings.skip("quant_method", "version", "global_compression_ratio", "kv_cache_scheme")
     settings.choice("quantization_status", ("compressed", "frozen"), "compressed")
     common = settings.get("format")
     groups, ignored = settings.get("config_groups"), kept_modules(config, "ignore")
@@ -84,7 +102,7 @@ def read_compressed_tensors(config: Mapping[str, Any], plain: Plain) -> Methods:
         found.append(_group(Settings(group, f"{where}.{name}"), common, plain))
     for target in [*ignored, *(target for group in found for target in group.targets)]:
         _check_target(target)
-    return GroupedMethods(plain, groups=tuple(found), ignored=tuple(ignored))
+    return GroupedMethods(plain, unused=UNUSED, groups=tuple(found), ignored=tuple(ignored))
 
 
 def _group(settings: Settings, common: Any, plain: Plain) -> ModuleGroup:

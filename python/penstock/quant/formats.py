@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
 __all__ = ["FORMATS", "WHILE_LOADING", "Methods", "kept_modules", "read_methods"]
+
+log = logging.getLogger("penstock.worker")
 
 FORMATS: dict[str, Callable[[Mapping[str, Any], Plain], Methods]] = {}
 """Per `quant_method`, what reads a quantization_config. It gets the plain method, and raises
@@ -40,6 +43,9 @@ AGREEING: dict[str, tuple[str, ...]] = {
 }
 """Per value of --quantize, the `quant_method` of checkpoints that it agrees with."""
 
+FP8_FIELDS = (("float-quantized", None), (None, "FP8"))
+"""`format` and `quant_algo` of fp8 checkpoints of compressed-tensors and of ModelOpt."""
+
 COMPRESSED = "compressed-tensors"
 
 
@@ -55,6 +61,12 @@ def read_methods(
     if quantize and quantize not in AGREEING:
         known = ", ".join(sorted(AGREEING))
         raise BadSetting(f"quantize {quantize!r} is unknown; choose one of {known}")
+    if device.type == "cpu" and (quantize or config is not None):
+        log.warning(
+            "a CPU has no kernels for quantized weights: they are dequantized while loading, "
+            "and take as much memory as a model in %s",
+            str(dtype).removeprefix("torch."),
+        )
     if config is None:
         return _while_loading(quantize, plain)
     name = config.get("quant_method")
@@ -86,11 +98,11 @@ def _stored(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _agrees(quantize: str, config: Mapping[str, Any]) -> bool:
+    if quantize == "fp8" and (config.get("format"), config.get("quant_algo")) in FP8_FIELDS:
+        return True
     if config["quant_method"] not in AGREEING[quantize]:
         return False
-    if quantize.startswith("bitsandbytes"):
-        return quantize == _bitsandbytes(config)
-    return True
+    return not quantize.startswith("bitsandbytes") or quantize == _bitsandbytes(config)
 
 
 def _bitsandbytes(config: Mapping[str, Any]) -> str:

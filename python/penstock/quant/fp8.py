@@ -16,8 +16,8 @@ import torch
 from penstock_kernels.packed_linear import Kind
 
 from penstock.faults import BadModel
-from penstock.quant.formats import Methods, kept_modules
 from penstock.quant.method import Weights, WeightTensor
+from penstock.quant.methods import KV_SCALES, Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -63,19 +63,19 @@ class Fp8(Packed):
         if layout.scales is None:
             group = shared_group(layout.block[1], inputs)
             form = Blocks((layout.block[0], layout.block[1] // group))
-            scales = WeightTensor(floats(inputs // group), 0, 1, form, layout.suffixes[1:])
+            scales = WeightTensor(floats(inputs // group), 0, 1, form, layout.suffixes)
         else:
-            scales = WeightTensor(floats(1), 0, None, layout.scales, layout.suffixes[1:])
-        found = {"weight": WeightTensor(weight, 0, 1), layout.suffixes[0]: scales}
+            scales = WeightTensor(floats(1), 0, None, layout.scales, layout.suffixes)
+        found = {"weight": WeightTensor(weight, 0, 1), "scale": scales}
         if layout.activations:
-            first, *rest = layout.activations
-            found[first] = WeightTensor(floats(1), 0, None, PER_TENSOR, tuple(rest))
+            scale = WeightTensor(floats(1), 0, None, PER_TENSOR, layout.activations)
+            found["activation_scale"] = scale
         return found
 
     def read(self, weights: Weights) -> Quantized:
         """The bytes are the codes."""
         codes = weights["weight"].view(torch.uint8)
-        return Quantized(codes, weights[self.layout.suffixes[0]].t())
+        return Quantized(codes, weights["scale"].t())
 
 
 def shared_group(block: int, inputs: int) -> int:
@@ -95,7 +95,7 @@ def shared_group(block: int, inputs: int) -> int:
 def read_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:
     """quant_method "fp8": of DeepSeek, Qwen and Mistral (transformers), and of AutoFP8."""
     settings = Settings(config)
-    settings.skip("quant_method", "dequantize")
+    settings.skip("quant_method", "dequantize", "kv_cache_scheme")
     settings.choice("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
     settings.choice("weight_per_tensor", (True, False), False)
     settings.choice("scale_fmt", ("float", "ue8m0"), "float")
@@ -114,7 +114,7 @@ def read_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:
     kept = {"lm_head", *kept_modules(config), *kept_modules(config, "ignored_layers")}
     settings.skip("modules_to_not_convert", "ignored_layers")
     settings.done()
-    return Methods(plain, Fp8(plain, layout), tuple(sorted(kept)))
+    return Methods(plain, Fp8(plain, layout), tuple(sorted(kept)), KV_SCALES)
 
 
 def read_fbgemm_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:

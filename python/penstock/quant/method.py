@@ -31,12 +31,14 @@ class WeightTensor:
     input_dim: int | None
     form: Form | None = None
     """How a checkpoint stores the tensor; None = entry by entry, in the shape of `data`."""
-    other_suffixes: tuple[str, ...] = ()
-    """Names that some checkpoints use in place of the tensor's suffix."""
+    suffixes: tuple[str, ...] = ()
+    """Its suffix in checkpoints, the most common one first; () = as in `allocate`."""
+    output_tile: int = 1
+    """Outputs whose numbers are permuted together: no part of a fused matrix may cut them."""
 
     def fill(self, target: Target) -> Target:
         """A target of this tensor's data, with the form in which checkpoints store it."""
-        return replace(target, form=self.form, other_suffixes=self.other_suffixes)
+        return replace(target, form=self.form, suffixes=self.suffixes)
 
     def allocated(self, device: torch.device) -> WeightTensor:
         """This tensor with memory on the device, if it has none yet."""
@@ -68,6 +70,22 @@ class LinearMethod(Protocol):
 
 
 # Optional fused products of a method. A layer checks with isinstance when it is built.
+
+
+@runtime_checkable
+class OrdersOutputs(Protocol):
+    """Puts the outputs of packed weights in another order."""
+
+    def order_outputs(self, weights: Weights, order: Tensor) -> Weights:
+        """Loaded weights from which `finish` makes a matrix with its outputs in this order."""
+
+
+@runtime_checkable
+class CutsInputs(Protocol):
+    """Allocates otherwise where ranks share a layer's inputs."""
+
+    def allocate_share(self, outputs: int, inputs: int, ranks: int) -> dict[str, WeightTensor]:
+        """As `LinearMethod.allocate`, of `inputs` on each of `ranks` ranks."""
 
 
 class RmsScale(Protocol):

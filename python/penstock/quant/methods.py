@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.faults import BadModel
 from penstock.quant.method import LinearMethod
+
+KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
+"""Scales of a quantized KV cache. The cache has the dtype that the server was started with."""
 
 
 @dataclass(frozen=True)
@@ -19,19 +23,25 @@ class Methods:
     quantized: LinearMethod | None = None
     """Of all others; None = there are none."""
     kept: tuple[str, ...] = ()
-    """Modules that stay plain: a path in the checkpoint, or components that follow each other."""
+    """Modules that stay plain: a path in the checkpoint, or components that follow each other. A
+    star stands for anything."""
     unused: tuple[str, ...] = ()
     """Patterns of names of tensors that the format stores and does not need."""
 
     def of(self, path: str) -> LinearMethod:
         """The method of the module at a path of the checkpoint."""
-        inside = any(f".{module}." in f".{path}." for module in self.kept)
+        inside = any(_inside(path, module) for module in self.kept)
         return self.plain if self.quantized is None or inside else self.quantized
 
     @property
     def recordable(self) -> bool:
         """Whether a tape can hold all products."""
         return self.plain.recordable and (self.quantized is None or self.quantized.recordable)
+
+
+def _inside(path: str, module: str) -> bool:
+    pattern = re.escape(module).replace(r"\*", ".*")
+    return re.search(rf"(?:^|\.){pattern}(?:\.|$)", path) is not None
 
 
 def kept_modules(config: Mapping[str, Any], name: str = "modules_to_not_convert") -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -13,6 +15,9 @@ from torch import Tensor
 from penstock.quant.method import Weights, WeightTensor
 from penstock.quant.unquantized import Plain
 
+log = logging.getLogger("penstock.worker")
+OUTPUT_ORDER = "output_order"  # no name of a checkpoint's tensor
+
 
 class Quantized(NamedTuple):
     """A matrix [outputs, inputs] as codes, whatever a checkpoint's layout was."""
@@ -21,7 +26,13 @@ class Quantized(NamedTuple):
     scales: Tensor  # [inputs / group, outputs], float
     zeros: Tensor | None = None  # as scales, integers in a float dtype; None: `Kind.zero`
     order: Tensor | None = None
-    """[inputs] int: which input each column multiplies, where groups are not in order of inputs."""
+    """[columns of codes] int: which input each column multiplies, where groups are not in order of
+    inputs. Every input has a column; columns that stand for zeros may be added."""
+
+    def with_outputs(self, order: Tensor) -> Quantized:
+        """The same rows in another order."""
+        zeros = None if self.zeros is None else self.zeros[:, order]
+        return self._replace(codes=self.codes[order], scales=self.scales[:, order], zeros=zeros)
 
 
 class Packed(ABC):
@@ -49,11 +60,18 @@ class Packed(ABC):
     def read(self, weights: Weights) -> Quantized:
         """The matrix that loaded tensors stand for. Raises BadModel for contradicting tensors."""
 
+    def order_outputs(self, weights: Weights, order: Tensor) -> Weights:
+        """Notes the order for `finish`: loaded tensors may pack several outputs in a number."""
+        return {**weights, OUTPUT_ORDER: order}
+
     def finish(self, weights: Weights) -> Weights:
         """Packs the codes; on a CPU, dequantizes them."""
         quantized = self.read(weights)
+        if OUTPUT_ORDER in weights:
+            quantized = quantized.with_outputs(weights[OUTPUT_ORDER])
         packed = self._packed(quantized)
         if self.on_cpu:
+            _report_floats()
             return self.plain.finish(
                 {"weight": in_order(packed.matrix(self.plain.dtype), quantized.order)}
             )
@@ -103,6 +121,14 @@ class Packed(ABC):
         return PackedWeight(words, scales, zeros, self.kind, len(weights["inputs"]))
 
 
+@cache  # once
+def _report_floats() -> None:
+    log.warning(
+        "weights are dequantized: a CPU has no kernels for codes, so they take the memory of an "
+        "unquantized model"
+    )
+
+
 def ordered(weights: Weights, x: Tensor) -> Tensor:
     """x [T, inputs] in the order of the columns of the codes."""
     order = weights.get("order")
@@ -113,4 +139,5 @@ def in_order(matrix: Tensor, order: Tensor | None) -> Tensor:
     """A matrix whose columns have an order, with its columns in order of the inputs."""
     if order is None:
         return matrix
-    return torch.empty_like(matrix).index_copy_(1, order, matrix)
+    found = matrix.new_zeros(len(matrix), int(order.max()) + 1)
+    return found.index_add_(1, order, matrix)

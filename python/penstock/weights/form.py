@@ -26,6 +26,10 @@ class Form(ABC):
     def shapes(self, shape: Shape) -> list[Shape]:
         """The shapes that a file may give the tensor. Dimensions of 1 may be added or left out."""
 
+    def accepts(self, stored: Shape, shape: Shape) -> bool:
+        """Whether a file may give the tensor the shape `stored`."""
+        return without_ones(stored) in map(without_ones, self.shapes(shape))
+
     @abstractmethod
     def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
         """The region's entries. `stored` has one of `shapes`."""
@@ -98,9 +102,8 @@ class AnyOf(Form):
 
     def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
         """The form's entries."""
-        found = without_ones(tuple(stored.shape))
         for form in self.forms:
-            if any(found == without_ones(one) for one in form.shapes(shape)):
+            if form.accepts(tuple(stored.shape), shape):
                 return form.entries(stored, shape, region)
         raise ValueError(f"no form of {shape} has the shape {tuple(stored.shape)}")
 

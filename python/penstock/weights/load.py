@@ -99,12 +99,9 @@ def _check_shared(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Target]]) -
 
 def _stored_name(name: str, target: Target, present: set[str]) -> str:
     """The tensor's name in this checkpoint."""
-    if name not in present:
-        for suffix in target.other_suffixes:
-            other = f"{name.rpartition('.')[0]}.{suffix}"
-            if other in present:
-                return other
-    return name
+    module = name.rpartition(".")[0]
+    names = [f"{module}.{suffix}" for suffix in target.suffixes] or [name]
+    return next((one for one in names if one in present), names[0])
 
 
 def _jobs(stored: StoredTensor, target: Target, mover: Mover) -> Iterator[Callable[[], int]]:

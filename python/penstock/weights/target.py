@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from penstock.weights.form import Flat, Form, Shape, without_ones
+from penstock.weights.form import Flat, Form, Shape
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,9 @@ class Target:
     None = such a tensor is the same for all of them."""
     form: Form | None = None
     """How the file stores the tensor; None = entry by entry, in its shape."""
-    other_suffixes: tuple[str, ...] = ()
-    """Names that some checkpoints use in place of the last part of the tensor's name."""
+    suffixes: tuple[str, ...] = ()
+    """What checkpoints have in place of the last part of the tensor's name, the most common one
+    first; () = the same."""
 
     @property
     def shapes(self) -> list[Shape]:
@@ -42,7 +43,7 @@ class Target:
         """Whether a stored tensor of this shape fits."""
         if self.form is None:
             return shape == self.shape
-        return without_ones(shape) in map(without_ones, self.shapes)
+        return self.form.accepts(shape, self.shape)
 
     @classmethod
     def whole(cls, destination: Tensor) -> Target:

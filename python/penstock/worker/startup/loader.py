@@ -125,8 +125,8 @@ class _Loader:
     def load(self, cls: type[Model], warmup: Warmup) -> tuple[Runner, Loaded]:
         """Loads the weights, allocates KV memory, warms up."""
         device, capacity = self.build.device, self.capacity
-        model, weights = self._model(cls)
-        self.phases.end("weights", weights)
+        model, loaded = self._model(cls)
+        self.phases.end("weights", loaded)
         capacity = self.capacity = self._sized(capacity)
         self.progress("memory", 0, 1)
         budget = self._budget(model, warmup)
@@ -141,7 +141,7 @@ class _Loader:
         self.phases.end("warm-up")
         self.progress("memory", 1, 1)
         log.info("loaded: %s", ", ".join(self.phases.lines))
-        return runner, self._loaded(budget, weights, blocks)
+        return runner, self._loaded(budget, model.kept_bytes(), blocks)
 
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:

@@ -60,6 +60,7 @@ def gpu_slots(room: int) -> int:
 def room_left(settings: tuple[int, float]) -> int:
     """Returns the bytes that the worker may still use on the current GPU; see `cuda_budget`."""
     wanted, fraction = settings
+    torch.cuda.empty_cache()  # weights that were repacked leave their first form there
     free, total = torch.cuda.mem_get_info()
     return int(total * fraction) - (total - free) - wanted
 

@@ -1,0 +1,107 @@
+"""GPTQ checkpoints (arXiv:2210.17323), of AutoGPTQ and GPTQModel, and of Marlin's first layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from penstock_kernels.packed_linear import Kind
+
+from penstock.quant.groups import Grouping, sorted_by_group
+from penstock.quant.marlin import Marlin, marlin_methods
+from penstock.quant.method import Weights, WeightTensor
+from penstock.quant.methods import Methods
+from penstock.quant.packed import Packed, Quantized
+from penstock.quant.settings import Settings
+from penstock.quant.unquantized import Plain
+from penstock.quant.words import check_packing, unpacked
+
+# How weights were found, and which kernels of other libraries were to multiply by them.
+CALIBRATION = (
+    "act_group_aware", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs",
+    "damp_auto_increment", "damp_percent", "dataset", "disable_exllama", "exllama_config",
+    "max_input_length", "meta", "model_file_base_name", "model_name_or_path", "model_seqlen",
+    "module_name_preceding_first_block", "mse", "pad_token_id", "quantizer", "static_groups",
+    "sym", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GptqLayout:
+    """How a checkpoint stores codes of `bits` bits."""
+
+    bits: int
+    grouping: Grouping
+    less_one: bool
+    """Whether zero points are stored minus 1 (checkpoint_format gptq, not gptq_v2)."""
+
+
+class Gptq(Packed):
+    """Words of codes along the inputs, and of zero points along the outputs."""
+
+    def __init__(self, plain: Plain, layout: GptqLayout) -> None:
+        super().__init__(Kind.INT4 if layout.bits == 4 else Kind.INT8, plain)
+        self.layout = layout
+
+    def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
+        """qweight [inputs / codes of a word, outputs], qzeros, scales and g_idx."""
+        return self.allocate_share(outputs, inputs, 1)
+
+    def allocate_share(self, outputs: int, inputs: int, ranks: int) -> dict[str, WeightTensor]:
+        """Likewise, of inputs that ranks share."""
+        device, grouping, pack = self.plain.device, self.layout.grouping, 32 // self.layout.bits
+        check_packing(pack, outputs=outputs, inputs=inputs)
+        groups = grouping.of(inputs, ranks)
+
+        def words(rows: int, columns: int) -> torch.Tensor:
+            return torch.empty((rows, columns), dtype=torch.int32, device=device)
+
+        scales = torch.empty((groups.count, outputs), dtype=torch.float32, device=device)
+        return {
+            "qweight": WeightTensor(words(inputs // pack, outputs), 1, 0),
+            "qzeros": groups.tensor(words(groups.count, outputs // pack), 1),
+            "scales": groups.tensor(scales, 1),
+            "g_idx": grouping.index(inputs, device),
+        }
+
+    def read(self, weights: Weights) -> Quantized:
+        """Unpacks codes and zero points."""
+        bits, zeros = self.layout.bits, weights["qzeros"]
+        if self.layout.less_one:
+            # To all codes of a word in one addition: a zero point of 0 was stored as a borrow.
+            zeros = zeros + sum(1 << place for place in range(0, 32, bits))
+        codes = unpacked(weights["qweight"], bits, 0).t()
+        found = quantized(codes, weights["scales"], unpacked(zeros, bits, 1), self.kind)
+        if not (self.layout.grouping.any_order and self.layout.grouping.size):
+            return found
+        return sorted_by_group(found, weights["g_idx"].long(), self.kind)
+
+
+def quantized(
+    codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, kind: Kind
+) -> Quantized:
+    """A matrix whose zero points are dropped if all are the kind's own."""
+    own = bool((zeros == kind.zero).all())
+    return Quantized(codes, scales, None if own else zeros.float())
+
+
+def read_gptq(config: Mapping[str, Any], plain: Plain) -> Methods:
+    """quant_method "gptq"."""
+    settings = Settings(config)
+    settings.skip("quant_method", *CALIBRATION)
+    marlin = settings.choice("is_marlin_format", (True, False), False)
+    formats = ("gptq", "gptq_v2", "marlin")
+    form = settings.choice("checkpoint_format", formats, "marlin" if marlin else "gptq")
+    form = settings.choice("format", formats, form)
+    bits = settings.choice("bits", (4, 8))
+    any_order = settings.choice("desc_act", (True, False), False)
+    grouping = Grouping.read(settings, "group_size", any_order)
+    head = settings.choice("lm_head", (True, False), False)
+    settings.choice("pack_dtype", ("int32",), "int32")
+    settings.done()
+    if form == "marlin":
+        return marlin_methods(settings, Marlin(plain, grouping), bits, head)
+    layout = GptqLayout(bits, grouping, less_one=form == "gptq")
+    return Methods(plain, Gptq(plain, layout), () if head else ("lm_head",))

@@ -1,0 +1,135 @@
+"""Scales per group of inputs: how checkpoints store them, and groups of inputs in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import torch
+from penstock_kernels.packed_linear import Kind
+from torch import Tensor
+
+from penstock.faults import BadModel
+from penstock.quant.method import WeightTensor
+from penstock.quant.packed import Quantized
+from penstock.quant.settings import Settings
+from penstock.weights import Blocks, Form
+
+LEAST = 16  # inputs of a group, for the kernels
+
+
+@dataclass(frozen=True)
+class GroupIndex(Form):
+    """The group of each input (g_idx): as config.json describes it, or it is refused."""
+
+    size: int  # inputs of a group; 0 = all
+    any_order: bool
+
+    def shapes(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
+        """An entry per input."""
+        return [tuple(shape)]
+
+    def entries(self, stored: Tensor, shape: Sequence[int], region: Sequence[slice]) -> Tensor:
+        """This rank's inputs."""
+        return stored[tuple(region)]
+
+    def check(self, name: str, stored: Callable[[], Tensor]) -> None:
+        """Raises BadModel unless each group has its inputs, in order if they must be."""
+        index = stored().long()
+        expected = torch.arange(len(index)) // (self.size or len(index))
+        found = index.sort().values if self.any_order else index
+        if not torch.equal(found, expected):
+            rule = "each group" if self.any_order else "the groups in order (desc_act is false)"
+            raise BadModel(
+                f"tensor {name} does not put {self.size or len(index)} inputs into {rule}; the "
+                "group size of config.json is another one, or the checkpoint is damaged"
+            )
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of a layer's inputs on this rank."""
+
+    count: int
+    """Rows of the tensor of scales."""
+    repeats: int = 1
+    """How many of them a checkpoint stores as one."""
+    shared: bool = True
+    """Whether ranks that share the inputs share the groups; otherwise each has all of them."""
+
+    def tensor(self, data: Tensor, output_dim: int) -> WeightTensor:
+        """Of a matrix whose other dimension follows the groups."""
+        sizes = (self.repeats, 1) if output_dim else (1, self.repeats)
+        form = None if self.repeats == 1 else Blocks(sizes)
+        return WeightTensor(data, output_dim, 1 - output_dim if self.shared else None, form)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How a checkpoint groups inputs."""
+
+    size: int
+    """Inputs of a group; 0 = all of a row."""
+    any_order: bool = False
+    """Whether a group may hold any inputs (desc_act, actorder), which g_idx then names."""
+
+    @classmethod
+    def read(cls, settings: Settings, name: str, any_order: bool = False) -> Grouping:
+        """From a field that has the size, or -1 for all inputs. Raises BadModel for others."""
+        size: Any = settings.get(name)
+        if type(size) is not int or (size != -1 and (size <= 0 or size % LEAST)):
+            raise settings.error(
+                f"{name} {size!r} is not supported; supported: -1 and multiples of {LEAST}"
+            )
+        return cls(max(size, 0), any_order)
+
+    def of(self, inputs: int, ranks: int) -> Groups:
+        """The groups of a layer with `inputs` on each of `ranks` ranks.
+
+        Raises BadModel if a rank's share cuts groups where kernels cannot read the parts.
+        """
+        if not self.size:
+            return Groups(1, shared=False)
+        if self.any_order:  # any group may have inputs of this rank
+            return Groups(-(-inputs * ranks // self.size), shared=False)
+        size = gcd(self.size, inputs)
+        if size % LEAST and size != inputs:
+            raise BadModel(
+                f"groups of {self.size} inputs share a scale, but a layer (of this rank) has "
+                f"{inputs} inputs, and a multiple of {LEAST} must divide both; use fewer ranks"
+            )
+        return Groups(inputs // size, self.size // size)
+
+    def index(self, inputs: int, device: torch.device) -> WeightTensor:
+        """The group of each input."""
+        data = torch.empty(inputs, dtype=torch.int32, device=device)
+        return WeightTensor(data, None, 0, GroupIndex(self.size, self.any_order))
+
+
+def sorted_by_group(quantized: Quantized, index: Tensor, kind: Kind) -> Quantized:
+    """A matrix whose groups are contiguous, where column k of `quantized` has group index[k].
+
+    Groups of different sizes, as a rank's share of the inputs has, become blocks of 16 columns;
+    the columns that are missing stand for zero.
+    """
+    order = torch.argsort(index, stable=True)
+    counts = torch.bincount(index, minlength=len(quantized.scales))
+    codes = quantized.codes[:, order]
+    if int(counts.min()) == int(counts.max()):
+        natural = torch.equal(order, torch.arange(len(order), device=order.device))
+        return quantized._replace(codes=codes, order=None if natural else order)
+    sizes = (counts + LEAST - 1) // LEAST * LEAST
+    group = index[order]
+    place = torch.arange(len(order), device=order.device)
+    place = place + (sizes.cumsum(0) - sizes - counts.cumsum(0) + counts)[group]
+    blocks = torch.repeat_interleave(sizes // LEAST)
+    zeros = None if quantized.zeros is None else quantized.zeros[blocks]
+    padded = codes.new_full((len(codes), len(blocks) * LEAST), kind.zero)
+    if zeros is not None:
+        padded.copy_(zeros.t().to(torch.uint8).repeat_interleave(LEAST, 1))
+    padded[:, place] = codes
+    inputs = order.new_zeros(padded.shape[1])
+    inputs[place] = order
+    return Quantized(padded, quantized.scales[blocks], zeros, inputs)

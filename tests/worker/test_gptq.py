@@ -1,0 +1,398 @@
+"""GPTQ, Marlin and AWQ checkpoints, written here from their libraries' documented layouts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import checkpoint_maker, write
+from local import LocalWorker, Refused
+from penstock.config import read_config
+from penstock.faults import BadModel
+from penstock.layers import Build
+from penstock.models import family
+from penstock.parallel import Group
+from penstock.quant import FORMATS, Methods, read_methods
+from quantized import HOST, WIDE, Quantize, assert_equal_model, assert_equal_ranks, changed
+from quantized import quantized as rewritten
+from torch import Tensor
+
+Codes = tuple[Tensor, Tensor, Tensor, Tensor]  # codes [outputs, inputs], scales, zeros, exact
+Q = "model.layers.1.self_attn.q_proj"
+DOWN = "model.layers.0.mlp.down_proj"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("wide") / "model", **WIDE)
+
+
+def rounded(matrix: Tensor, index: Tensor, bits: int, sym: bool) -> Codes:
+    """Codes of a matrix whose input k has group index[k]; scales are float16."""
+    outputs, inputs = matrix.shape
+    groups, most = int(index.max()) + 1, (1 << bits) - 1
+    codes, exact = torch.empty(outputs, inputs, dtype=torch.int64), matrix.double()
+    scales, zeros = torch.empty(groups, outputs), torch.empty(groups, outputs, dtype=torch.int64)
+    for group in range(groups):
+        part = matrix[:, index == group]
+        low, high = part.amin(1).clamp(max=0), part.amax(1).clamp(min=0)
+        if sym:
+            high = torch.maximum(high, -low)
+            low = -high
+        scale = ((high - low) / most).clamp(min=1e-4).half().float()
+        zero = torch.full_like(low, 1 << bits - 1) if sym else (-low / scale).round()
+        code = ((part / scale[:, None]).round() + zero[:, None]).clamp(0, most)
+        codes[:, index == group] = code.long()
+        scales[group], zeros[group] = scale, zero.clamp(0, most).long()
+        exact[:, index == group] = (code - zero[:, None]).double() * scale[:, None].double()
+    return codes, scales, zeros, exact
+
+
+def packed(codes: Tensor, bits: int, dim: int) -> Tensor:
+    """Words of consecutive codes along a dimension, the first in the lowest bits."""
+    fields = codes.movedim(dim, 0).numpy().astype(np.uint64)
+    words = np.zeros((len(fields) * bits // 32, *fields.shape[1:]), np.uint64)
+    for at, field in enumerate(fields):
+        words[at * bits // 32] |= field << np.uint64(at * bits % 32)
+    return torch.from_numpy(words.astype(np.uint32).view(np.int32)).movedim(0, dim).contiguous()
+
+
+def less_one(words: Tensor, bits: int) -> Tensor:
+    """Zero points minus 1, of all codes of a word in one subtraction."""
+    ones = sum(1 << place for place in range(0, 32, bits))
+    less = (words.numpy().view(np.uint32).astype(np.int64) - ones) % (1 << 32)
+    return torch.from_numpy(less.astype(np.uint32).view(np.int32))
+
+
+def group_index(inputs: int, group: int, desc_act: bool) -> Tensor:
+    """In order, or as an order of the inputs by importance leaves it."""
+    index = torch.arange(inputs) // (group if group > 0 else inputs)
+    if desc_act:
+        index = index[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))]
+    return index
+
+
+def gptq(config: Mapping[str, Any]) -> Quantize:
+    """What GPTQModel stores, with the settings of quantization_config."""
+    bits = config["bits"]
+
+    def quantize(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        matrix = matrix.clone()
+        matrix[:2].abs_()  # zero points of 0
+        index = group_index(matrix.shape[1], config["group_size"], config["desc_act"])
+        codes, scales, zeros, exact = rounded(matrix, index, bits, config["sym"])
+        words = packed(zeros, bits, 1)
+        if config["checkpoint_format"] == "gptq":
+            words = less_one(words, bits)
+        stored = {"qweight": packed(codes.t(), bits, 0), "qzeros": words}
+        return {**stored, "scales": scales.half(), "g_idx": index.int()}, exact
+
+    return quantize
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """As GPTQModel writes them."""
+    config: dict[str, Any] = {
+        "quant_method": "gptq",
+        "checkpoint_format": "gptq",
+        "bits": 4,
+        "group_size": 32,
+        "desc_act": False,
+        "sym": True,
+        "lm_head": False,
+        "pack_dtype": "int32",
+        "meta": {"quantizer": ["gptqmodel:5.0"], "damp_percent": 0.05, "true_sequential": True},
+    }
+    return {**config, **changes}
+
+
+GPTQ = {
+    "4-bit": {},
+    "4-bit, rows": {"group_size": -1},
+    "4-bit, asymmetric": {"sym": False},
+    "4-bit, asymmetric, v2": {"sym": False, "checkpoint_format": "gptq_v2"},
+    "4-bit, order": {"desc_act": True, "group_size": 16},
+    "4-bit, order, asymmetric": {"desc_act": True, "sym": False},
+    "4-bit, order, rows": {"desc_act": True, "group_size": -1},
+    "8-bit": {"bits": 8},
+    "8-bit, order, asymmetric": {"bits": 8, "sym": False, "desc_act": True},
+}
+
+
+@pytest.mark.parametrize("name", GPTQ)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_gptq(checkpoint: Callable[[str], Path], name: str, ranks: int, tmp_path: Path) -> None:
+    """The 48 inputs of two ranks cut groups of 32; in any order they have inputs of all groups."""
+    config = settings(**GPTQ[name])
+    made = rewritten(checkpoint("llama31"), tmp_path, gptq(config), config)
+    (assert_equal_model if ranks == 1 else assert_equal_ranks)(*made)
+
+
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_gptq_of_fused_matrices_whose_outputs_rotate(
+    checkpoint: Callable[[str], Path], check: Callable[..., None], tmp_path: Path
+) -> None:
+    """Phi-3's rows are reordered, where zero points of several rows are one number."""
+    config = settings(sym=False, desc_act=True)
+    check(*rewritten(checkpoint("phi3-longrope"), tmp_path, gptq(config), config))
+
+
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_a_quantized_head(wide: Path, check: Callable[..., None], tmp_path: Path) -> None:
+    config = settings(lm_head=True, group_size=128)
+    check(*rewritten(wide, tmp_path, gptq(config), config, kept="nothing"))
+
+
+def test_settings_in_a_file_of_their_own(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Of AutoGPTQ, in the first years; with biases of zeros, which some writers added."""
+    config = settings()
+    stored, exact = rewritten(checkpoint("llama31"), tmp_path, gptq(config), config)
+    raw = json.loads((stored / "config.json").read_text())
+    changed(stored, lambda tensors: tensors.update({f"{Q}.bias": torch.zeros(64)}))
+    old = {"bits": 4, "group_size": 32, "damp_percent": 0.01, "desc_act": False, "sym": True}
+    (stored / "quantize_config.json").write_text(json.dumps(old))
+    del raw["quantization_config"]
+    (stored / "config.json").write_text(json.dumps(raw))
+    assert_equal_model(stored, exact, quantize="gptq")
+
+
+def marlin(group: int) -> Quantize:
+    """The layout of Marlin's own packer: loops over tiles, lanes and fields."""
+
+    def quantize(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        outputs, inputs = matrix.shape
+        codes, scales, _, exact = rounded(matrix, group_index(inputs, group, False), 4, True)
+        code = codes.t().numpy()  # [inputs, outputs]
+        words = np.zeros((inputs // 16, outputs * 2), np.uint64)
+        for tile_row in range(inputs // 16):
+            for four in range(outputs // 64):
+                for lane in range(32):
+                    for tile in range(4):
+                        found = lane_codes(code, tile_row * 16, four * 64 + tile * 16, lane)
+                        word = sum(found[k] << 4 * at for at, k in enumerate(INTERLEAVED))
+                        words[tile_row, four * 128 + lane * 4 + tile] = word
+        single = [2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25)]
+        order = [i + 8 * j for i in range(8) for j in range(8)] if group > 0 else single
+        stored = scales.view(-1, len(order))[:, order].view(scales.shape).half()
+        tensors = {"B": torch.from_numpy(words.astype(np.uint32).view(np.int32)), "s": stored}
+        return {**tensors, "workspace": torch.zeros(outputs // 128 * 16, dtype=torch.int32)}, exact
+
+    return quantize
+
+
+INTERLEAVED = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def lane_codes(code: Any, row: int, column: int, lane: int) -> list[int]:
+    """The 8 codes of a 16 x 16 tile that a lane multiplies (m16n8k16, twice)."""
+    first = 2 * (lane % 4)
+    rows = (first, first + 1, first + 8, first + 9)
+    columns = (lane // 4, lane // 4 + 8)
+    return [int(code[row + r, column + c]) for c in columns for r in rows]
+
+
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+@pytest.mark.parametrize(
+    ("config", "quantize"),
+    [
+        ({"quant_method": "marlin", "bits": 4, "group_size": 128, "lm_head": False}, "marlin"),
+        (settings(checkpoint_format="marlin", is_marlin_format=True, group_size=-1), "gptq"),
+    ],
+)
+def test_marlin(
+    wide: Path, check: Callable[..., None], config: dict[str, Any], quantize: str, tmp_path: Path
+) -> None:
+    check(*rewritten(wide, tmp_path, marlin(config["group_size"]), config), quantize=quantize)
+
+
+def awq(group: int) -> Quantize:
+    """AutoAWQ's packing: field i of a word has output ORDER[i] of eight."""
+
+    def quantize(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        inputs = matrix.shape[1]
+        codes, scales, zeros, exact = rounded(matrix, group_index(inputs, group, False), 4, False)
+        tensors = {"qweight": awq_words(codes.t()), "qzeros": awq_words(zeros)}
+        return {**tensors, "scales": scales.half()}, exact
+
+    return quantize
+
+
+def awq_words(codes: Tensor) -> Tensor:
+    eights = codes.reshape(len(codes), -1, 8)[:, :, list(INTERLEAVED)]
+    return packed(eights.reshape(codes.shape), 4, 1)
+
+
+AWQ = {
+    "transformers": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"},
+    "rows": {"quant_method": "awq", "bits": 4, "group_size": -1, "zero_point": True},
+    "AutoAWQ": {"quant_method": "awq", "w_bit": 4, "q_group_size": 32, "version": "GEMM"},
+    "kept": {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": 32,
+        "modules_to_not_convert": ["down_proj"],
+    },
+}
+
+
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+@pytest.mark.parametrize("name", AWQ)
+def test_awq(
+    checkpoint: Callable[[str], Path], check: Callable[..., None], name: str, tmp_path: Path
+) -> None:
+    group: Any = AWQ[name].get("group_size", 32)
+    kept = "lm_head|down_proj" if name == "kept" else "lm_head"
+    check(*rewritten(checkpoint("llama31"), tmp_path, awq(group), AWQ[name], kept))
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "text"),
+    [
+        ("gptq", {"bits": 3}, "bits 3 is not supported; supported: 4, 8"),
+        ("gptq", {"group_size": 20}, "group_size 20 is not supported; supported: -1 and multiples"),
+        ("gptq", {"checkpoint_format": "gptq_v3"}, "checkpoint_format 'gptq_v3' is not supported"),
+        ("gptq", {"dynamic": {"-:.*down.*": {}}}, "dynamic .* is not supported"),
+        ("gptq", {"modules_in_block_to_quantize": [["mlp.up_proj"]]}, "modules_in_block_to_qu"),
+        ("gptq", {"pack_dtype": "int64"}, "pack_dtype 'int64' is not supported"),
+        ("gptq", {"is_marlin_format": True, "bits": 8}, "checkpoint_format .*; found bits 8"),
+        ("marlin", {"bits": 8}, "bits 8 is not supported"),
+        ("marlin", {"group_size": None}, "group_size None is not supported"),
+        ("awq", {"version": "gemv"}, "version 'gemv' is not supported; supported: 'gemm'"),
+        ("awq", {"bits": 8}, "bits 8 is not supported"),
+        ("awq", {"zero_point": False}, "zero_point False is not supported"),
+    ],
+)
+def test_settings_that_are_not_supported_are_refused_by_name(
+    method: str, config: dict[str, Any], text: str
+) -> None:
+    common = {"group_size": 32} if method != "gptq" else settings()
+    checkpoint_format = {} if "is_marlin_format" not in config else {"checkpoint_format": None}
+    raw = {**common, "quant_method": method, **config, **checkpoint_format}
+    with pytest.raises(BadModel, match=f"quantization_config.{text}"):
+        read_methods({"quantization_config": raw}, torch.float32, HOST)
+
+
+def spoiled(
+    path: Path, directory: Path, change: Callable[[dict[str, Tensor]], object], **config: Any
+) -> str:
+    """Why a worker refuses a GPTQ checkpoint with changed tensors or settings."""
+    original = settings()
+    stored, _ = rewritten(path, directory, gptq(original), original)
+    changed(stored, change, **config)
+    with pytest.raises(Refused) as refused:
+        LocalWorker().load(stored)
+    assert "FAILED_PRECONDITION" in str(refused.value)
+    return refused.value.text
+
+
+def test_tensors_that_contradict_the_settings_are_named(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Before any weight is on the device: the checks precede the first move."""
+    path = checkpoint("llama31")
+
+    def refusal(name: str, change: Callable[[dict[str, Tensor]], object], **config: Any) -> str:
+        return spoiled(path, tmp_path / name, change, **config)
+
+    (tmp_path / "x").mkdir()
+    for name in ("scales", "shape", "group", "dtype", "order", "differ"):
+        (tmp_path / name).mkdir()
+    missing = refusal("scales", lambda tensors: tensors.pop(f"{Q}.scales"))
+    assert f"lacks tensors: {Q}.scales" in missing
+    shape = refusal("shape", lambda t: t.update({f"{Q}.qweight": t[f"{Q}.qweight"][:4]}))
+    assert f"{Q}.qweight has shape [4, 64]" in shape and "[8, 64]" in shape
+    group = refusal("group", lambda tensors: None, group_size=16)
+    assert re.search(r"qzeros has shape \[\d+, \d+\], but config.json makes it \[", group)
+    dtype = refusal("dtype", lambda t: t.update({f"{Q}.qweight": t[f"{Q}.qweight"].long()}))
+    assert f"{Q}.qweight is int64, but its layer takes int32" in dtype
+    order = refusal("order", lambda t: t[f"{Q}.g_idx"].copy_(t[f"{Q}.g_idx"].flip(0)))
+    assert f"tensor {Q}.g_idx does not put 32 inputs into the groups in order" in order
+    differ = refusal(
+        "differ", lambda t: t[f"{Q}.g_idx"].copy_(t[f"{Q}.g_idx"].flip(0)), desc_act=True
+    )
+    assert f"{Q}.g_idx" in differ and "differ; their layers are multiplied as one" in differ
+
+
+def test_a_layout_that_config_json_does_not_name(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = settings(quant_method="awq")
+    for name in ("lm_head", "desc_act", "sym", "pack_dtype", "meta", "checkpoint_format"):
+        del config[name]
+    stored, _ = rewritten(checkpoint("llama31"), tmp_path, gptq(settings()), config)
+    with pytest.raises(Refused, match=r"has unknown tensors: .*g_idx"):
+        LocalWorker().load(stored)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes", "text"),
+    [
+        (settings(), {"intermediate_size": 80}, "has 40 inputs, and a multiple of 16 must divide"),
+        (settings(), {"head_dim": 10}, "packs 8 inputs into one number, but .* has 20 inputs"),
+        (
+            {"quant_method": "marlin", "group_size": 32},
+            {"head_dim": 32, "intermediate_size": 128},
+            "stores 64 outputs together, but of q, k, v this rank has 64, 32, 32; use fewer ranks",
+        ),
+    ],
+)
+def test_shares_of_two_ranks_that_cut_groups_or_numbers_are_refused(
+    tmp_path: Path, config: dict[str, Any], sizes: dict[str, int], text: str
+) -> None:
+    path = write(tmp_path / "model", model_type="llama", **sizes)
+    raw = {**read_config(path), "quantization_config": config}
+    cls: Any = family(raw)
+    methods = read_methods(raw, torch.float32, HOST)
+    with pytest.raises(BadModel, match=text):
+        build = Build(torch.float32, HOST, Group(0, 2), methods, 8)
+        cls(cls.read_config(raw), build).checkpoint_targets()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": None},
+        {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": "lm_head"},
+    ],
+)
+def test_fp8_agrees_with_all_fp8_checkpoints(config: dict[str, Any]) -> None:
+    """What is wrong with these is found by their readers, after the flag was compared."""
+    with pytest.raises(BadModel, match="quantization_config"):
+        read_methods({"quantization_config": config}, torch.float32, HOST, "fp8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "config", "found"),
+    [
+        ("awq", settings(), "quant_method 'gptq'"),
+        ("int4", settings(), "quant_method 'gptq'"),
+        ("gptq", AWQ["transformers"], "quant_method 'awq'"),
+        ("bitsandbytes-nf4", {"quant_method": "bitsandbytes", "load_in_8bit": True}, r"\(bitsand"),
+    ],
+)
+def test_a_flag_that_contradicts_the_checkpoint_names_both(
+    checkpoint: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    config: dict[str, Any],
+    found: str,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setitem(FORMATS, "bitsandbytes", lambda config, plain: Methods(plain))
+    stored, _ = rewritten(checkpoint("llama31"), tmp_path, lambda m: ({"weight": m}, m), config)
+    with pytest.raises(
+        Refused, match=f"--quantize {asked} contradicts .* has .*{found}"
+    ) as refused:
+        LocalWorker().load(stored, quantize=asked)
+    assert "INVALID_ARGUMENT" in str(refused.value)

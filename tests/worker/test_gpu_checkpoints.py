@@ -1,0 +1,50 @@
+"""Quantized checkpoints on a GPU, which keeps codes: logits equal those of dequantized weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import write
+from quantized import WIDE, Quantize, assert_equal_model, quantized
+from test_compressed_ints import FORMATS, by_library
+from test_compressed_tensors import config_of
+from test_eetq import CONFIG, eetq
+from test_gptq import AWQ, awq, gptq, marlin, settings
+from test_quantize_while_loading import EXACT, made
+
+pytestmark = pytest.mark.gpu
+ON_GPU: dict[str, Any] = {"device": "cuda", "dtype": "float32", "kv_memory_bytes": 64 << 20}
+ORDER = settings(desc_act=True, sym=False)
+HEAD = settings(lm_head=True, bits=8)
+MARLIN: dict[str, Any] = {"quant_method": "marlin", "bits": 4, "group_size": 128}
+STORED: dict[str, tuple[Quantize, dict[str, Any], str]] = {
+    "gptq": (gptq(settings()), settings(), "lm_head"),
+    "gptq, order": (gptq(ORDER), ORDER, "lm_head"),
+    "gptq, 8 bits, head": (gptq(HEAD), HEAD, "nothing"),
+    "awq": (awq(32), AWQ["transformers"], "lm_head"),
+    "marlin": (marlin(128), MARLIN, "lm_head"),
+    "eetq": (eetq, CONFIG, "lm_head"),
+    "w4a16": (by_library(*FORMATS["w4a16"]), config_of(*FORMATS["w4a16"]), "lm_head"),
+    "w8a8": (by_library(*FORMATS["w8a8-dynamic"]), config_of(*FORMATS["w8a8-dynamic"]), "lm_head"),
+}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("wide") / "model", **WIDE)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_checkpoints(wide: Path, name: str, tmp_path: Path) -> None:
+    quantize, config, kept = STORED[name]
+    assert_equal_model(*quantized(wide, tmp_path, quantize, config, kept), 0.05, **ON_GPU)
+
+
+@pytest.mark.parametrize("quantize", EXACT)
+def test_quantized_while_loading(wide: Path, quantize: str, tmp_path: Path) -> None:
+    group: Callable[[int], int] = lambda inputs: 128  # noqa: E731
+    pair = made(wide, tmp_path, quantize, group)
+    assert_equal_model(*pair, 0.05, quantize=quantize, **ON_GPU)
