@@ -67,8 +67,12 @@ impl ModelFacts {
             Weights::Here => StoredWeights::read(directory)?,
             Weights::Elsewhere => StoredWeights::default(),
         };
-        Self::from_config(directory, &config, stored)
-            .map_err(|problem| Failure::runtime(format!("{shown}: {problem}")))
+        let mut facts = Self::from_config(directory, &config, stored)
+            .map_err(|problem| Failure::runtime(format!("{shown}: {problem}")))?;
+        facts.quantization = facts
+            .quantization
+            .or_else(|| StoredQuantization::beside(directory));
+        Ok(facts)
     }
 
     fn from_config(

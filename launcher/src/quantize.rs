@@ -1,5 +1,7 @@
 //! Quantized weights: `--quantize`, and what config.json says of the checkpoint.
 
+use std::path::Path;
+
 use clap::ValueEnum;
 use serde_json::Value;
 
@@ -28,7 +30,14 @@ pub enum Quantize {
     Int4,
 }
 
-/// What config.json says of quantized weights.
+/// Files that hold the settings where config.json does not, and their format.
+const FILES: [(&str, &str); 3] = [
+    ("quantize_config.json", "gptq"),
+    ("quant_config.json", "awq"),
+    ("hf_quant_config.json", "modelopt"),
+];
+
+/// What a model directory says of quantized weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredQuantization {
     /// The format, `quant_method` in config.json.
@@ -67,6 +76,19 @@ impl Quantize {
 }
 
 impl StoredQuantization {
+    /// Reads a file beside config.json; `None` if there is none. A worker says what is wrong in it.
+    pub fn beside(directory: &Path) -> Option<Self> {
+        FILES.iter().find_map(|(name, method)| {
+            let text = std::fs::read_to_string(directory.join(name)).ok()?;
+            let file: Value = serde_json::from_str(&text).ok()?;
+            let stored = file.get("quantization").unwrap_or(&file);
+            Some(Self {
+                method: (*method).to_owned(),
+                bits: bits(stored).unwrap_or(8),
+            })
+        })
+    }
+
     /// Reads a config.json; `None` if its weights are not quantized.
     pub fn of(config: &Value) -> Option<Self> {
         let stored = ["quantization_config", "compression_config"]
@@ -85,7 +107,8 @@ fn bits(stored: &Value) -> Option<u64> {
     let groups = stored.get("config_groups").and_then(Value::as_object);
     let group = groups.and_then(|groups| groups.values().next());
     let four = stored.get("load_in_4bit") == Some(&Value::Bool(true))
-        || stored.get("quant_method").and_then(Value::as_str) == Some("mxfp4");
+        || stored.get("quant_method").and_then(Value::as_str) == Some("mxfp4")
+        || stored.get("quant_algo").and_then(Value::as_str) == Some("NVFP4");
     let bits = stored
         .get("bits")
         .or_else(|| stored.get("w_bit"))
@@ -118,6 +141,20 @@ mod tests {
     }
 
     #[test]
+    fn settings_may_have_a_file_of_their_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let read = || StoredQuantization::beside(directory.path());
+        assert_eq!(read(), None);
+        let write = |name, text| std::fs::write(directory.path().join(name), text).unwrap();
+        write("quant_config.json", r#"{"w_bit": 4, "q_group_size": 128}"#);
+        let awq = StoredQuantization {
+            method: "awq".into(),
+            bits: 4,
+        };
+        assert_eq!(read(), Some(awq));
+    }
+
+    #[test]
     fn config_json_names_method_and_bits() {
         let read = |config: &Value| {
             StoredQuantization::of(config).map(|stored| (stored.method, stored.bits))
@@ -145,6 +182,10 @@ mod tests {
         assert_eq!(
             stored(json!({"quant_method": "gptq", "bits": 0})),
             Some(("gptq".into(), 8))
+        );
+        assert_eq!(
+            stored(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"})),
+            Some(("modelopt".into(), 4))
         );
         assert_eq!(stored(Value::Null), None);
         assert_eq!(read(&json!({})), None);

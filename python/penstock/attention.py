@@ -62,6 +62,14 @@ class StepContext:
     chunks: Chunks | None
 
 
+@dataclass(frozen=True)
+class KvScales:
+    """What an fp8 cache divides keys and values by before it stores them."""
+
+    key: float
+    value: float
+
+
 class AttentionShape(Protocol):
     """The parameters of a layer's attention kernels."""
 
@@ -71,6 +79,7 @@ class AttentionShape(Protocol):
     softcap: float  # bound of the scores; 0 = none
     sinks: Tensor | None  # [heads] float32: one more logit in each softmax
     cos_sin: Tensor  # [positions, head_dim] float32
+    kv_scales: KvScales | None  # `scale` contains the key's
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: StepContext) -> Tensor:
@@ -79,6 +88,16 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: Step
     May rotate q in place. Decode rows come first; their split-KV kernel also rotates and stores. It
     writes zeros to the chunk rows that are its padding.
     """
+    scales = layer.kv_scales
+    if scales is None:
+        return _attend((q, k, v), layer, context)
+    return _attend((q, k / scales.key, v / scales.value), layer, context).mul_(scales.value)
+
+
+def _attend(
+    qkv: tuple[Tensor, Tensor, Tensor], layer: AttentionShape, context: StepContext
+) -> Tensor:
+    q, k, v = qkv
     if context.chunks is None:
         assert context.decodes is not None
         return _decode((q, k, v), layer, context, context.decodes, None)

@@ -77,9 +77,9 @@ def test_the_matrix_is_that_of_a_cpu(device: str, name: str) -> None:
     kept, weights = finished(METHODS[name], device)
     plain, others = finished(METHODS[name], "cpu", codes=False)
     found, expected = kept.dequantize(weights).cpu(), plain.dequantize(others)
-    # The library's rounding to 4 bits may differ where two values are equally near.
+    # Roundings may differ between devices where two values are equally near.
     close = torch.isclose(found.float(), expected.float(), rtol=1e-2, atol=1e-6)
-    assert close.float().mean().item() >= (0.999 if name in ("nf4", "fp4") else 1)
+    assert close.float().mean().item() >= (0.999 if name in ("nf4", "fp4", "int8") else 1)
 
 
 @pytest.mark.gpu

@@ -30,7 +30,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 def in_blocks(rows: int, columns: int, **names: str) -> Quantize:
     """A float32 scale per block, the largest number of each block being 448; 0 = all of a side.
 
-    Blocks at the right and lower edges are smaller. `names`: of the tensors.
+    Blocks at the right and lower edges are smaller. `names`: of the tensors, and of scales' dtype.
     """
 
     def quantize(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -41,9 +41,12 @@ def in_blocks(rows: int, columns: int, **names: str) -> Quantize:
         for i, j in torch.cartesian_prod(*map(torch.arange, scales.shape)).tolist():
             part = slice(i * height, (i + 1) * height), slice(j * width, (j + 1) * width)
             scales[i, j] = matrix[part].abs().max() / 448
+            if "dtype" in names:  # powers of two
+                scales[i, j] = scales[i, j].log2().ceil().exp2()
             codes[part] = (matrix[part] / scales[i, j]).to(torch.float8_e4m3fn)
             exact[part] = codes[part].double() * scales[i, j].double()
         scale = scales.reshape(()) if not rows and not columns else scales
+        scale = scale.to(getattr(torch, names.get("dtype", "float32")))
         found = {"weight": codes, names.get("scale", "weight_scale"): scale}
         if "activation" in names:
             found[names["activation"]] = torch.tensor(0.5)
@@ -63,6 +66,10 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "block-32": (
         in_blocks(32, 32, scale="weight_scale_inv"),
         {**DEEPSEEK, "weight_block_size": [32, 32]},
+    ),
+    "block-32-e8m0": (
+        in_blocks(32, 32, scale="weight_scale_inv", dtype="float8_e8m0fnu"),
+        {**DEEPSEEK, "weight_block_size": [32, 32], "scale_fmt": "ue8m0"},
     ),
     "block-40-16": (
         in_blocks(40, 16, scale="weight_scale_inv"),
@@ -181,6 +188,13 @@ def test_checkpoints_that_do_not_fit_are_refused(
     path, _ = quantized(checkpoint("llama31"), tmp_path, quantize, config)
     with pytest.raises(Refused, match=re.escape(text)):
         LocalWorker().load(changed(path, change))
+
+
+def test_a_quantized_head_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """transformers and vLLM keep the heads of these checkpoints, listed or not."""
+    path, _ = quantized(checkpoint("llama31"), tmp_path, *FORMATS["tensor"], "^$")
+    with pytest.raises(Refused, match=r"has unknown tensors: lm_head\.weight_scale"):
+        LocalWorker().load(path)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""GPTQ, Marlin and AWQ checkpoints, written here from their libraries' documented layouts."""
+"""GPTQ and Marlin checkpoints, written here from their libraries' documented layouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import FORMATS, Methods, read_methods
+from penstock.quant import FORMATS, Methods, Quantized, read_methods
+from penstock.quant.groups import sorted_by_group
+from penstock.quant.packed import in_order
+from penstock_kernels.packed_linear import Kind
 from quantized import HOST, WIDE, Quantize, assert_equal_model, assert_equal_ranks, changed
 from quantized import quantized as rewritten
 from torch import Tensor
@@ -154,6 +157,30 @@ def test_a_quantized_head(wide: Path, check: Callable[..., None], tmp_path: Path
     check(*rewritten(wide, tmp_path, gptq(config), config, kept="nothing"))
 
 
+@pytest.mark.parametrize(
+    ("index", "columns", "groups", "ordered"),
+    [
+        ([0] * 32 + [1] * 32, 64, 2, False),
+        ([0, 1] * 32, 64, 2, True),
+        ([1] * 32 + [3] * 64, 96, 3, False),  # static_groups, the share of a rank
+        ([0] * 5 + [2] * 17, 48, 3, True),
+    ],
+)
+def test_groups_are_as_large_as_a_share_allows(
+    index: list[int], columns: int, groups: int, ordered: bool
+) -> None:
+    codes = torch.randint(0, 16, (3, len(index)), dtype=torch.uint8)
+    scales, zeros = torch.rand(4, 3), torch.randint(0, 16, (4, 3)).float()
+    found = sorted_by_group(Quantized(codes, scales, zeros), torch.tensor(index), Kind.INT4)
+    assert found.codes.shape == (3, columns) and len(found.scales) == groups
+    assert (found.order is not None) == ordered
+    size = columns // groups
+    zero, scale = (t.t().repeat_interleave(size, 1) for t in (found.zeros, found.scales))
+    matrix = in_order((found.codes - zero) * scale, found.order)
+    expected = (codes - zeros.t()[:, index]) * scales.t()[:, index]
+    torch.testing.assert_close(matrix, expected, rtol=0, atol=0)
+
+
 def test_settings_in_a_file_of_their_own(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """Of AutoGPTQ, in the first years; with biases of zeros, which some writers added."""
     config = settings()
@@ -214,46 +241,6 @@ def test_marlin(
     wide: Path, check: Callable[..., None], config: dict[str, Any], quantize: str, tmp_path: Path
 ) -> None:
     check(*rewritten(wide, tmp_path, marlin(config["group_size"]), config), quantize=quantize)
-
-
-def awq(group: int) -> Quantize:
-    """AutoAWQ's packing: field i of a word has output ORDER[i] of eight."""
-
-    def quantize(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
-        inputs = matrix.shape[1]
-        codes, scales, zeros, exact = rounded(matrix, group_index(inputs, group, False), 4, False)
-        tensors = {"qweight": awq_words(codes.t()), "qzeros": awq_words(zeros)}
-        return {**tensors, "scales": scales.half()}, exact
-
-    return quantize
-
-
-def awq_words(codes: Tensor) -> Tensor:
-    eights = codes.reshape(len(codes), -1, 8)[:, :, list(INTERLEAVED)]
-    return packed(eights.reshape(codes.shape), 4, 1)
-
-
-AWQ = {
-    "transformers": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"},
-    "rows": {"quant_method": "awq", "bits": 4, "group_size": -1, "zero_point": True},
-    "AutoAWQ": {"quant_method": "awq", "w_bit": 4, "q_group_size": 32, "version": "GEMM"},
-    "kept": {
-        "quant_method": "awq",
-        "bits": 4,
-        "group_size": 32,
-        "modules_to_not_convert": ["down_proj"],
-    },
-}
-
-
-@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
-@pytest.mark.parametrize("name", AWQ)
-def test_awq(
-    checkpoint: Callable[[str], Path], check: Callable[..., None], name: str, tmp_path: Path
-) -> None:
-    group: Any = AWQ[name].get("group_size", 32)
-    kept = "lm_head|down_proj" if name == "kept" else "lm_head"
-    check(*rewritten(checkpoint("llama31"), tmp_path, awq(group), AWQ[name], kept))
 
 
 @pytest.mark.parametrize(
@@ -377,7 +364,7 @@ def test_fp8_agrees_with_all_fp8_checkpoints(config: dict[str, Any]) -> None:
     [
         ("awq", settings(), "quant_method 'gptq'"),
         ("int4", settings(), "quant_method 'gptq'"),
-        ("gptq", AWQ["transformers"], "quant_method 'awq'"),
+        ("gptq", {"quant_method": "awq", "bits": 4, "group_size": 32}, "quant_method 'awq'"),
         ("bitsandbytes-nf4", {"quant_method": "bitsandbytes", "load_in_8bit": True}, r"\(bitsand"),
     ],
 )

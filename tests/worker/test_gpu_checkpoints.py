@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from checkpoints import write
 from quantized import WIDE, Quantize, assert_equal_model, quantized
+from test_awq import AWQ, awq
+from test_bitsandbytes import converted
 from test_compressed_ints import FORMATS, by_library
 from test_compressed_tensors import config_of
 from test_eetq import CONFIG, eetq
-from test_gptq import AWQ, awq, gptq, marlin, settings
+from test_fp8 import FORMATS as FP8
+from test_gptq import gptq, marlin, settings
+from test_mx import FORMATS as MX
 from test_quantize_while_loading import EXACT, made
 
 pytestmark = pytest.mark.gpu
@@ -29,6 +33,8 @@ STORED: dict[str, tuple[Quantize, dict[str, Any], str]] = {
     "eetq": (eetq, CONFIG, "lm_head"),
     "w4a16": (by_library(*FORMATS["w4a16"]), config_of(*FORMATS["w4a16"]), "lm_head"),
     "w8a8": (by_library(*FORMATS["w8a8-dynamic"]), config_of(*FORMATS["w8a8-dynamic"]), "lm_head"),
+    **{name: (*FP8[name], "lm_head") for name in ("block-128", "block-32", "tensor-static")},
+    **{name: (*form, "lm_head") for name, form in MX.items()},
 }
 
 
@@ -47,4 +53,10 @@ def test_checkpoints(wide: Path, name: str, tmp_path: Path) -> None:
 def test_quantized_while_loading(wide: Path, quantize: str, tmp_path: Path) -> None:
     group: Callable[[int], int] = lambda inputs: 128  # noqa: E731
     pair = made(wide, tmp_path, quantize, group)
+    assert_equal_model(*pair, 0.05, quantize=quantize, **ON_GPU)
+
+
+@pytest.mark.parametrize("quantize", ["bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4"])
+def test_the_librarys_codes(wide: Path, quantize: str, tmp_path: Path) -> None:
+    pair = quantized(wide, tmp_path, converted(quantize), None)
     assert_equal_model(*pair, 0.05, quantize=quantize, **ON_GPU)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from local import LocalWorker, Refused
 from penstock.cache import KV_FORMATS, KvGeometry, KvShape, kv_format
 from penstock.faults import BadSetting
 from penstock.rpc import shard_pb2 as pb
+from safetensors.torch import load_file, save_file
 
 WANTED = 24
 PROMPTS = [prompt(18 + 9 * i, seed=i) for i in range(6)]
@@ -183,6 +185,54 @@ def test_declared_blocks_grow_as_bits_shrink(checkpoint: Callable[[str], Path]) 
         blocks[kv_dtype] = pool.blocks
         assert loaded.memory.kv == pool.blocks * pool.block_bytes
     assert blocks["int4"] == pytest.approx(blocks["auto"] * 64 / 12, rel=0.05)
+
+
+def with_scales(path: Path, directory: Path, **scales: list[float]) -> Path:
+    """Returns a copy of a checkpoint with these scales in its second layer."""
+    shutil.copytree(path, directory)
+    tensors = load_file(directory / "model.safetensors")
+    for name, numbers in scales.items():
+        tensors[f"model.layers.1.self_attn.{name}"] = torch.tensor(numbers)
+    save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+def second_layer(path: Path, kv_dtype: str) -> tuple[torch.Tensor, list[int]]:
+    """Returns a prompt's keys and values in the second layer, and the answer's tokens."""
+    worker = LocalWorker()
+    loaded = worker.load(path, kv_dtype=kv_dtype, dtype="float64")
+    (sequence,) = run(worker, loaded, [LONG])
+    data = worker.runner.rank_model.kv.caches[1].data
+    return data[sequence.blocks[:6]].double(), sequence.tokens
+
+
+@pytest.mark.parametrize("names", [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale")])
+def test_fp8_uses_the_scales_of_a_checkpoint(
+    checkpoint: Callable[[str], Path], tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """Stored divided, read multiplied: powers of two change no rounding, except of tiny numbers."""
+    plain = checkpoint("llama31")
+    scaled = with_scales(plain, tmp_path / "model", **{names[0]: [0.25], names[1]: [0.5]})
+    expected, tokens = second_layer(plain, "fp8_e5m2")
+    found, same = second_layer(scaled, "fp8_e5m2")
+    assert same == tokens
+    assert found.count_nonzero() > 1000
+    torch.testing.assert_close(found[:, 0] * 0.25, expected[:, 0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(found[:, 1] * 0.5, expected[:, 1], rtol=0, atol=1e-4)
+    for kv_dtype in ("auto", "int8"):
+        stored, same = second_layer(scaled, kv_dtype)
+        expected, tokens = second_layer(plain, kv_dtype)
+        assert torch.equal(stored, expected) and same == tokens
+
+
+@pytest.mark.parametrize("numbers", [[0.5, 0.5], [0.0], [-1.0], [torch.inf], [torch.nan]])
+def test_scales_that_are_no_positive_number_are_refused(
+    checkpoint: Callable[[str], Path], tmp_path: Path, numbers: list[float]
+) -> None:
+    path = with_scales(checkpoint("llama31"), tmp_path / "model", k_scale=numbers)
+    with pytest.raises(Refused, match=r"self_attn\.k_scale must be one positive number"):
+        LocalWorker().load(path, kv_dtype="fp8_e4m3")
+    LocalWorker().load(path)
 
 
 def test_an_unknown_kv_dtype_is_refused(checkpoint: Callable[[str], Path]) -> None:

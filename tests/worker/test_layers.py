@@ -10,6 +10,7 @@ import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker
 from penstock.attention import Chunks, KvPlaces, StepContext
+from penstock.cache import LayerCache
 from penstock.config import AttentionSpec, NormSpec, ResidualSpec
 from penstock.layers import Attention, Build, attention
 from penstock.models import fewer_layers
@@ -96,7 +97,7 @@ def test_sinks_join_the_softmax_of_their_heads(softcap: float, ranks: int) -> No
         chunks = Chunks(ends[:1], ends, ends[1:], tokens)
         places = KvPlaces(positions[:1, None], positions)
         cache = torch.zeros(1, 2, layer.kv_heads, 16, dim, dtype=torch.float64)
-        context = StepContext(positions, [places], [cache], None, chunks)
+        context = StepContext(positions, [places], [LayerCache(cache)], None, chunks)
         return group.summed(layer.product(x, context))
 
     q, k, v = ((x @ whole[f"qkv.{p}.weight"].t()).view(-1, heads, dim) for p in "qkv")

@@ -17,7 +17,7 @@ from penstock.config import read_config
 from penstock.layers import Build, Head, Linear
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import packed, read_methods, rtn
+from penstock.quant import read_methods, rtn
 from penstock.weights import Checkpoint, load_weights
 from quantized import HOST, WIDE, assert_equal_model, assert_equal_ranks, quantized
 from torch import Tensor
@@ -169,16 +169,6 @@ def test_smaller_groups_are_reported_once(
         "--quantize int4: layers of 64 inputs get groups of 64: larger ones do not divide them",
         "--quantize int4: layers of 96 inputs get groups of 32: larger ones do not divide them",
     ]
-
-
-def test_a_cpu_says_once_that_it_keeps_floats(
-    checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    packed._report_floats.cache_clear()
-    with caplog.at_level(logging.WARNING, "penstock.worker"):
-        LocalWorker().load(checkpoint("llama2"), quantize="eetq")
-    lines = [record for record in caplog.records if "weights are dequantized" in record.message]
-    assert len(lines) == 1
 
 
 def test_inputs_that_no_group_divides_are_refused(tmp_path: Path) -> None:

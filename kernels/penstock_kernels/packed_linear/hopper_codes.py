@@ -191,23 +191,12 @@ def numbers_4(
     w = words.reshape([4, 8, 4, COUNT, 4 // COUNT])
     asm: gl.constexpr = _assembly(KIND, _half(dtype), HAS_ZEROS, SCALED)
     kinds: gl.constexpr = _of(dtype, 8)
-    if HAS_ZEROS and SCALED:
-        operands = (
-            w,
-            _beside_4(zeros[0], w),
-            _beside_4(zeros[1], w),
-            _beside_4(scales[0], w),
-            _beside_4(scales[1], w),
-        )
-        o = gl.inline_asm_elementwise(asm, _constraints(8, 5), operands, kinds, True, 1)
-    elif HAS_ZEROS:
-        operands = (w, _beside_4(zeros[0], w), _beside_4(zeros[1], w))
-        o = gl.inline_asm_elementwise(asm, _constraints(8, 3), operands, kinds, True, 1)
-    elif SCALED:
-        operands = (w, _beside_4(scales[0], w), _beside_4(scales[1], w))
-        o = gl.inline_asm_elementwise(asm, _constraints(8, 3), operands, kinds, True, 1)
-    else:
-        o = gl.inline_asm_elementwise(asm, _constraints(8, 1), (w,), kinds, True, 1)
+    operands = (w,)
+    if HAS_ZEROS:
+        operands = operands + (_beside_4(zeros[0], w), _beside_4(zeros[1], w))  # noqa: RUF005
+    if SCALED:
+        operands = operands + (_beside_4(scales[0], w), _beside_4(scales[1], w))  # noqa: RUF005
+    o = gl.inline_asm_elementwise(asm, _constraints(8, len(operands)), operands, kinds, True, 1)
     low = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))
     high = gl.join(gl.join(o[4], o[5]), gl.join(o[6], o[7]))
     every = gl.join(low, high)  # warp, g, t, k54 as two, column's lowest bit, row + 8, column + 8
@@ -224,23 +213,12 @@ def numbers_8(
     w = words.reshape([2, 4, 8, 4, 4])
     asm: gl.constexpr = _assembly(KIND, _half(dtype), HAS_ZEROS, SCALED)
     kinds: gl.constexpr = _of(dtype, 4)
-    if HAS_ZEROS and SCALED:
-        operands = (
-            w,
-            _beside_8(zeros[0], w),
-            _beside_8(zeros[1], w),
-            _beside_8(scales[0], w),
-            _beside_8(scales[1], w),
-        )
-        o = gl.inline_asm_elementwise(asm, _constraints(4, 5), operands, kinds, True, 1)
-    elif HAS_ZEROS:
-        operands = (w, _beside_8(zeros[0], w), _beside_8(zeros[1], w))
-        o = gl.inline_asm_elementwise(asm, _constraints(4, 3), operands, kinds, True, 1)
-    elif SCALED:
-        operands = (w, _beside_8(scales[0], w), _beside_8(scales[1], w))
-        o = gl.inline_asm_elementwise(asm, _constraints(4, 3), operands, kinds, True, 1)
-    else:
-        o = gl.inline_asm_elementwise(asm, _constraints(4, 1), (w,), kinds, True, 1)
+    operands = (w,)
+    if HAS_ZEROS:
+        operands = operands + (_beside_8(zeros[0], w), _beside_8(zeros[1], w))  # noqa: RUF005
+    if SCALED:
+        operands = operands + (_beside_8(scales[0], w), _beside_8(scales[1], w))  # noqa: RUF005
+    o = gl.inline_asm_elementwise(asm, _constraints(4, len(operands)), operands, kinds, True, 1)
     every = gl.join(
         gl.join(o[0], o[1]), gl.join(o[2], o[3])
     )  # k5, warp, g, t, k43, lowest, row + 8

@@ -260,6 +260,17 @@ mod tests {
     }
 
     #[test]
+    fn weight_formats_have_the_same_names() {
+        let formats = "awq bitsandbytes bitsandbytes-fp4 bitsandbytes-nf4 eetq fp8 gptq marlin";
+        for format in formats.split(' ') {
+            let words = argv(&["--quantize", format], &[]);
+            assert!(words.contains(&format!("--quantize {format}")), "{words}");
+        }
+        let words = argv(&["--quantize", "compressed-tensors"], &[]);
+        assert!(!words.contains("quantize"), "{words}");
+    }
+
+    #[test]
     fn every_refusal_names_the_setting() {
         let mut refused = 0;
         for row in ROWS {
@@ -290,6 +301,10 @@ mod tests {
             (
                 &["--max-input-tokens", "5", "--max-input-length", "5"],
                 "not both",
+            ),
+            (
+                &["--quantize", "exl2"],
+                "--quantize exl2: EXL2 is not supported",
             ),
             (&["--colour", "red"], "unexpected argument '--colour'"),
         ] {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.attention import StepContext, attend
+from penstock.attention import KvScales, StepContext, attend
 from penstock.config import AttentionSpec, ResidualSpec
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
@@ -30,12 +30,18 @@ class Attention(Layer):
         self.window = spec.window
         self.softcap = spec.softcap
         self.sinks = build.empty(self.heads, dtype=torch.float32) if spec.sinks else None
+        self.kv_scales: KvScales | None = None
         self.rope = spec.rope
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         parts = {"q": queries, "k": keys, "v": keys}
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias)
         self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
+
+    def scale_cache(self, scales: KvScales) -> None:
+        """Stores keys and values divided by `scales` from now on. At most once."""
+        self.kv_scales = scales
+        self.scale *= scales.key
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of the sinks of this rank's heads."""

@@ -32,7 +32,7 @@ class Fp8Layout:
     """How checkpoints store scales."""
 
     scales: Form | None
-    """With one column per row; None = `block`."""
+    """Of scales that all inputs of an output share; None = scales per `block`."""
     block: tuple[int, int] = (0, 0)
     """Outputs and inputs that share a scale."""
     suffixes: tuple[str, ...] = ("weight_scale",)

@@ -111,25 +111,24 @@ class Grouping:
 def sorted_by_group(quantized: Quantized, index: Tensor, kind: Kind) -> Quantized:
     """A matrix whose groups are contiguous, where column k of `quantized` has group index[k].
 
-    Groups of different sizes, as a rank's share of the inputs has, become blocks of 16 columns;
-    the columns that are missing stand for zero.
+    Groups of different sizes, as a rank's share of the inputs has, become blocks of one size; the
+    columns that are missing stand for zero.
     """
     order = torch.argsort(index, stable=True)
     counts = torch.bincount(index, minlength=len(quantized.scales))
-    codes = quantized.codes[:, order]
-    if int(counts.min()) == int(counts.max()):
-        natural = torch.equal(order, torch.arange(len(order), device=order.device))
-        return quantized._replace(codes=codes, order=None if natural else order)
-    sizes = (counts + LEAST - 1) // LEAST * LEAST
+    block = gcd(*counts.tolist())
+    block = LEAST if block % LEAST else block
+    sizes = (counts + block - 1) // block * block
     group = index[order]
     place = torch.arange(len(order), device=order.device)
     place = place + (sizes.cumsum(0) - sizes - counts.cumsum(0) + counts)[group]
-    blocks = torch.repeat_interleave(sizes // LEAST)
+    blocks = torch.repeat_interleave(sizes // block)
     zeros = None if quantized.zeros is None else quantized.zeros[blocks]
-    padded = codes.new_full((len(codes), len(blocks) * LEAST), kind.zero)
+    codes = quantized.codes.new_full((len(quantized.codes), len(blocks) * block), kind.zero)
     if zeros is not None:
-        padded.copy_(zeros.t().to(torch.uint8).repeat_interleave(LEAST, 1))
-    padded[:, place] = codes
-    inputs = order.new_zeros(padded.shape[1])
+        codes.copy_(zeros.t().to(torch.uint8).repeat_interleave(block, 1))
+    codes[:, place] = quantized.codes[:, order]
+    inputs = order.new_zeros(codes.shape[1])
     inputs[place] = order
-    return Quantized(padded, quantized.scales[blocks], zeros, inputs)
+    natural = torch.equal(inputs, torch.arange(len(index), device=index.device))
+    return Quantized(codes, quantized.scales[blocks], zeros, None if natural else inputs)

@@ -11,7 +11,7 @@ from penstock.faults import BadModel
 from penstock.quant.method import LinearMethod
 
 KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
-"""Scales of a quantized KV cache. The cache has the dtype that the server was started with."""
+"""Scales of a quantized KV cache: only caches in fp8 use them (`worker/startup/kv_scales.py`)."""
 
 
 @dataclass(frozen=True)

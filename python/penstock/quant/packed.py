@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -15,7 +13,6 @@ from torch import Tensor
 from penstock.quant.method import Weights, WeightTensor
 from penstock.quant.unquantized import Plain
 
-log = logging.getLogger("penstock.worker")
 OUTPUT_ORDER = "output_order"  # no name of a checkpoint's tensor
 
 
@@ -71,7 +68,6 @@ class Packed(ABC):
             quantized = quantized.with_outputs(weights[OUTPUT_ORDER])
         packed = self._packed(quantized)
         if self.on_cpu:
-            _report_floats()
             return self.plain.finish(
                 {"weight": in_order(packed.matrix(self.plain.dtype), quantized.order)}
             )
@@ -119,14 +115,6 @@ class Packed(ABC):
     def _weight(self, weights: Weights) -> PackedWeight:
         words, scales, zeros = weights["words"], weights["scales"], weights.get("zeros")
         return PackedWeight(words, scales, zeros, self.kind, len(weights["inputs"]))
-
-
-@cache  # once
-def _report_floats() -> None:
-    log.warning(
-        "weights are dequantized: a CPU has no kernels for codes, so they take the memory of an "
-        "unquantized model"
-    )
 
 
 def ordered(weights: Weights, x: Tensor) -> Tensor:

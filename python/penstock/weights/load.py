@@ -17,7 +17,14 @@ from penstock.weights.transfer import Mover, moves
 
 READERS = 8
 SHOWN = 5
-FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+# float8_e8m0fnu: scales that are powers of two.
+FLOATS = {
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e8m0fnu,
+}
 Targets = Mapping[str, Sequence[Target]]
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from penstock_kernels.kv_quantization import FP8
 from penstock_kernels.op import reason
 
 from penstock.cache import KvFormat, KvGeometry, KvShape, kv_format
@@ -18,7 +19,7 @@ from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build
 from penstock.models import DTYPES, Model, family, fewer_layers
 from penstock.parallel import Group
-from penstock.quant import read_methods
+from penstock.quant import KV_SCALES, read_methods
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker.batch import step_sizes
 from penstock.worker.protocol.settings import KvPool, Limits, Loaded, MemoryReport, Settings
@@ -26,6 +27,7 @@ from penstock.worker.run.graphs import Capture, DeviceCapture, TapeCapture
 from penstock.worker.run.runner import RankModel, Runner
 from penstock.worker.startup import memory
 from penstock.worker.startup.compilers import Compilers, import_kernels
+from penstock.worker.startup.kv_scales import scale_caches
 from penstock.worker.startup.warmup import Warmup
 from penstock.worker.state import State
 
@@ -151,7 +153,9 @@ class _Loader:
             def report(done: int, total: int) -> None:
                 self.progress("weights", done, total)
 
-            ignored = (*model.ignored, *self.build.methods.unused)
+            if self.geometry.format.dtype in FP8:
+                scale_caches(model, checkpoint)
+            ignored = (*model.ignored, *self.build.methods.unused, *KV_SCALES)
             targets, stages = model.checkpoint_targets(), model.stages()
             return model, load_weights(checkpoint, targets, ignored, report, stages)
 

@@ -1,0 +1,40 @@
+"""Scales of fp8 KV caches, which some quantized checkpoints have."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from penstock.attention import KvScales
+from penstock.faults import BadModel
+from penstock.models import Model
+from penstock.weights import Checkpoint
+
+_NAME = re.compile(r".*\blayers\.(\d+)\.self_attn\.(?:[kv]_proj\.)?(kv|k|v)_scale")
+
+
+def scale_caches(model: Model, checkpoint: Checkpoint) -> None:
+    """Gives the layers the scales of their caches. Layers without scales store what they compute.
+
+    Raises BadModel for a scale that is not one positive number.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for name in checkpoint:
+        match = _NAME.fullmatch(name)
+        if match:
+            found.setdefault(int(match[1]), {})[match[2]] = _scale(name, checkpoint)
+    for layer, scales in found.items():
+        if layer < len(model.blocks):
+            both = scales.get("kv", 1.0)
+            scales_of = KvScales(scales.get("k", both), scales.get("v", both))
+            model.blocks[layer].attention.scale_cache(scales_of)
+
+
+def _scale(name: str, checkpoint: Checkpoint) -> float:
+    numbers = checkpoint[name].tensor().double().flatten().tolist()
+    if len(numbers) != 1 or not 0 < numbers[0] < math.inf:
+        raise BadModel(
+            f"tensor {name} must be one positive number, found {numbers[:4]}; use --kv-dtype int8, "
+            "which needs no scales from the checkpoint"
+        )
+    return float(numbers[0])
