@@ -17,11 +17,10 @@ from penstock.faults import BadModel, BadSetting
 from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import read_methods
-from penstock.quantize import Options, job, output, quantize
+from penstock.quantize import Job, Options, job, output, quantize
 from penstock.quantize import __main__ as command
 from penstock.quantize.grid import Grid
 from penstock.quantize.layouts import LAYOUTS
-from penstock.quantize.options import Job
 from penstock.quantize.quantizer import Quantizer
 from penstock.quantize.statistics import Inputs
 from penstock.quantize.walk import Walk, Watched
