@@ -260,6 +260,8 @@ def test_a_stopped_run_goes_on_to_the_same_files(
     assert count == stop and not (again.out / "config.json").exists()
     quantize(again)
     assert contents(again.out) == contents(whole.out)
+    modes = {file.stat().st_mode for file in again.out.iterdir()}
+    assert len(modes) == 1, "who may read config.json may read the weights"
 
 
 def test_an_unfinished_run_with_other_settings_is_refused(

@@ -109,6 +109,16 @@ def test_taped_step_equals_the_launched_step(worker: LocalWorker, play: Any) -> 
     assert len(launches) < untaped / 2, "steps that replay launch nothing by themselves"
 
 
+def test_steps_of_weights_that_a_cpu_dequantizes_are_taped(maker: Any) -> None:
+    worker = LocalWorker()
+    worker.loaded = worker.load(maker("llama31"), quantize="eetq")  # type: ignore[attr-defined]
+    graphs, launches = worker.runner.graphs, count_launches(worker)
+    expected = answers(worker, forked, graphs)
+    launches.clear()
+    assert answers(worker, forked, graphs) == expected
+    assert graphs.captured and len(launches) < len(expected[0][0])
+
+
 def test_large_and_prefill_steps_are_not_taped(worker: LocalWorker) -> None:
     graphs = worker.runner.graphs
     answers(worker, coming_and_going, graphs)

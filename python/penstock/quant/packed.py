@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import packed_linear
+from penstock_kernels import act_mul, packed_linear
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack
 from torch import Tensor
 
@@ -89,8 +89,7 @@ class Packed(ABC):
     def apply_gated(self, weights: Weights, x: Tensor) -> Tensor:
         """silu(x G^T) * (x U^T), where W = (G | U)."""
         if self.on_cpu:
-            gate, up = self.plain.apply(weights, x, None).chunk(2, dim=-1)
-            return torch.nn.functional.silu(gate) * up
+            return act_mul(self.plain.apply(weights, x, None))
         return packed_linear(ordered(weights, x), self._weight(weights), gated=True)
 
     def dequantize(self, weights: Weights) -> Tensor:

@@ -74,6 +74,7 @@ class Output:
         beside = path.with_suffix(".new")
         _write(self._notes(index), json.dumps(notes))
         save_file(dict(tensors), beside, metadata={"format": "pt"})
+        shutil.copymode(self._notes(index), beside)  # safetensors lets the owner alone read it
         os.replace(beside, path)
 
     def finish(self, raw: Mapping[str, Any], report: Mapping[str, Any]) -> None:
