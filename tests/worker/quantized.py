@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 MATRICES = r"model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj|lm_head"
+UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
 # Two ranks have inputs in whole groups of 128.
 WIDE: dict[str, Any] = {
@@ -69,6 +70,17 @@ def quantized(
 def wide(case: str, directory: Path, **sizes: int) -> Path:
     """The case's checkpoint with more inputs of its second matrix, or of those of `sizes`."""
     return write(directory / "wide", **{**CASES[case], "intermediate_size": 128, **sizes})
+
+
+def drop(suffix: str) -> Callable[[dict[str, Tensor]], object]:
+    """A change of a checkpoint: one tensor of UP is missing."""
+    return lambda tensors: tensors.pop(f"{UP}.{suffix}")
+
+
+def put(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
+    """A change of a checkpoint: one tensor of UP is another."""
+    name = f"{UP}.{suffix}"
+    return lambda tensors: tensors.update({name: change(tensors[name])})
 
 
 def changed(path: Path, change: Callable[[dict[str, Tensor]], object], **config: Any) -> Path:

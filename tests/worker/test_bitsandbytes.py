@@ -18,11 +18,20 @@ from checkpoints import reference
 from local import LocalWorker, Refused
 from penstock.faults import BadModel, BadSetting
 from penstock.quant import FourBit, Int8, Unquantized, read_methods
-from quantized import HOST, assert_equal_model, assert_equal_ranks, changed, quantized, wide
+from quantized import (
+    HOST,
+    UP,
+    assert_equal_model,
+    assert_equal_ranks,
+    changed,
+    drop,
+    put,
+    quantized,
+    wide,
+)
 from torch import Tensor
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-UP = "model.layers.0.mlp.up_proj"
 # Blocks of 64 numbers divide the inputs of two ranks; ranks and parts cut blocks of 256 scales.
 SIZES = {
     "hidden_size": 128,
@@ -137,15 +146,6 @@ def test_modules_that_are_skipped(name: str, tmp_path: Path) -> None:
 
 def copied(path: Path, directory: Path) -> Path:
     return Path(shutil.copytree(path, directory / "copy"))
-
-
-def drop(suffix: str) -> Callable[[dict[str, Tensor]], object]:
-    return lambda tensors: tensors.pop(f"{UP}.{suffix}")
-
-
-def put(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
-    name = f"{UP}.{suffix}"
-    return lambda tensors: tensors.update({name: change(tensors[name])})
 
 
 def state(**fields: Any) -> Callable[[Tensor], Tensor]:

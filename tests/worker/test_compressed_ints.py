@@ -16,8 +16,18 @@ from compressed_tensors.quantization.utils import calculate_qparams
 from local import LocalWorker, Refused
 from penstock.faults import BadModel
 from penstock.quant import read_methods
-from quantized import HOST, Quantize, assert_equal_model, assert_equal_ranks, changed, quantized
-from test_compressed_tensors import UP, config_of, drop, put, scheme
+from quantized import (
+    HOST,
+    UP,
+    Quantize,
+    assert_equal_model,
+    assert_equal_ranks,
+    changed,
+    drop,
+    put,
+    quantized,
+)
+from test_compressed_tensors import config_of, scheme
 from test_gptq import group_index, packed, rounded
 from torch import Tensor
 

@@ -18,12 +18,21 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 from local import LocalWorker, Refused
 from penstock.faults import BadModel
 from penstock.quant import read_methods
-from quantized import Quantize, assert_equal_model, assert_equal_ranks, changed, quantized, wide
+from quantized import (
+    UP,
+    Quantize,
+    assert_equal_model,
+    assert_equal_ranks,
+    changed,
+    drop,
+    put,
+    quantized,
+    wide,
+)
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 HOST = torch.device("cpu")
-UP = "model.layers.0.mlp.up_proj"
 FP8: dict[str, Any] = {"num_bits": 8, "type": "float", "symmetric": True}
 FP4: dict[str, Any] = {**FP8, "num_bits": 4}
 TOKEN = {**FP8, "strategy": "token", "dynamic": True}
@@ -220,15 +229,6 @@ def test_groups_have_their_own_formats(checkpoint: Callable[[str], Path], tmp_pa
 
     config = {**config, "config_groups": groups}
     assert_equal_model(*quantized(checkpoint("llama31"), tmp_path, quantize, config))
-
-
-def drop(suffix: str) -> Callable[[dict[str, Tensor]], object]:
-    return lambda tensors: tensors.pop(f"{UP}.{suffix}")
-
-
-def put(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
-    name = f"{UP}.{suffix}"
-    return lambda tensors: tensors.update({name: change(tensors[name])})
 
 
 @pytest.mark.parametrize(

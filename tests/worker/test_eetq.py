@@ -13,11 +13,10 @@ from checkpoints import write
 from local import LocalWorker, Refused
 from penstock.faults import BadModel
 from penstock.quant import read_methods
-from quantized import HOST, WIDE, assert_equal_model, assert_equal_ranks, changed, quantized
+from quantized import HOST, UP, WIDE, assert_equal_model, assert_equal_ranks, changed, quantized
 from torch import Tensor
 
 CONFIG = {"quant_method": "eetq", "weights": "int8"}
-UP = "model.layers.0.mlp.up_proj"
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,20 @@ from local import LocalWorker, Refused
 from penstock.faults import BadModel
 from penstock.quant import Fp8, Fp8Layout, Unquantized, read_methods
 from penstock_kernels.packed_linear import PackedWeight
-from quantized import Quantize, assert_equal_model, assert_equal_ranks, changed, quantized
+from quantized import (
+    UP,
+    Quantize,
+    assert_equal_model,
+    assert_equal_ranks,
+    changed,
+    drop,
+    put,
+    quantized,
+)
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 HOST = torch.device("cpu")
-UP = "model.layers.0.mlp.up_proj"
 
 
 @pytest.fixture(scope="module")
@@ -142,15 +150,6 @@ def test_scales_keep_their_precision() -> None:
     assert isinstance(packed, PackedWeight) and packed.scales.dtype == torch.float32
     exact = weights["weight"].double() * weights["scale"].double().repeat_interleave(32, 1)
     assert torch.equal(packed.matrix(torch.float64), exact)
-
-
-def drop(suffix: str) -> Callable[[dict[str, Tensor]], object]:
-    return lambda tensors: tensors.pop(f"{UP}.{suffix}")
-
-
-def put(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
-    name = f"{UP}.{suffix}"
-    return lambda tensors: tensors.update({name: change(tensors[name])})
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,20 @@ from local import LocalWorker, Refused
 from penstock.faults import BadModel
 from penstock.quant import Unquantized, read_methods
 from penstock.quant.mx import MxFp4, MxNames, NvFp4, NvNames, powers
-from quantized import Quantize, assert_equal_model, assert_equal_ranks, changed, quantized, wide
+from quantized import (
+    UP,
+    Quantize,
+    assert_equal_model,
+    assert_equal_ranks,
+    changed,
+    put,
+    quantized,
+    wide,
+)
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 HOST = torch.device("cpu")
-UP = "model.layers.0.mlp.up_proj"
 # e2m1, sign in the highest bit: OCP microscaling formats, 2023, table 5.
 VALUES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 TABLE = torch.tensor(VALUES + [-value for value in VALUES], dtype=torch.float64)
@@ -158,11 +166,6 @@ def test_scales_keep_their_precision() -> None:
     plain = Unquantized(torch.float16, HOST)
     assert MxFp4(plain, MxNames("a", "b")).scale_dtype == torch.bfloat16
     assert NvFp4(plain, NvNames("a", "b", False)).scale_dtype == torch.float32
-
-
-def put(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
-    name = f"{UP}.{suffix}"
-    return lambda tensors: tensors.update({name: change(tensors[name])})
 
 
 @pytest.mark.parametrize(
