@@ -9,9 +9,9 @@ from ..checks import FLOATS, expect, expect_rank, expect_rows
 from ..device import divided_up
 from ..op import Op
 from . import reference
-from .weight import BLOCK, LINE, Kind, PackedWeight, pack, unpack
+from .weight import BLOCK, LINE, Kind, PackedWeight, matrix_of, pack, unpack
 
-__all__ = ["Kind", "PackedWeight", "pack", "packed_linear", "unpack"]
+__all__ = ["Kind", "PackedWeight", "matrix_of", "pack", "packed_linear", "unpack"]
 
 _OP = Op("packed_linear", reference.packed_linear)
 

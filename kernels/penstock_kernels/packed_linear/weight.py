@@ -84,13 +84,21 @@ class PackedWeight(NamedTuple):
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
         """The matrix [outputs, inputs]: products are of at least float32, then rounded to dtype."""
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        values = self.kind.values(self.codes()).to(wide)
-        zeros = float(self.kind.zero) if self.zeros is None else self._per_input(self.zeros, wide)
-        return ((values - zeros) * self._per_input(self.scales, wide)).to(dtype)
+        return matrix_of(self.codes(), self.scales, self.zeros, self.kind, dtype)
 
-    def _per_input(self, per_group: Tensor, dtype: torch.dtype) -> Tensor:
-        return per_group.t().to(dtype).repeat_interleave(self.group, dim=1)
+
+def matrix_of(
+    codes: Tensor, scales: Tensor, zeros: Tensor | None, kind: Kind, dtype: torch.dtype
+) -> Tensor:
+    """The matrix of codes [outputs, inputs] uint8, with scales and zeros as `PackedWeight`'s."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    group = codes.shape[1] // len(scales)
+
+    def per_input(per_group: Tensor) -> Tensor:
+        return per_group.t().to(wide).repeat_interleave(group, dim=1)
+
+    zero = float(kind.zero) if zeros is None else per_input(zeros)
+    return ((kind.values(codes).to(wide) - zero) * per_input(scales)).to(dtype)
 
 
 def pack(codes: Tensor, kind: Kind) -> Tensor:

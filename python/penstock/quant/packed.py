@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from penstock_kernels import act_mul, packed_linear
-from penstock_kernels.packed_linear import Kind, PackedWeight, pack
+from penstock_kernels.packed_linear import Kind, PackedWeight, matrix_of, pack
 from torch import Tensor
 
 from penstock.quant.method import Weights, WeightTensor
@@ -66,11 +66,11 @@ class Packed(ABC):
         quantized = self.read(weights)
         if OUTPUT_ORDER in weights:
             quantized = quantized.with_outputs(weights[OUTPUT_ORDER])
-        packed = self._packed(quantized)
         if self.on_cpu:
-            return self.plain.finish(
-                {"weight": in_order(packed.matrix(self.plain.dtype), quantized.order)}
-            )
+            codes, scales, zeros, order = self._rounded(quantized)
+            matrix = matrix_of(codes, scales, zeros, self.kind, self.plain.dtype)
+            return self.plain.finish({"weight": in_order(matrix, order)})
+        packed = self._packed(quantized)
         finished = {"words": packed.words, "scales": packed.scales}
         # Weights are tensors. This one has no elements, and a shape that names the inputs.
         finished["inputs"] = torch.empty(packed.inputs, 0)
@@ -99,17 +99,16 @@ class Packed(ABC):
         matrix = self._weight(weights).matrix(self.plain.dtype)
         return in_order(matrix, weights.get("order"))
 
-    def _packed(self, quantized: Quantized) -> PackedWeight:
-        zeros = quantized.zeros
+    def _rounded(self, quantized: Quantized) -> Quantized:
+        """With scales and zeros in the dtypes that are kept."""
+        scales, zeros = quantized.scales.to(self.scale_dtype).contiguous(), quantized.zeros
         if zeros is not None:
             zeros = zeros.to(self.plain.dtype).contiguous()
-        return PackedWeight(
-            pack(quantized.codes, self.kind),
-            quantized.scales.to(self.scale_dtype).contiguous(),
-            zeros,
-            self.kind,
-            quantized.codes.shape[1],
-        )
+        return quantized._replace(scales=scales, zeros=zeros)
+
+    def _packed(self, quantized: Quantized) -> PackedWeight:
+        codes, scales, zeros, _ = self._rounded(quantized)
+        return PackedWeight(pack(codes, self.kind), scales, zeros, self.kind, codes.shape[1])
 
     def _weight(self, weights: Weights) -> PackedWeight:
         words, scales, zeros = weights["words"], weights["scales"], weights.get("zeros")
