@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from penstock.weights.form import Flat, Form, Shape
+from penstock.weights.form import Form, Shape
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Target:
     @property
     def gathered(self) -> bool:
         """Whether entries are looked up in the stored tensor: it is small, and read whole."""
-        return self.form is not None and not isinstance(self.form, Flat)
+        return self.form is not None and not self.form.in_order
 
     def accepts(self, shape: Shape) -> bool:
         """Whether a stored tensor of this shape fits."""

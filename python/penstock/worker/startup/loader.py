@@ -284,7 +284,7 @@ def _check_kv_dtype(stored: KvFormat, device: torch.device) -> None:
 
 
 def _check_shares(group: Group, config: Specification) -> None:
-    for name, size in config.shared_sizes.items():
+    for name, size in config.shared_sizes():
         group.share(size, name)
 
 
