@@ -278,6 +278,11 @@ class Specification:
         """Elements of a head in every layer."""
         return self.layers[0].attention.head_dim
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(isinstance(layer.mlp, MoeSpec) for layer in self.layers)
+
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns sizes that the ranks must be able to share equally, by config.json's names or in
         words. `expert_parallel`: ranks share the experts, not their intermediate size."""

@@ -150,19 +150,27 @@ class ExpertMlps(Layer):
         return one.below("gate_up").method(self.parts), one.below("down").method()
 
     def targets(self) -> dict[str, Target]:
-        """Returns the targets of this rank's share of every matrix and bias."""
+        """Returns the targets of this rank's share of every matrix and bias. Tensors of experts of
+        other ranks are checked, and not read."""
         if self.storage is ExpertStorage.INTERLEAVED:
             return self._interleaved()
         found: dict[str, Target] = {}
-        for index in range(self.count):
-            path = self.first + index
-            bias = None if self.gate_up_bias is None else self.gate_up_bias[index]
-            columns = column_targets(self.parts, self.gate_up.expert(index), bias, self.group)
-            bias = None if self.down_bias is None else self.down_bias[index]
-            rows = row_targets(self.down.expert(index), bias, self.group)
-            found |= {f"{path}.gate_up.{name}": target for name, target in columns.items()}
-            found |= {f"{path}.down.{name}": target for name, target in rows.items()}
+        for expert in range(self.total):
+            index = expert - self.first
+            here = 0 <= index < self.count
+            for name, target in self._expert(index if here else 0).items():
+                found[f"{expert}.{name}"] = target if here else target.nothing()
         return found
+
+    def _expert(self, index: int) -> dict[str, Target]:
+        """The targets of one expert here."""
+        gate_up, down = self.gate_up.expert(index), self.down.expert(index)
+        bias = None if self.gate_up_bias is None else self.gate_up_bias[index]
+        columns = column_targets(self.parts, gate_up, bias, self.group)
+        bias = None if self.down_bias is None else self.down_bias[index]
+        rows = row_targets(down, bias, self.group)
+        found = {f"gate_up.{name}": target for name, target in columns.items()}
+        return found | {f"down.{name}": target for name, target in rows.items()}
 
     def _interleaved(self) -> dict[str, Target]:
         """The targets of tensors of all experts, in which gate and up alternate."""

@@ -45,6 +45,11 @@ class Target:
             return shape == self.shape
         return self.form.accepts(shape, self.shape)
 
+    def nothing(self) -> Target:
+        """Returns a target that checks the same tensor, and receives nothing of it."""
+        region = (slice(0, 0), *self.region[1:])
+        return replace(self, destination=self.destination.narrow(0, 0, 0), region=region)
+
     @classmethod
     def whole(cls, destination: Tensor) -> Target:
         """Returns the target of a whole tensor."""
