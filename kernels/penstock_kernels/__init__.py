@@ -10,6 +10,8 @@ from .apply_mask import apply_mask
 from .bad_words import bad_words
 from .copy_blocks import copy_blocks
 from .expert_mlp import expert_mlp
+from .latent_attention import latent_attention
+from .latent_kv_write import latent_kv_write
 from .linear import linear
 from .norm_linear import norm_linear
 from .op import use
@@ -29,6 +31,8 @@ __all__ = [
     "bad_words",
     "copy_blocks",
     "expert_mlp",
+    "latent_attention",
+    "latent_kv_write",
     "linear",
     "norm_linear",
     "packed_linear",

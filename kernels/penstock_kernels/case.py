@@ -74,6 +74,18 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Shape of a layer with latent attention in a case."""
+
+    heads: int
+    """Query heads."""
+    rank: int
+    """Elements of the latent: C."""
+    rotated: int
+    """Elements of the key that is rotated: R."""
+
+
+@dataclass(frozen=True)
 class Scoring:
     """What an attention layer in a case does to its scores."""
 

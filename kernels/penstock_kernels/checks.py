@@ -43,6 +43,22 @@ def expect_gated(weight: Tensor, bias: Tensor | None) -> None:
         )
 
 
+def expect_contiguous(name: str, tensor: Tensor) -> None:
+    """Raises ValueError unless `tensor` is contiguous."""
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; expected "
+            "contiguous"
+        )
+
+
+def expect_latent(kv_cache: Tensor, dtype: torch.dtype) -> None:
+    """Raises ValueError unless `kv_cache` holds one row of `dtype` per token."""
+    expect_rank("kv_cache", kv_cache, "blocks, 1, 1, block_tokens, C + R")
+    expect("kv_cache", kv_cache, (len(kv_cache), 1, 1, *kv_cache.shape[3:]), (dtype,))
+    expect_contiguous("kv_cache", kv_cache)
+
+
 def expect_cache(kv_cache: Tensor) -> None:
     """Raises ValueError unless `kv_cache` is contiguous [blocks, 2, Hkv, block_tokens, D]."""
     expect_rank("kv_cache", kv_cache, "blocks, 2, Hkv, block_tokens, D")
@@ -67,16 +83,14 @@ def expect_stored(size: int, kv_cache: Tensor, kv_params: Tensor | None) -> None
             f"{size} or {size // 2} torch.uint8"
         )
     expect("kv_params", kv_params, (*kv_cache.shape[:4], 2), (PARAMS,))
-    if not kv_params.is_contiguous():
-        raise ValueError(f"kv_params has strides {kv_params.stride()}; expected contiguous")
+    expect_contiguous("kv_params", kv_params)
 
 
 def expect_out(q: Tensor, out: Tensor | None) -> None:
     """Raises ValueError unless `out`, if there is one, is contiguous and like q."""
     if out is not None:
         expect("out", out, tuple(q.shape), (q.dtype,))
-        if not out.is_contiguous():
-            raise ValueError(f"out has strides {out.stride()}; expected contiguous")
+        expect_contiguous("out", out)
 
 
 def expect_rotation(

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from penstock_kernels import paged_decode_attention, paged_prefill_attention, rope_kv_write
+from penstock_kernels import (
+    latent_attention,
+    latent_kv_write,
+    paged_decode_attention,
+    paged_prefill_attention,
+    rope_kv_write,
+)
 from torch import Tensor
 
 from penstock.cache import LayerCache
@@ -153,3 +159,57 @@ def _prefill(
         sinks=layer.sinks,
         kv_params=cache.params,
     )
+
+
+class RowNorm(Protocol):
+    """An RMSNorm."""
+
+    weight: Tensor
+    eps: float
+
+
+class LatentShape(Protocol):
+    """The parameters of the kernels of a layer with latent attention."""
+
+    index: int
+    scale: float
+    rank: int  # elements of the latent
+    cos_sin: Tensor  # [positions, rotated dimensions] float32
+    interleaved: bool  # whether neighbours rotate together
+
+    @property
+    def kv_norm(self) -> RowNorm:
+        """The norm of the latent."""
+
+
+def attend_latent(
+    q: Tensor, rotated: Tensor, kv: Tensor, layer: LatentShape, context: StepContext
+) -> Tensor:
+    """Attends over rows of latents that all heads share. Returns [T, heads, rank].
+
+    q [T, heads, rank + R]: its first `rank` columns are the queries' products with the key
+    projection; the others become `rotated` [T, heads, R] by its position. kv [T, rank + R] is
+    normalised, rotated and stored.
+    """
+    places, cache = context.places[layer.index], context.caches[layer.index].data
+    norm, turn = layer.kv_norm, (layer.cos_sin, context.positions, places.slot_mapping)
+    latent_kv_write(rotated, kv, norm.weight, norm.eps, *turn, cache, q, layer.interleaved)
+    out = torch.empty((*q.shape[:2], layer.rank), dtype=q.dtype, device=q.device)
+    if context.decodes is not None:
+        decodes, first = context.decodes, slice(context.decodes.count)
+        latent_attention(
+            *(q[first], cache, places.tables, decodes.slots, None, decodes.kv_len, layer.scale),
+            rank=layer.rank,
+            max_query=1,
+            out=out[first],
+        )
+    if context.chunks is not None:
+        chunks = context.chunks
+        latent_attention(
+            *(q, cache, places.tables, chunks.slots, chunks.query_start, chunks.kv_len),
+            layer.scale,
+            rank=layer.rank,
+            max_query=chunks.max_query,
+            out=out,
+        )
+    return out

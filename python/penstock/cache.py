@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from penstock.config import AttentionSpec
 from penstock.faults import BadSetting
 
 PARAMS = torch.float16
@@ -61,7 +62,8 @@ class LayerCache:
     """One layer's keys and values."""
 
     data: Tensor
-    """[blocks, 2, kv_heads, block_tokens, elements of a head]."""
+    """[blocks, planes, kv_heads, block_tokens, elements of a head]: keys, then values. With one
+    plane, a row is key and value (latent attention)."""
     params: Tensor | None = None
     """[blocks, 2, kv_heads, block_tokens, 2] float16: scale and zero, of a quantized format."""
 
@@ -77,6 +79,15 @@ class KvShape(NamedTuple):
     window: int  # in tokens; 0 = unlimited
     kv_heads: int  # of this rank
     head_dim: int
+    planes: int = 2  # keys and values; 1 = one row of a token is both
+
+    @classmethod
+    def of(cls, attention: AttentionSpec, ranks: int) -> KvShape:
+        """Returns the shape of a layer on one of `ranks` ranks, which share the heads. All of them
+        keep the whole row of latent attention, whose one head is that of all queries."""
+        if attention.latent is not None:
+            return cls(attention.window, 1, attention.head_dim, planes=1)
+        return cls(attention.window, attention.kv_heads // ranks, attention.head_dim)
 
 
 @dataclass(frozen=True)
@@ -127,7 +138,7 @@ class KvGeometry:
 
     def block_bytes(self, group: KvGroup) -> int:
         """Returns the bytes of one block in all layers of a group."""
-        rows = 2 * group.shape.kv_heads * self.block_tokens
+        rows = group.shape.planes * group.shape.kv_heads * self.block_tokens
         return len(group.layers) * rows * self.format.row_bytes(group.shape.head_dim)
 
     def blocks_for(self, tokens: int) -> int:
@@ -147,7 +158,7 @@ class KvGeometry:
         return KvMemory([cache for *_, cache in placed], tuple(group for _, group, _ in placed))
 
     def _cache(self, shape: KvShape, blocks: int, device: torch.device) -> LayerCache:
-        rows = (blocks, 2, shape.kv_heads, self.block_tokens)
+        rows = (blocks, shape.planes, shape.kv_heads, self.block_tokens)
         elements = self.format.elements(shape.head_dim)
         data = torch.zeros((*rows, elements), dtype=self.format.dtype, device=device)
         if not self.format.quantized:

@@ -190,6 +190,50 @@ CASES |= {
     },
 }
 
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}
+CASES |= {
+    "deepseek-v2": {
+        **LATENT,
+        "model_type": "deepseek_v2",
+        "q_lora_rank": 40,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 4.0,
+        "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+    },
+    "deepseek-v2-lite": {**LATENT, "model_type": "deepseek_v2", "q_lora_rank": None},
+    "deepseek-v3": {
+        **LATENT,
+        "model_type": "deepseek_v3",
+        "q_lora_rank": 40,
+        "n_group": 4,
+        "topk_group": 2,
+        "n_shared_experts": 1,
+        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "deepseek-v3-halves": {
+        **LATENT,
+        "model_type": "deepseek_v3",
+        "q_lora_rank": None,
+        "rope_interleave": False,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+    },
+}
+
 
 def make(directory: Path, case: str) -> Path:
     """Writes the case's checkpoint."""

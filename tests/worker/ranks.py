@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from checkpoints import prompt
 from penstock.attention import Chunks, KvPlaces, StepContext
-from penstock.cache import LayerCache
+from penstock.cache import KvGeometry, KvShape, kv_format
 from penstock.config import read_config
 from penstock.layers import Build
 from penstock.models.decoder import Decoder
@@ -98,12 +98,9 @@ def prefilled(
     def ints(*values: int) -> Tensor:
         return torch.tensor(values, dtype=torch.int32)
 
-    caches = [
-        LayerCache(
-            torch.zeros(5, 2, block.attention.kv_heads, 16, spec.head_dim, dtype=torch.float64)
-        )
-        for block in model.blocks
-    ]
+    shapes = [KvShape.of(layer.attention, group.size) for layer in spec.layers]
+    geometry = KvGeometry.of(shapes, 16, kv_format("auto", torch.float64))
+    caches = geometry.allocate([5] * len(geometry.groups), device).caches
     positions = ints(*range(LENGTH))
     chunks = Chunks(ints(0), ints(0, LENGTH), ints(LENGTH), LENGTH)
     places = [KvPlaces(ints(*range(5))[None], positions)] * len(caches)

@@ -31,7 +31,9 @@ from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
 WEIGHTS = "model.safetensors"
 PLAIN = Methods(Unquantized(torch.float64, HOST))
-EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "glm4-moe", "gpt-oss"]
+EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "glm4-moe", "gpt-oss", "deepseek-v2"]
+BATCHED = ["qwen3-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"]
+LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"
 FP8 = in_blocks(128, 128, scale="weight_scale_inv"), {**DEEPSEEK, "weight_block_size": [128, 128]}
 INT4 = settings(group_size=128)
@@ -152,7 +154,7 @@ def test_ranks_share_experts(checkpoint: Callable[[str], Path], case: str) -> No
         torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", ["qwen2-moe", "gpt-oss"])
+@pytest.mark.parametrize("case", ["qwen2-moe", "gpt-oss", "deepseek-v3"])
 def test_two_workers_share_experts(checkpoint: Callable[[str], Path], case: str) -> None:
     """A prompt in chunks, a prefix hit, a preempted sequence: the tokens of transformers."""
     path, ids = checkpoint(case), prompt(90)
@@ -173,7 +175,7 @@ def test_two_workers_share_experts(checkpoint: Callable[[str], Path], case: str)
         assert first.tokens == second.tokens == expected
 
 
-@pytest.mark.parametrize("case", ["qwen3-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"])
+@pytest.mark.parametrize("case", [*BATCHED, *LATENT])
 def test_batches_and_preemption(checkpoint: Callable[[str], Path], case: str) -> None:
     """Rows of other sequences, and of padding, change no token."""
     path, prompts = checkpoint(case), [prompt(20 + 3 * i, seed=i) for i in range(6)]

@@ -2,19 +2,24 @@
 
 from penstock.config.common import read_activation, read_attention, read_decoder, read_residual
 from penstock.config.experts import (
+    read_dense_first,
     read_expert_count,
     read_gated,
+    read_group_limited_routing,
     read_routing,
+    read_shared_moe,
     read_sigmoid_routing,
     read_sparse_layers,
 )
 from penstock.config.fields import Fields, read_config
+from penstock.config.latent import read_latent_attention
 from penstock.config.layer_types import FULL, SLIDING, read_layer_types
-from penstock.config.rope import read_rope
+from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
     AttentionSpec,
     ExpertStorage,
+    LatentSpec,
     LayerSpec,
     MlpSpec,
     MoeSpec,
@@ -36,6 +41,7 @@ __all__ = [
     "AttentionSpec",
     "ExpertStorage",
     "Fields",
+    "LatentSpec",
     "LayerSpec",
     "MlpSpec",
     "MoeSpec",
@@ -52,12 +58,17 @@ __all__ = [
     "read_attention",
     "read_config",
     "read_decoder",
+    "read_dense_first",
     "read_expert_count",
     "read_gated",
+    "read_group_limited_routing",
+    "read_latent_attention",
     "read_layer_types",
     "read_residual",
     "read_rope",
     "read_routing",
+    "read_shared_moe",
     "read_sigmoid_routing",
     "read_sparse_layers",
+    "yarn_temperature",
 ]

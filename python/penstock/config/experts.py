@@ -8,7 +8,13 @@ from penstock_kernels.route_experts import GroupScore, Routing, Score
 
 from penstock.config.common import read_activation
 from penstock.config.fields import Fields
-from penstock.config.specification import MlpSpec
+from penstock.config.specification import (
+    AttentionSpec,
+    LayerSpec,
+    MlpSpec,
+    MoeSpec,
+    RouterSpec,
+)
 from penstock.faults import BadModel
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -34,6 +40,37 @@ def read_sigmoid_routing(fields: Fields) -> Routing:
         kept_groups=fields.count("topk_group", 1),
         group_score=GroupScore.TOP2_SUM,
     )
+
+
+def read_group_limited_routing(fields: Fields) -> Routing:
+    """The choice of experts of DeepSeek-V2: without groups if topk_method is "greedy"."""
+    methods = {"greedy": False, "group_limited_greedy": True}
+    method = fields.raw.get("topk_method") or "greedy"
+    if method not in methods:
+        raise BadModel(
+            f"config.json: topk_method {method!r} is not supported, only {sorted(methods)} are"
+        )
+    groups, kept = fields.count("n_group", 1), fields.count("topk_group", 1)
+    return read_routing(
+        fields,
+        scale=fields.positive("routed_scaling_factor", 1.0),
+        groups=groups if methods[method] else 1,
+        kept_groups=kept if methods[method] else 1,
+    )
+
+
+def read_shared_moe(fields: Fields, routing: Routing, router: RouterSpec) -> MoeSpec:
+    """Experts, and `n_shared_experts` as one layer beside them."""
+    expert = read_gated(fields, "moe_intermediate_size")
+    shared = MlpSpec(expert.intermediate * fields.count("n_shared_experts"), expert.activation)
+    return MoeSpec(read_expert_count(fields), expert, routing, router, shared)
+
+
+def read_dense_first(fields: Fields, attention: AttentionSpec, moe: MoeSpec) -> list[LayerSpec]:
+    """The layers of a model whose first `first_k_dense_replace` ones have no experts."""
+    dense = LayerSpec(attention, read_gated(fields, "intermediate_size"))
+    count, first = fields.count("num_hidden_layers"), fields.number("first_k_dense_replace", 1)
+    return [dense if index < first else LayerSpec(attention, moe) for index in range(count)]
 
 
 def read_expert_count(fields: Fields) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,11 @@ def read_rope(
             f"config.json: rope_type {kind!r} is not supported, only {sorted(_NEEDS)} are"
         )
     return RopeSpec(kind, theta, _numbers(fields, numbers, kind), fraction)
+
+
+def yarn_temperature(factor: float, weight: float) -> float:
+    """Factor of queries and keys for context lengths `factor` times as long (arXiv:2309.00071)."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def _parameters(fields: Fields, layer_type: str | None) -> dict[str, Any]:

@@ -104,8 +104,31 @@ class RopeSpec:
 
 
 @dataclass(frozen=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-V2): keys and values of all heads are projections of
+    one latent per token, which is cached beside one rotated key."""
+
+    rank: int
+    """Elements of the latent."""
+    rotated: int
+    """Dimensions of queries and keys that rotate; all heads have the same key there."""
+    still: int
+    """Dimensions of each head's queries and keys that do not rotate."""
+    value: int
+    """Elements of each head's values."""
+    norm: NormSpec
+    """Of the latent, and of the queries' latent."""
+    query_rank: int = 0
+    """Elements of the queries' latent; 0 = queries are projections of the hidden state."""
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
-    """Self-attention of one layer. Head counts are those of the whole model, not of one rank."""
+    """Self-attention of one layer. Head counts are those of the whole model, not of one rank.
+
+    With `latent`, the one KV head is the cached row, of `head_dim` elements: the latent and the
+    rotated key.
+    """
 
     heads: int
     kv_heads: int
@@ -123,6 +146,8 @@ class AttentionSpec:
     """Bound c of the scores: c * tanh(score / c), before the mask; 0 = none."""
     sinks: bool = False
     """Whether each head has a learned logit that joins the softmax's denominator."""
+    latent: LatentSpec | None = None
+    """None = each KV head caches a key and a value."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
@@ -131,13 +156,19 @@ class AttentionSpec:
                 f"config.json: num_attention_heads is {self.heads}, not a multiple of "
                 f"num_key_value_heads, {self.kv_heads}"
             )
-        if self.head_dim % 2:
-            raise BadModel(f"config.json: head_dim must be even, found {self.head_dim}")
+        if self.rope_dim % 2:
+            name = "head_dim" if self.latent is None else "qk_rope_head_dim"
+            raise BadModel(f"config.json: {name} must be even, found {self.rope_dim}")
         if self.rope is not None:
             self._check_factors(self.rope)
 
+    @property
+    def rope_dim(self) -> int:
+        """Dimensions of a head for which `rope` is."""
+        return self.head_dim if self.latent is None else self.latent.rotated
+
     def _check_factors(self, rope: RopeSpec) -> None:
-        pairs = rope.dims(self.head_dim) // 2
+        pairs = rope.dims(self.rope_dim) // 2
         for name in ("short_factor", "long_factor"):
             found = len(rope.numbers.get(name, range(pairs)))
             if found != pairs:
@@ -283,14 +314,18 @@ class Specification:
         """Whether any layer is a mixture of experts."""
         return any(isinstance(layer.mlp, MoeSpec) for layer in self.layers)
 
+    @property
+    def has_latents(self) -> bool:
+        """Whether any layer has latent attention."""
+        return any(layer.attention.latent is not None for layer in self.layers)
+
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns sizes that the ranks must be able to share equally, by config.json's names or in
         words. `expert_parallel`: ranks share the experts, not their intermediate size."""
         attention = self.layers[0].attention
-        found = {
-            ("num_attention_heads", attention.heads): None,
-            ("num_key_value_heads", attention.kv_heads): None,
-        }
+        found = {("num_attention_heads", attention.heads): None}
+        if attention.latent is None:
+            found["num_key_value_heads", attention.kv_heads] = None
         for mlp in (layer.mlp for layer in self.layers):
             if isinstance(mlp, MlpSpec):
                 found["intermediate_size", mlp.intermediate] = None

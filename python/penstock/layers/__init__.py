@@ -1,9 +1,17 @@
 """Layers from which model families are built. A layer implements its sharding."""
 
-from penstock.layers.attention import Attention, NormedAttention, attention_of
+from penstock.layers.attention import Attention, NormedAttention, SelfAttention
 from penstock.layers.base import Build, Layer, Residual
-from penstock.layers.block import Block, ParallelBlock, SandwichBlock, block_of, mlp_of
+from penstock.layers.block import (
+    Block,
+    ParallelBlock,
+    SandwichBlock,
+    attention_of,
+    block_of,
+    mlp_of,
+)
 from penstock.layers.experts import MoeMlp
+from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import FullWidthNorm, HeadNorm, LayerNorm, Norm, RmsNorm, norm_of
@@ -20,6 +28,7 @@ __all__ = [
     "GatedMlp",
     "Head",
     "HeadNorm",
+    "LatentAttention",
     "Layer",
     "LayerNorm",
     "Linear",
@@ -33,6 +42,7 @@ __all__ = [
     "RmsNorm",
     "RowLinear",
     "SandwichBlock",
+    "SelfAttention",
     "attention_of",
     "block_of",
     "mlp_of",

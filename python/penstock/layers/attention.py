@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,37 @@ from penstock.layers.rope import rope_order
 from penstock.weights import Target
 
 
-class Attention(Layer):
+class SelfAttention(Layer, ABC):
+    """What attention reads of the stream and adds to it; subclasses attend."""
+
+    qkv: ColumnLinear
+    out: RowLinear
+
+    def __call__(
+        self, norm: Norm, residual: Residual, context: StepContext, rows: Tensor | None = None
+    ) -> Residual:
+        """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer.
+
+        Writes this step's keys and values. With `rows` [R], returns these rows alone, [R, hidden].
+        """
+        qkv, total = self.qkv(norm, residual)
+        mixed = self.mix(qkv, context)
+        if rows is not None:
+            mixed, total = mixed.index_select(0, rows), total.index_select(0, rows)
+        return self.out(mixed, total)
+
+    def product(self, x: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
+        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
+        ranks."""
+        mixed = self.mix(self.qkv.product(x), context)
+        return self.out.product(mixed if rows is None else mixed.index_select(0, rows))
+
+    @abstractmethod
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """Attends: the output of `qkv` [T, ...] -> the input of `out` [T, ...]."""
+
+
+class Attention(SelfAttention):
     """Self-attention of layer `index`: fused q, k, v; rotary positions; output projection."""
 
     def __init__(
@@ -62,25 +94,6 @@ class Attention(Layer):
         whole[:rotated] = whole[:rotated, within]
         self.qkv.reorder(whole.view(-1))
 
-    def __call__(
-        self, norm: Norm, residual: Residual, context: StepContext, rows: Tensor | None = None
-    ) -> Residual:
-        """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer.
-
-        Writes this step's keys and values. With `rows` [R], returns these rows alone, [R, hidden].
-        """
-        qkv, total = self.qkv(norm, residual)
-        mixed = self.mix(qkv, context)
-        if rows is not None:
-            mixed, total = mixed.index_select(0, rows), total.index_select(0, rows)
-        return self.out(mixed, total)
-
-    def product(self, x: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
-        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
-        ranks."""
-        mixed = self.mix(self.qkv.product(x), context)
-        return self.out.product(mixed if rows is None else mixed.index_select(0, rows))
-
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """Attends: this rank's q, k and v side by side [T, ...] -> [T, heads * head_dim]."""
         heads = qkv.view(len(qkv), -1, self.head_dim)
@@ -110,10 +123,3 @@ class NormedAttention(Attention):
         q, k, v = torch.split(heads, self.split, dim=1)
         q, k = self.q_norm.heads(q), self.k_norm.heads(k)
         return attend(q, k, v, self, context).view(len(qkv), -1)
-
-
-def attention_of(
-    build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
-) -> Attention:
-    """Builds the attention of a specification."""
-    return (Attention if spec.qk_norm is None else NormedAttention)(build, residual, spec, index)

@@ -5,12 +5,29 @@ from __future__ import annotations
 from torch import Tensor
 
 from penstock.attention import StepContext
-from penstock.config import MlpSpec, MoeSpec, Placement, ResidualSpec, Specification
-from penstock.layers.attention import attention_of
+from penstock.config import (
+    AttentionSpec,
+    MlpSpec,
+    MoeSpec,
+    Placement,
+    ResidualSpec,
+    Specification,
+)
+from penstock.layers.attention import Attention, NormedAttention, SelfAttention
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.experts import MoeMlp
+from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import Norm, norm_of
+
+
+def attention_of(
+    build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+) -> SelfAttention:
+    """Builds the attention of a specification."""
+    if spec.latent is not None:
+        return LatentAttention(build, residual, spec, index)
+    return (Attention if spec.qk_norm is None else NormedAttention)(build, residual, spec, index)
 
 
 def mlp_of(

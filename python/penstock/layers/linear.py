@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from penstock_kernels import act_mul
@@ -41,19 +41,22 @@ def column_targets(
     stored: Mapping[str, WeightTensor],
     bias: Tensor | None,
     group: Group,
+    whole: Collection[str] = (),
 ) -> dict[str, Target]:
     """Returns the targets of a fused matrix that ranks share along its outputs.
 
-    `parts` are its matrices and their outputs on this rank. A part has its rows of each stored
-    tensor, and of the bias. Raises BadModel if the weight format cannot cut it there.
+    `parts` are its matrices and their outputs on this rank; all ranks have those in `whole`. A part
+    has its rows of each stored tensor, and of the bias. Raises BadModel if the weight format cannot
+    cut it there.
     """
-
-    def share(data: Tensor, dim: int | None) -> Target:
-        return replace(Target.share(data, dim, group.rank, group.size), joins=dim)
-
     found = {}
     start = 0
     for part, count in parts.items():
+        ranks = Group() if part in whole else group
+
+        def share(data: Tensor, dim: int | None, ranks: Group = ranks) -> Target:
+            return replace(Target.share(data, dim, ranks.rank, ranks.size), joins=dim)
+
         for name, tensor in stored.items():
             data = tensor.data
             if tensor.output_dim is not None:
@@ -152,7 +155,8 @@ class ColumnLinear(Linear):
 
     `parts` are the fused matrices and their outputs in the whole model. Every rank holds its share
     of each, so this rank's output is [T, sum of shares], in the order of `parts`. With a `gate`,
-    the parts are gate and up, and the output is gate's activation * up.
+    the parts are gate and up, and the output is gate's activation * up. All ranks hold the parts in
+    `whole`.
     """
 
     def __init__(
@@ -162,8 +166,13 @@ class ColumnLinear(Linear):
         residual: ResidualSpec,
         bias: bool,
         gate: Activation | None = None,
+        whole: Collection[str] = (),
     ) -> None:
-        self.parts = {p: build.group.share(n, f"the size of {p}") for p, n in parts.items()}
+        self.whole = whole
+        self.parts = {
+            part: outputs if part in whole else build.group.share(outputs, f"the size of {part}")
+            for part, outputs in parts.items()
+        }
         method = build.method(parts)
         super().__init__(build, method, (sum(self.parts.values()), residual.hidden))
         self.bias = build.empty(self.outputs) if bias else None
@@ -176,7 +185,7 @@ class ColumnLinear(Linear):
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of each part: the rows of each stored tensor, and the bias."""
-        return column_targets(self.parts, self.stored, self.bias, self.group)
+        return column_targets(self.parts, self.stored, self.bias, self.group, self.whole)
 
     def __call__(self, norm: Norm, residual: Residual) -> tuple[Tensor, Tensor]:
         """Returns (the output [T, this rank's outputs] for the normalised sum, the sum)."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.config import RopeSpec
+from penstock.config import RopeSpec, yarn_temperature
 
 Numbers = Mapping[str, Any]
 
@@ -105,15 +105,11 @@ def _yarn_range(numbers: Numbers, theta: float, dim: int) -> tuple[float, float]
 def _yarn_attention(numbers: Numbers) -> float:
     factor, given = numbers["factor"], numbers.get("attention_factor")
     mscale, all_dim = numbers.get("mscale"), numbers.get("mscale_all_dim")
-
-    def temperature(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
     if given is not None:
         return float(given)
     if mscale and all_dim:
-        return temperature(mscale) / temperature(all_dim)
-    return temperature(1.0)
+        return yarn_temperature(factor, mscale) / yarn_temperature(factor, all_dim)
+    return yarn_temperature(factor, 1.0)
 
 
 def _longrope(powers: Tensor, rope: RopeSpec, positions: int) -> tuple[Tensor, float]:

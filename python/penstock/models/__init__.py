@@ -17,6 +17,8 @@ from penstock.layers import Build
 from penstock.weights import Stage, Target
 
 FAMILIES: dict[str, str] = {
+    "DeepseekV2ForCausalLM": "deepseek:DeepseekV2",
+    "DeepseekV3ForCausalLM": "deepseek:DeepseekV3",
     "Gemma2ForCausalLM": "gemma2:Gemma2",
     "Gemma3ForCausalLM": "gemma3:Gemma3Text",
     "Gemma3ForConditionalGeneration": "gemma3:Gemma3",

@@ -45,6 +45,12 @@ EXPERT_NAMES = {
     "model.layers.{}.mlp.experts.{}.down_proj": "blocks.{}.mlp.experts.{}.down",
 }
 
+SHARED_EXPERT_NAMES = {
+    "model.layers.{}.mlp.shared_experts.gate_proj": "blocks.{}.mlp.shared.gate_up.gate",
+    "model.layers.{}.mlp.shared_experts.up_proj": "blocks.{}.mlp.shared.gate_up.up",
+    "model.layers.{}.mlp.shared_experts.down_proj": "blocks.{}.mlp.shared.down",
+}
+
 
 class Decoder(Layer):
     """A decoder-only transformer, assembled from its specification.

@@ -10,41 +10,28 @@ from typing import Any, ClassVar
 
 from penstock.config import (
     Fields,
-    LayerSpec,
-    MlpSpec,
-    MoeSpec,
     NormSpec,
     QkNorm,
     RouterSpec,
     Specification,
     read_attention,
     read_decoder,
-    read_expert_count,
-    read_gated,
+    read_dense_first,
     read_residual,
     read_rope,
+    read_shared_moe,
     read_sigmoid_routing,
 )
 from penstock.faults import BadModel
 from penstock.layers import Build
-from penstock.models.decoder import EXPERT_NAMES, Decoder
+from penstock.models.decoder import EXPERT_NAMES, SHARED_EXPERT_NAMES, Decoder
 from penstock.models.qwen import Qwen3
-
-SHARED = "model.layers.{}.mlp.shared_experts."
 
 
 class Glm4Moe(Decoder):
     """GLM-4.5 and later."""
 
-    names: ClassVar[Mapping[str, str]] = (
-        Qwen3.names
-        | EXPERT_NAMES
-        | {
-            SHARED + "gate_proj": "blocks.{}.mlp.shared.gate_up.gate",
-            SHARED + "up_proj": "blocks.{}.mlp.shared.gate_up.up",
-            SHARED + "down_proj": "blocks.{}.mlp.shared.down",
-        }
-    )
+    names: ClassVar[Mapping[str, str]] = Qwen3.names | EXPERT_NAMES | SHARED_EXPERT_NAMES
 
     def __init__(self, spec: Specification, build: Build) -> None:
         super().__init__(spec, build)
@@ -61,14 +48,9 @@ class Glm4Moe(Decoder):
             qkv_bias=fields.flag("attention_bias"),
             qk_norm=QkNorm(norm) if fields.flag("use_qk_norm") else None,
         )
-        expert = read_gated(fields, "moe_intermediate_size")
-        shared = MlpSpec(expert.intermediate * fields.count("n_shared_experts"), expert.activation)
         router = RouterSpec(correction=True, float32=True)
-        experts, routing = read_expert_count(fields), read_sigmoid_routing(fields)
-        moe = MoeSpec(experts, expert, routing, router, shared)
-        dense = LayerSpec(attention, read_gated(fields, "intermediate_size"))
-        layers, first = fields.count("num_hidden_layers"), fields.number("first_k_dense_replace", 1)
-        specs = [LayerSpec(attention, moe) if i >= first else dense for i in range(layers)]
+        moe = read_shared_moe(fields, read_sigmoid_routing(fields), router)
+        specs = read_dense_first(fields, attention, moe)
         spec = read_decoder(fields, specs, read_residual(fields, norm=norm))
         if fields.number("num_nextn_predict_layers", 1) > 1:
             raise BadModel("config.json: num_nextn_predict_layers above 1 is not supported")

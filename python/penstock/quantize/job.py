@@ -102,6 +102,8 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
         raise BadModel("penstock quantize does not support learned positions")
     if spec.has_experts:
         raise BadModel("penstock quantize does not support mixtures of experts")
+    if spec.has_latents:
+        raise BadModel("penstock quantize does not support multi-head latent attention")
     dtypes = {checkpoint[name].dtype for name in checkpoint}
     known = [one for one in (torch.bfloat16, torch.float16, torch.float32) if one in dtypes]
     if not known:

@@ -61,7 +61,7 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     if device.type == "cuda":
         import_kernels()
     # Before the ranks meet: none of them waits for one that has failed.
-    _check_kv_dtype(kv_format(settings.kv_dtype, dtype), device)
+    _check_kv_dtype(settings, config, kv_format(settings.kv_dtype, dtype), device)
     methods = read_methods(raw, dtype, device, settings.quantize)
     _check_shares(settings, config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
@@ -237,14 +237,7 @@ def kv_geometry(
     config: Specification, build: Build, block_tokens: int, stored: KvFormat
 ) -> KvGeometry:
     """Returns the KV geometry of this rank's layers."""
-    layers = [
-        KvShape(
-            window=layer.attention.window,
-            kv_heads=build.group.share(layer.attention.kv_heads, "num_key_value_heads"),
-            head_dim=layer.attention.head_dim,
-        )
-        for layer in config.layers
-    ]
+    layers = [KvShape.of(layer.attention, build.group.size) for layer in config.layers]
     return KvGeometry.of(layers, block_tokens, stored)
 
 
@@ -272,8 +265,16 @@ def _capacity(settings: Settings, config: Specification) -> memory.Capacity:
     )
 
 
-def _check_kv_dtype(stored: KvFormat, device: torch.device) -> None:
-    """Raises BadSetting for a KV dtype that the device has no conversion for."""
+def _check_kv_dtype(
+    settings: Settings, config: Specification, stored: KvFormat, device: torch.device
+) -> None:
+    """Raises BadSetting for a KV dtype that the model's attention does not read, or that the
+    device has no conversion for."""
+    if settings.kv_dtype != "auto" and config.has_latents:
+        raise BadSetting(
+            f"kv_dtype {settings.kv_dtype} is not supported for multi-head latent attention; use "
+            "--kv-dtype auto"
+        )
     if stored.dtype == torch.float8_e4m3fn and device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if (major, minor) < (8, 9):

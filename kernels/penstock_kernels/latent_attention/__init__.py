@@ -1,0 +1,71 @@
+"""Multi-head latent attention over a paged cache: decode and chunks of prompts, absorbed form."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..checks import FLOATS, INDEX, expect, expect_latent, expect_out, expect_rank, expect_rows
+from ..op import Op
+from . import reference
+
+_OP = Op("latent_attention", reference.latent_attention)
+
+
+def latent_attention(
+    q: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor,
+    slots: Tensor,
+    query_start: Tensor | None,
+    kv_len: Tensor,
+    scale: float,
+    *,
+    rank: int,
+    max_query: int,
+    out: Tensor | None = None,
+) -> Tensor:
+    """softmax(scale q K^T) V, causal, where all heads share the rows of the cache.
+
+    A row of C + R elements is a token's key; its first C = `rank` are the value too. So queries are
+    those of each head, multiplied by its key projection of the latent ("absorbed"), beside their R
+    rotated dimensions; the caller multiplies what this returns by the value projection. Which
+    queries see which rows is as in paged_prefill_attention.
+
+    Args: q [T, Hq, C + R] of a float dtype, rows contiguous; kv_cache [blocks, 1, 1, block_tokens,
+        C + R] contiguous, of q's dtype; block_tables [N, B] int32, whose entries past a sequence's
+        end are never read; slots [S] int32, the row of block_tables of each sequence; query_start
+        [S + 1] int32, rising; None: one query of each sequence, the last (T = S); kv_len [S] int32,
+        with the queries; 0 marks a padding row of a decode, which sees nothing; max_query: at least
+        the largest number of queries of a sequence (it sizes the launch); out [T, Hq, C]: where to
+        put the result.
+    Returns: [T, Hq, C] of q's dtype, contiguous; zeros for padding rows. Rows of q before
+        query_start[0] and from query_start[S] on are left alone in `out`, undefined in a new
+        tensor.
+    Precision: as paged_prefill_attention.
+    Reproducible: a row depends on its own query, keys and kv_len, and by rounding on the shapes of
+        the launch, which decide how keys are split. Parts are summed in a fixed order.
+    Bytes moved: C + R elements for each row of the cache, once for every 16 to 64 query rows.
+    Work: 2 Hq (2 C + R) operations for each visible (query, key) pair.
+    Source: DeepSeek-AI, DeepSeek-V2, 2024, section 2.1; split keys, Dao et al., Flash-Decoding,
+        2023.
+    """
+    expect_rank("q", q, "T, Hq, C + R")
+    tokens, heads, size = q.shape
+    expect("q", q, (tokens, heads, kv_cache.shape[-1]), FLOATS)
+    expect_rows("q", q)
+    expect_latent(kv_cache, q.dtype)
+    if not 0 < rank < size:
+        raise ValueError(f"rank is {rank}; expected 1 to {size - 1}")
+    expect_rank("block_tables", block_tables, "N, B")
+    expect("block_tables", block_tables, tuple(block_tables.shape), INDEX)
+    expect("slots", slots, (len(slots),), INDEX)
+    expect("kv_len", kv_len, (len(slots),), INDEX)
+    if query_start is not None:
+        expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
+    elif tokens != len(kv_len):
+        raise ValueError(f"q has {tokens} rows for {len(kv_len)} sequences; expected one each")
+    expect_out(q[..., :rank], out)
+    if max_query < 0:
+        raise ValueError(f"max_query is {max_query}; expected 0 or more")
+    tables = block_tables, slots, query_start, kv_len
+    return _OP.on(q)(q, kv_cache, *tables, scale, rank=rank, max_query=max_query, out=out)

@@ -1,0 +1,103 @@
+"""Cases of latent_attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..case import DTYPES, Case, Heads, Latent, Size, paged
+
+# Operands of the second product, the probabilities, are rounded as well as the result.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
+
+
+def latent_arguments(
+    shape: Latent,
+    chunks: Sequence[tuple[int, int]],
+    dtype: torch.dtype,
+    device: torch.device,
+    block_tokens: int = 16,
+    spare: int = 3,
+) -> dict[str, Any]:
+    """Random tensors for sequences of (queries, kv_len); decodes if all have one query or none."""
+    size = shape.rank + shape.rotated
+    counts, lengths = [n for n, _ in chunks], [length for _, length in chunks]
+    decode = all(n == min(length, 1) for n, length in chunks)
+    memory = paged(lengths, Heads(shape.heads, 1, size, block_tokens), dtype, device, spare)
+    memory["kv_cache"] = memory["kv_cache"][:, :1].contiguous()
+    starts = torch.tensor([0, *counts], device=device).cumsum(0).int()
+    rows = len(chunks) if decode else sum(counts)
+    return {
+        "q": torch.randn(rows, shape.heads, size, device=device, dtype=dtype),
+        **memory,
+        "query_start": None if decode else starts,
+        "scale": 0.8 * size**-0.5,
+        "rank": shape.rank,
+        "max_query": 1 if decode else max(counts),
+    }
+
+
+def _case(
+    size: Size,
+    kind: str,
+    shape: Latent,
+    chunks: Sequence[tuple[int, int]],
+    block_tokens: int = 16,
+    spare: int = 3,
+) -> Case:
+    dtype = DTYPES[kind]
+
+    def make(device: torch.device) -> dict[str, Any]:
+        return latent_arguments(shape, chunks, dtype, device, block_tokens, spare)
+
+    counts = [n for n, _ in chunks]
+    shown = "+".join(f"{n}of{length}" for n, length in chunks[:4])
+    more = f"+{len(chunks) - 4}more" if len(chunks) > 4 else ""
+    name = f"{kind}-{shape.heads}x{shape.rank}+{shape.rotated}-page{block_tokens}-{shown}{more}"
+    name += "-far" if spare > 3 else ""
+    row = (shape.rank + shape.rotated) * dtype.itemsize
+    if max(counts) == 1:
+        queries = sum(counts) * shape.heads * (2 * shape.rank + shape.rotated) * dtype.itemsize
+        moved = queries + row * sum(length for _, length in chunks)
+        return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
+    pairs = sum(n * length - n * (n - 1) // 2 for n, length in chunks)
+    work = 2 * pairs * shape.heads * (2 * shape.rank + shape.rotated)
+    return Case(name, size, make, TOLERANCE[dtype], operations=work)
+
+
+def _decodes(*lengths: int) -> list[tuple[int, int]]:
+    return [(min(length, 1), length) for length in lengths]
+
+
+TINY = Latent(6, 40, 12)
+LITE, V3 = Latent(16, 512, 64), Latent(128, 512, 64)
+MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
+DECODES = _decodes(1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001)
+
+CASES = [
+    *(_case(Size.SMALL, kind, TINY, _decodes(3, 0, 9, 65), 4) for kind in DTYPES),
+    _case(Size.SMALL, "f32", Latent(3, 64, 16), _decodes(300, 1, 700), 5),
+    _case(Size.SMALL, "f32", TINY, _decodes(0, 0), 4),
+    *(_case(Size.SMALL, kind, TINY, [(3, 3), (2, 9), (1, 5), (0, 7)], 4) for kind in DTYPES),
+    _case(Size.SMALL, "f32", Latent(20, 32, 8), [(7, 70), (1, 1)], 5),
+    _case(Size.SMALL, "f32", Latent(5, 32, 8), [(3, 400)], 8),
+    *(_case(Size.FULL, kind, LITE, DECODES) for kind in DTYPES),
+    *(_case(Size.FULL, kind, LITE, MIXED) for kind in DTYPES),
+    *(_case(Size.FULL, "bf16", Latent(heads, 512, 64), DECODES) for heads in (1, 20, 32, 128)),
+    *(_case(Size.FULL, "bf16", Latent(heads, 512, 64), MIXED) for heads in (3, 20, 128)),
+    _case(Size.FULL, "f16", Latent(32, 256, 64), MIXED, 32),
+    _case(Size.FULL, "bf16", LITE, _decodes(70_001, 5)),
+    _case(Size.FULL, "bf16", LITE, _decodes(*range(1, 1100, 7))),
+    _case(Size.FULL, "bf16", LITE, [(33, 9000), (0, 7), (9, 9)]),
+    _case(Size.FULL, "bf16", LITE, _decodes(640, 5, 0), spare=70_000),
+    _case(Size.BENCH, "bf16", LITE, _decodes(384)),
+    _case(Size.BENCH, "bf16", LITE, _decodes(32_000)),
+    _case(Size.BENCH, "bf16", LITE, _decodes(*[640] * 32)),
+    _case(Size.BENCH, "bf16", LITE, _decodes(*[1100] * 256)),
+    _case(Size.BENCH, "bf16", V3, _decodes(*[1100] * 64)),
+    _case(Size.BENCH, "bf16", LITE, [(4096, 4096)]),
+    _case(Size.BENCH, "bf16", LITE, [(512, 8192)]),
+    _case(Size.BENCH, "bf16", V3, [(2048, 2048)]),
+]

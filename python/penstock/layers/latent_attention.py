@@ -1,0 +1,101 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), over latents in the KV cache.
+
+A head's key and value are projections of the token's latent, so products with a key equal products
+of the query, multiplied by the key projection, with the latent; the value projection multiplies the
+weighted sum of latents. So all heads read one row per token. Ranks share the heads, and each has
+all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from penstock.attention import StepContext, attend_latent
+from penstock.config import AttentionSpec, ResidualSpec
+from penstock.layers.attention import SelfAttention
+from penstock.layers.base import Build, Residual
+from penstock.layers.linear import ColumnLinear, RowLinear
+from penstock.layers.norm import RmsNorm
+
+
+class LatentUp(ColumnLinear):
+    """The projections of a latent to keys and values of this rank's heads.
+
+    They are kept as floats, whatever the checkpoint's format is.
+    """
+
+    def __init__(self, build: Build, residual: ResidualSpec, spec: AttentionSpec) -> None:
+        assert spec.latent is not None
+        self.sizes = [spec.latent.still, spec.latent.value]
+        stream = replace(residual, hidden=spec.latent.rank)
+        super().__init__(build, {"kv": spec.heads * sum(self.sizes)}, stream, False)
+        self.dtype = build.dtype
+        self.keys: Tensor | None = None
+        """[heads, key elements that do not rotate, rank]."""
+        self.values: Tensor | None = None
+        """[heads, rank, value elements]."""
+
+    def finish(self) -> None:
+        """Splits the matrix into key and value projections."""
+        super().finish()
+        matrix = self.method.dequantize(self.weights).to(self.dtype)
+        self.weights: Mapping[str, Tensor] = {"matrix": matrix}
+        heads = matrix.view(-1, sum(self.sizes), matrix.shape[1])
+        self.keys, values = heads.split(self.sizes, dim=1)
+        self.values = values.transpose(1, 2)
+
+
+class LatentAttention(SelfAttention):
+    """Multi-head latent attention of layer `index`."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        latent, rope = spec.latent, spec.rope
+        assert latent is not None and rope is not None
+        self.index = index
+        self.heads = build.group.share(spec.heads, "num_attention_heads")
+        self.rank, self.row = latent.rank, spec.head_dim
+        self.sizes = [latent.still, latent.rotated]
+        self.scale = spec.scale
+        self.interleaved = rope.interleaved
+        self.cos_sin = build.rope_table(rope, latent.rotated)
+        queries = {"q": spec.heads * sum(self.sizes)}
+        down = {"q_a": latent.query_rank} if latent.query_rank else queries
+        self.qkv = ColumnLinear(
+            build.below("qkv"), {**down, "kv": spec.head_dim}, residual, False, whole=("q_a", "kv")
+        )
+        self.query_norm: RmsNorm | None = None
+        self.query_up: ColumnLinear | None = None
+        if latent.query_rank:
+            self.query_norm = RmsNorm(build, latent.query_rank, latent.norm)
+            stream = replace(residual, hidden=latent.query_rank)
+            self.query_up = ColumnLinear(build.below("query_up"), queries, stream, False)
+        self.kv_norm = RmsNorm(build, latent.rank, latent.norm)
+        self.kv_up = LatentUp(build.below("kv_up"), residual, spec)
+        self.out = RowLinear(build.below("out"), residual, spec.heads * latent.value, False)
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """Attends: (queries or their latent | latent, key to rotate) [T, ...] -> [T, heads *
+        value]."""
+        keys, values = self.kv_up.keys, self.kv_up.values
+        assert keys is not None and values is not None
+        q, kv = qkv[:, : -self.row], qkv[:, -self.row :]
+        if self.query_up is not None and self.query_norm is not None:
+            q, _ = self.query_up(self.query_norm, Residual(q, None, False))
+        still, rotated = q.view(len(q), self.heads, -1).split(self.sizes, dim=2)
+        query = q.new_empty((len(q), self.heads, self.row))
+        _multiply(still, keys, query[..., : self.rank])
+        latents = attend_latent(query, rotated, kv, self, context)
+        mixed = q.new_empty((len(q), self.heads, values.shape[2]))
+        _multiply(latents, values, mixed)
+        return mixed.view(len(q), -1)
+
+
+def _multiply(x: Tensor, matrices: Tensor, out: Tensor) -> None:
+    """x [T, heads, n] by a matrix [n, m] of each head, into out [T, heads, m]."""
+    torch.bmm(x.transpose(0, 1), matrices, out=out.transpose(0, 1))

@@ -1,0 +1,78 @@
+"""DeepSeek-V2, V2-Lite, V3, R1 and Kimi K2; GLM-4.7-Flash: latent attention, shared experts.
+
+A checkpoint's layers after the last one predict several tokens; they are not loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from penstock import config
+from penstock.config import Fields, MoeSpec, RouterSpec, Specification
+from penstock.faults import BadModel
+from penstock.layers import Build
+from penstock.models.decoder import EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES, Decoder
+
+SELF, ATTENTION = "model.layers.{}.self_attn.", "blocks.{}.attention."
+# Fields of training, and of other engines.
+UNUSED = ("aux_loss_alpha", "ep_size", "pretraining_tp", "seq_aux")
+
+
+class DeepseekV3(Decoder):
+    """V3, R1, Kimi K2 and Moonlight: sigmoid routing with a correction bias."""
+
+    score = "sigmoid"
+    names: ClassVar[Mapping[str, str]] = (
+        LLAMA_NAMES
+        | EXPERT_NAMES
+        | SHARED_EXPERT_NAMES
+        | {
+            SELF + "q_a_proj": ATTENTION + "qkv.q_a",
+            SELF + "q_a_layernorm": ATTENTION + "query_norm",
+            SELF + "q_b_proj": ATTENTION + "query_up",
+            SELF + "kv_a_proj_with_mqa": ATTENTION + "qkv.kv",
+            SELF + "kv_a_layernorm": ATTENTION + "kv_norm",
+            SELF + "kv_b_proj": ATTENTION + "kv_up",
+        }
+    )
+    ignored: tuple[str, ...] = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+
+    def __init__(self, spec: Specification, build: Build) -> None:
+        super().__init__(spec, build)
+        self.ignored = (*self.ignored, rf"model\.layers\.{len(spec.layers)}\..*")
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
+        fields = Fields({"kv_lora_rank": 512, "qk_rope_head_dim": 64, **raw})
+        fields.require("scoring_func", cls.score)
+        fields.require("moe_layer_freq", 1)
+        fields.require_unset("mlp_bias")
+        if fields.number("num_nextn_predict_layers", 1) > 1:
+            raise BadModel("config.json: num_nextn_predict_layers above 1 is not supported")
+        attention, sparse = config.read_latent_attention(fields), cls.moe(fields)
+        layers = config.read_dense_first(fields, attention, sparse)
+        spec = config.read_decoder(fields, layers)
+        fields.done(*UNUSED)
+        return spec
+
+    @classmethod
+    def moe(cls, fields: Fields) -> MoeSpec:
+        """Reads the layers with experts."""
+        fields.require("topk_method", "noaux_tc")
+        routing = config.read_sigmoid_routing(fields)
+        return config.read_shared_moe(fields, routing, RouterSpec(correction=True, float32=True))
+
+
+class DeepseekV2(DeepseekV3):
+    """V2 and V2-Lite: softmax routing, by the best expert of each group."""
+
+    score = "softmax"
+
+    @classmethod
+    def moe(cls, fields: Fields) -> MoeSpec:
+        """Reads the layers with experts."""
+        fields.require_unset("norm_topk_prob")
+        routing = config.read_group_limited_routing(fields)
+        return config.read_shared_moe(fields, routing, RouterSpec(float32=True))
