@@ -43,10 +43,14 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     let model = &plan.model;
     page.title("model");
     page.line("directory", model.directory.display(), "");
-    let shape = format!(
-        "{} layers, {} query heads, {} KV heads, head dimension {}",
-        model.layers, model.heads, model.kv_heads, model.head_dim
-    );
+    let (layers, heads) = (model.layers, model.heads);
+    let kv = if model.latent {
+        format!("latents of {} elements per token", model.head_dim)
+    } else {
+        let dim = model.head_dim;
+        format!("{} KV heads, head dimension {dim}", model.kv_heads)
+    };
+    let shape = format!("{layers} layers, {heads} query heads, {kv}");
     page.line("family", &model.family, &shape);
     if let Some(experts) = model.experts {
         let per_token = format!("{} of each layer's for a token", experts.per_token);
@@ -135,12 +139,12 @@ fn block(plan: &Plan) -> String {
         0 => head,
         bytes => format!("({head} + {bytes} bytes of scale and zero)"),
     };
-    format!(
-        "2 (key, value) x {} layers x {} heads x {head} x {} tokens",
-        plan.model.layers,
-        plan.model.kv_heads / u64::from(plan.tp.value),
-        plan.memory.block_tokens.value
-    )
+    let (layers, tokens) = (plan.model.layers, plan.memory.block_tokens.value);
+    if plan.model.latent {
+        return format!("{layers} layers x {head} x {tokens} tokens, on every worker");
+    }
+    let heads = plan.model.rank_kv_heads(plan.tp.value);
+    format!("2 (key, value) x {layers} layers x {heads} heads x {head} x {tokens} tokens")
 }
 
 /// Returns the bytes of the KV pool. On CUDA they are an estimate, because the worker measures the

@@ -39,10 +39,13 @@ pub struct ModelFacts {
     pub layers: u64,
     /// Query heads; tensor parallelism must divide them.
     pub heads: u64,
-    /// KV heads; tensor parallelism must divide them.
+    /// KV heads; tensor parallelism must divide them. With `latent`, there is one.
     pub kv_heads: u64,
-    /// Elements per head.
+    /// Elements per KV head.
     pub head_dim: u64,
+    /// Whether attention caches one row per token, a latent and a rotated key, in place of keys
+    /// and values (multi-head latent attention). Every rank has all rows.
+    pub latent: bool,
     /// The experts, if the model has any.
     pub experts: Option<Experts>,
     /// The context length of the model in tokens.
@@ -94,11 +97,16 @@ impl ModelFacts {
         // Multimodal models keep the language model's configuration in `text_config`.
         let text = config.get("text_config").unwrap_or(config);
         let heads = count(text, "num_attention_heads")?;
-        let head_dim = match size(text, "head_dim")? {
-            Some(head_dim) => head_dim,
-            None => count(text, "hidden_size")? / heads,
+        let latent = size(text, "kv_lora_rank")?;
+        let head_dim = match (latent, size(text, "head_dim")?) {
+            (Some(rank), _) => rank + count(text, "qk_rope_head_dim")?,
+            (None, Some(head_dim)) => head_dim,
+            (None, None) => count(text, "hidden_size")? / heads,
         };
-        let kv_heads = size(text, "num_key_value_heads")?.unwrap_or(heads);
+        let kv_heads = match latent {
+            Some(_) => 1,
+            None => size(text, "num_key_value_heads")?.unwrap_or(heads),
+        };
         let dtype = text.get("dtype").or_else(|| text.get("torch_dtype"));
         let dtype = dtype
             .or_else(|| config.get("torch_dtype"))
@@ -111,6 +119,7 @@ impl ModelFacts {
             heads,
             kv_heads,
             head_dim,
+            latent: latent.is_some(),
             experts: experts(text),
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
             sliding: slides(text),
@@ -120,10 +129,20 @@ impl ModelFacts {
         })
     }
 
+    /// Returns the KV heads of one of `tp` ranks.
+    pub fn rank_kv_heads(&self, tp: u32) -> u64 {
+        if self.latent {
+            self.kv_heads
+        } else {
+            self.kv_heads / u64::from(tp)
+        }
+    }
+
     /// Returns the bytes of one token's keys and values on one of `tp` ranks, if each takes
     /// `head_bytes` per head.
     pub fn kv_token_bytes(&self, head_bytes: u64, tp: u32) -> u64 {
-        2 * self.layers * (self.kv_heads / u64::from(tp)) * head_bytes
+        let planes = if self.latent { 1 } else { 2 };
+        planes * self.layers * self.rank_kv_heads(tp) * head_bytes
     }
 
     /// Returns the bytes of one rank's weights in `dtype`, with `quantize` as typed; nearly exact
@@ -208,6 +227,8 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("qwen3", "head_dim") => Some(128),
         ("gpt_oss", "head_dim") => Some(64),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
+        ("deepseek_v2" | "deepseek_v3", "kv_lora_rank") => Some(512),
+        ("deepseek_v2" | "deepseek_v3", "qk_rope_head_dim") => Some(64),
         _ => None,
     }
 }
@@ -274,6 +295,21 @@ mod tests {
         assert_eq!(heads, (8, 4, 256));
         assert_eq!(found.max_tokens, 131_072);
         assert!(found.sliding);
+    }
+
+    #[test]
+    fn latents_are_one_row_per_token_on_every_rank() {
+        let config = json!({
+            "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,
+            "num_key_value_heads": 16, "num_hidden_layers": 27, "max_position_embeddings": 4096,
+            "kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64,
+        });
+        let found = facts(&config).unwrap();
+        assert!(found.latent);
+        assert_eq!((found.heads, found.kv_heads, found.head_dim), (16, 1, 576));
+        for ranks in [1, 2] {
+            assert_eq!(found.kv_token_bytes(2 * 576, ranks), 27 * 2 * 576);
+        }
     }
 
     #[test]

@@ -202,6 +202,54 @@ impl Resolver<'_> {
                 )));
             }
         };
+        let ranks = u64::from(tp.value);
+        if !self.divides_heads(ranks) {
+            let fitting: Vec<String> = (1..=self.model.heads)
+                .filter(|n| self.divides_heads(*n))
+                .map(|n| n.to_string())
+                .collect();
+            let kv_heads = match self.model.latent {
+                true => String::new(),
+                false => format!(", num_key_value_heads {}", self.model.kv_heads),
+            };
+            return Err(Failure::runtime(format!(
+                "--tp {ranks} does not divide this model's heads (num_attention_heads \
+                 {}{kv_heads}): use one of {}.",
+                self.model.heads,
+                fitting.join(", ")
+            )));
+        }
+        let found = self.hardware.cuda_devices;
+        match self.typed.device {
+            DeviceChoice::Cpu => Ok(self.typed("device", Device::Cpu)),
+            DeviceChoice::Cuda if found == 0 && self.typed.worker.is_empty() => {
+                Err(Failure::runtime(
+                    "--device cuda: this host has no CUDA device (no /dev/nvidia0, or \
+                     CUDA_VISIBLE_DEVICES hides it). Use --device cpu, or install the driver.",
+                ))
+            }
+            DeviceChoice::Cuda => Ok(self.typed("device", Device::Cuda)),
+            DeviceChoice::Auto if found > 0 => Ok(ResolvedValue::new(
+                Device::Cuda,
+                format!("{found} CUDA device(s) found"),
+            )),
+            DeviceChoice::Auto => Ok(ResolvedValue::new(Device::Cpu, "no CUDA device found")),
+        }
+    }
+
+    fn tp(&self, device: Device) -> Outcome<ResolvedValue<u32>> {
+        let attached = u32::try_from(self.typed.worker.len()).unwrap_or(u32::MAX);
+        let tp = match (self.typed.tp, attached) {
+            (typed, 0) => self.or_default("tp", typed, 1, "one worker unless --tp is set"),
+            (None, attached) => ResolvedValue::new(attached, "one rank per --worker"),
+            (Some(tp), attached) if tp == attached => self.typed("tp", tp),
+            (Some(tp), attached) => {
+                return Err(Failure::runtime(format!(
+                    "--tp {tp} does not match {attached} --worker address(es): give one for each \
+                     rank, or leave --tp out."
+                )));
+            }
+        };
         let (heads, kv_heads) = (self.model.heads, self.model.kv_heads);
         let ranks = u64::from(tp.value);
         if !heads.is_multiple_of(ranks) || !kv_heads.is_multiple_of(ranks) {
@@ -222,6 +270,12 @@ impl Resolver<'_> {
             )));
         }
         Ok(tp)
+    }
+
+    /// Returns whether ranks can share the heads equally. All of them have the one row of latents.
+    fn divides_heads(&self, ranks: u64) -> bool {
+        let shares_kv = self.model.latent || self.model.kv_heads.is_multiple_of(ranks);
+        shares_kv && self.model.heads.is_multiple_of(ranks)
     }
 
     fn ep(&self, tp: u32) -> Outcome<ResolvedValue<bool>> {
@@ -333,6 +387,14 @@ impl Resolver<'_> {
             ),
         };
         let fraction = self.or_default("memory-fraction", self.typed.memory_fraction, share, why);
+        if self.model.latent && self.typed.kv_dtype != KvDtype::Auto {
+            return Err(Failure::runtime(format!(
+                "--kv-dtype {} is not supported for {}, which caches latents (multi-head latent \
+                 attention): leave it out.",
+                self.typed.kv_dtype.name(),
+                self.model.family
+            )));
+        }
         let head_bytes = self.typed.kv_dtype.head_bytes(dtype, self.model.head_dim);
         let mut memory = Memory {
             block_bytes: self.model.kv_token_bytes(head_bytes, tp)

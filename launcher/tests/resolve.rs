@@ -31,6 +31,7 @@ fn model() -> ModelFacts {
         heads: 8,
         kv_heads: 4,
         head_dim: 64,
+        latent: false,
         experts: None,
         max_tokens: 2048,
         sliding: false,
@@ -242,6 +243,44 @@ fn blocks_count_the_bytes_of_their_kv_dtype() {
     let formula = "2 (key, value) x 4 layers x 2 heads x (64 elements x 4 bits + 4 bytes of scale \
                    and zero) x 16 tokens";
     assert!(page.contains(formula), "{page}");
+}
+
+#[test]
+fn latents_have_one_row_per_token_on_every_rank() {
+    let model = ModelFacts {
+        kv_heads: 1,
+        head_dim: 576,
+        latent: true,
+        ..model()
+    };
+    let plan = |flags: &[&str]| {
+        let settings = settings(flags, &[]).expect("well-formed");
+        resolve(engine(&settings), &settings.sources, &model, &host(8))
+            .map(|plan| (plan, settings))
+            .map_err(|failure| failure.message)
+    };
+    for ranks in ["1", "8"] {
+        let (plan, settings) = plan(&["--tp", ranks]).unwrap();
+        assert_eq!(plan.memory.block_bytes, 4 * 576 * 2 * 16);
+        let Command::Serve(args) = settings.cli.command else {
+            panic!("not serve");
+        };
+        let bounds = resolve_http(&args.http, &settings.sources, 2);
+        let page = explain(&plan, &bounds, &[]);
+        assert!(page.contains("latents of 576 elements per token"), "{page}");
+        let formula = "4 layers x 576 elements x 16 bits x 16 tokens, on every worker";
+        assert!(page.contains(formula), "{page}");
+    }
+    let error = plan(&["--tp", "3"]).unwrap_err();
+    assert!(
+        error.contains("(num_attention_heads 8): use one of 1, 2, 4, 8."),
+        "{error}"
+    );
+    let error = plan(&["--kv-dtype", "int8"]).unwrap_err();
+    assert!(
+        error.contains("--kv-dtype int8 is not supported"),
+        "{error}"
+    );
 }
 
 #[test]
