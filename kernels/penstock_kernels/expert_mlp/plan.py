@@ -28,7 +28,7 @@ FEWEST_ROWS = 16  # smallest side of a matrix instruction
 # program reads with the number of programs.
 FEWEST_CHUNK, CHUNK, LARGE_CHUNK = 32, 128, 256
 LARGE_CHUNK_CHOICES = 1 << 14
-READ_COUNTS = 1 << 13  # counts that a program reads at once
+READ_COUNTS = 1 << 12  # counts that a program reads at once
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
     tokens, hidden = x.shape
     top_k, inner = routed.ids.shape[1], experts.inner
     choices = tokens * top_k
-    tiled = _sorted(plan.rows, routed, experts)
+    tiled = sort_choices(plan.rows, routed, experts)
     rows = torch.empty((choices, inner), dtype=x.dtype, device=x.device)
     if isinstance(experts.gate_up, Tensor) or inner % BLOCK == 0:
         _product(plan.gate_up, tiled, Side(x, experts.gate_up, experts.gate_up_bias, rows), experts)
@@ -152,7 +152,8 @@ class Tiled:
     """[3 most + 1] int32: see `sort.place_chunk`."""
 
 
-def _sorted(rows: int, routed: Routed, experts: Experts) -> Tiled:
+def sort_choices(rows: int, routed: Routed, experts: Experts) -> Tiled:
+    """Launches the sort of choices by expert, in tiles of `rows`."""
     ids, count = routed.ids, routed.ids.numel()
     most = most_tiles(count, experts.count, rows)
     order = torch.empty(count, dtype=torch.int32, device=ids.device)
