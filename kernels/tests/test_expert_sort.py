@@ -23,7 +23,7 @@ ROUTINGS = [
 
 def check(routing: tuple[int, int, int, int], rows: int, spread: int, device: torch.device) -> None:
     """Compares with torch's stable sort. `spread`: ids are below it."""
-    from penstock_kernels.expert_mlp.triton import sort_choices
+    from penstock_kernels.expert_mlp.sort import sort_choices
 
     tokens, top_k, count, first = routing
     ids = torch.randint(spread, (tokens, top_k), dtype=torch.int32, device=device)

@@ -1,4 +1,9 @@
-"""Triton implementation of expert_mlp: launches the kernels of a plan."""
+"""Triton implementation of expert_mlp: products of tiles of rows of one expert, and their launch.
+
+As in `linear.skinny` the product is computed transposed, weights [TILE, k] times x^T [k, ROWS], so
+that the rows of the weights fill the long side of the matrix instruction however few rows x has.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -6,32 +11,208 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..device import divided_up, early_launch, power_of_two, shared_bytes
+from ..device import divided_up, early_options, shared_bytes
+from ..packed_linear.portable import block
 from ..route_experts.routing import Routed
 from .experts import Experts, Matrices, inputs, outputs
-from .grouped import GROUP, add_choices, gate_rows, product
-from .plan import (
-    BLOCK,
-    CHUNK,
-    FEWEST_CHUNK,
-    LARGE_CHUNK,
-    LARGE_CHUNK_CHOICES,
-    READ_COUNTS,
-    Grouped,
-    Plan,
-    Problem,
-    Product,
-    Vectors,
-    most_tiles,
-    plan,
-    tiles_of,
-)
-from .sort import count_chunk, place_chunk
-from .vectors import down_vectors, gate_up_vector
+from .gate import activated
+from .plan import BLOCK, Grouped, Plan, Problem, Product, Vectors, plan, tiles_of
+from .sort import Tiled, sort_choices
+from .vectors import multiply_vectors
 
+# Tiles of rows whose programs run side by side, output tile after output tile. Those of one expert
+# follow each other, so its weights are read from memory once while they are in the L2 cache.
+GROUP = tl.constexpr(8)
 COLUMNS = 1024  # of a program that adds or gates rows
+
+
+@triton.jit
+def _loaded(places, live, EVEN: tl.constexpr):
+    """What `places` hold; EVEN: all of them are live."""
+    if EVEN:
+        return tl.load(places)
+    return tl.load(places, live, other=0)
+
+
+@triton.jit
+def _weights(
+    weight,
+    scales,
+    zeros,
+    tile,
+    at,
+    sizes,
+    KIND: tl.constexpr,
+    BITS: tl.constexpr,
+    ZERO: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+    EVEN: tl.constexpr,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Weights [TILE, DEPTH] of outputs tile * TILE and inputs `at` on; KIND "": not packed."""
+    if KIND == "":
+        outputs, inputs, _ = sizes
+        # Outputs beyond the end repeat the last one: no mask on the loads.
+        n = tl.minimum(tile * TILE + tl.arange(0, TILE), outputs - 1)
+        k = at + tl.arange(0, DEPTH)
+        places = weight + n.to(tl.int64)[:, None] * inputs + k[None, :]
+        w = _loaded(places, (k < inputs)[None, :], EVEN)
+    else:
+        w = block(weight, scales, zeros, tile, at, sizes, KIND, BITS, ZERO, HAS_ZEROS)
+    return w
+
+
+@triton.jit(do_not_specialize=["most"])
+def product(
+    x,
+    weight,
+    scales,
+    zeros,
+    bias,
+    out,
+    order,
+    tiles,
+    choice_weights,
+    x_stride,
+    weight_stride,
+    scale_stride,
+    most,
+    outputs,
+    inputs,
+    group,
+    TOP_K: tl.constexpr,
+    FIRST: tl.constexpr,
+    GATED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    KIND: tl.constexpr,
+    BITS: tl.constexpr,
+    ZERO: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+    EVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """One product of each tile of rows, as `sort.place_chunk` lists them.
+
+    FIRST, rows of x are those of the choices' tokens, and rows of out are in the order of places;
+    GATED, `outputs` are those of a half. Otherwise rows of x are in the order of places, and rows
+    of out are in the order of choices, times their weights.
+    """
+    tile = tl.program_id(0) // GROUP
+    at_tile = tl.program_id(1) * GROUP + tl.program_id(0) % GROUP
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    if at_tile >= tl.load(tiles + 3 * most):
+        return
+    expert = tl.load(tiles + at_tile).to(tl.int64)
+    begin, end = tl.load(tiles + most + at_tile), tl.load(tiles + 2 * most + at_tile)
+    place = begin + tl.arange(0, ROWS)
+    # Rows beyond the end repeat the last one.
+    row = tl.minimum(place, end - 1)
+    choice = tl.load(order + row)
+    if FIRST:
+        row = choice // TOP_K
+    weight += expert * weight_stride
+    scales += expert * scale_stride
+    zeros += expert * scale_stride
+    n, k = tile * TILE + tl.arange(0, TILE), tl.arange(0, DEPTH)
+    x_at = x + row.to(tl.int64)[None, :] * x_stride + k[:, None]
+    # Packed, a weight's ups are tiles further on; otherwise they are a matrix of their own.
+    sizes = (outputs * (1 + GATED) if KIND != "" else outputs, inputs, group)
+    up_tile = tile + (outputs // TILE if KIND != "" else 0)
+    up_weight = weight + (0 if KIND != "" else outputs.to(tl.int64) * inputs)
+    total = tl.zeros([TILE, ROWS], tl.float32)
+    up = tl.zeros([TILE, ROWS], tl.float32)
+    for at in tl.range(0, inputs, DEPTH, num_stages=STAGES):
+        v = _loaded(x_at + at, (at + k < inputs)[:, None], EVEN)
+        w = _weights(
+            weight, scales, zeros, tile, at, sizes, KIND, BITS, ZERO, HAS_ZEROS, EVEN, TILE, DEPTH
+        )
+        total = tl.dot(w.to(v.dtype), v, total, input_precision="ieee")
+        if GATED:
+            w = _weights(
+                up_weight,
+                scales,
+                zeros,
+                up_tile,
+                at,
+                sizes,
+                KIND,
+                BITS,
+                ZERO,
+                HAS_ZEROS,
+                EVEN,
+                TILE,
+                DEPTH,
+            )
+            up = tl.dot(w.to(v.dtype), v, up, input_precision="ieee")
+    if HAS_BIAS:
+        at_bias = bias + expert * (outputs * (1 + GATED)) + n
+        total += tl.load(at_bias, n < outputs, other=0).to(tl.float32)[:, None]
+        if GATED:
+            up += tl.load(at_bias + outputs, n < outputs, other=0).to(tl.float32)[:, None]
+    if GATED:
+        total = activated(total, up, ACTIVATION)
+    if not FIRST:
+        total *= tl.load(choice_weights + choice).to(tl.float32)[None, :]
+    target = (place if FIRST else choice).to(tl.int64)
+    keep = (n < outputs)[:, None] & (place < end)[None, :]
+    out_at = out + target[None, :] * outputs + n[:, None]
+    tl.store(out_at, total.to(out.dtype.element_ty), keep)
+
+
+@triton.jit
+def gate_rows(both, out, inner, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """out [choices, inner]: gates and ups of `both` [choices, 2 inner], multiplied."""
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    at = both + row * 2 * inner + n
+    gate = tl.load(at, n < inner, other=0).to(tl.float32)
+    up = tl.load(at + inner, n < inner, other=0).to(tl.float32)
+    value = activated(gate, up, ACTIVATION).to(out.dtype.element_ty)
+    tl.store(out + row * inner + n, value, n < inner)
+
+
+@triton.jit
+def add_choices(
+    rows,
+    ids,
+    out,
+    first,
+    hidden,
+    TOP_K: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """out [tokens, hidden]: sums of the rows of a token's choices, where their experts are here."""
+    token = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    total = tl.zeros([BLOCK], tl.float32)
+    for turn in tl.static_range(TOP_K):
+        choice = token * TOP_K + turn
+        expert = tl.load(ids + choice) - first
+        # Not `here & ...`: Triton 3.9's interpreter widens a scalar bool to integers.
+        live = n < tl.where((expert >= 0) & (expert < EXPERTS), hidden, 0)
+        total += tl.load(rows + choice * hidden + n, live, other=0).to(tl.float32)
+    tl.store(out + token * hidden + n, total.to(out.dtype.element_ty), n < hidden)
 
 
 def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
@@ -55,52 +236,8 @@ def run(plan: Plan, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     """Computes the experts with a given plan."""
     routed = Routed(routed.ids.contiguous(), routed.weights.contiguous())
     if isinstance(plan, Vectors):
-        return _vectors(plan, x, routed, experts)
+        return multiply_vectors(plan, x, routed, experts)
     return _grouped(plan, x, routed, experts)
-
-
-def _vectors(plan: Vectors, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
-    gate_up, down = experts.gate_up, experts.down
-    assert isinstance(gate_up, Tensor) and isinstance(down, Tensor)
-    tokens, hidden = x.shape
-    top_k, inner = routed.ids.shape[1], experts.inner
-    rows = torch.empty((tokens * top_k, inner), dtype=x.dtype, device=x.device)
-    out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
-    common = {**_early(x.device), "TOP_K": top_k, "EXPERTS": experts.count}
-    gate_up_vector[(divided_up(inner, plan.gate_tile), tokens * top_k)](
-        x,
-        routed.ids,
-        gate_up,
-        gate_up if experts.gate_up_bias is None else experts.gate_up_bias,
-        rows,
-        x.stride(0),
-        experts.first,
-        inner,
-        hidden,
-        HAS_BIAS=experts.gate_up_bias is not None,
-        ACTIVATION=experts.activation.value,
-        TILE=plan.gate_tile,
-        DEPTH=power_of_two(hidden),
-        num_warps=8,
-        **common,
-    )
-    down_vectors[(divided_up(hidden, plan.down_tile), tokens)](
-        rows,
-        *routed,
-        down,
-        down if experts.down_bias is None else experts.down_bias,
-        out,
-        experts.first,
-        hidden,
-        inner,
-        CHOICES=power_of_two(top_k),
-        HAS_BIAS=experts.down_bias is not None,
-        TILE=plan.down_tile,
-        DEPTH=power_of_two(inner),
-        num_warps=8,
-        **common,
-    )
-    return out
 
 
 def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
@@ -116,7 +253,7 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
         _product(plan.gate_up, tiled, Side(x, experts.gate_up, experts.gate_up_bias, both), experts)
         grid = (choices, divided_up(inner, COLUMNS))
         kind = experts.activation.value
-        gate_rows[grid](both, rows, inner, kind, COLUMNS, num_warps=4, **_early(x.device))
+        gate_rows[grid](both, rows, inner, kind, COLUMNS, num_warps=4, **early_options(x.device))
     kept = torch.float32 if plan.exact else x.dtype
     summands = torch.empty((choices, hidden), dtype=kept, device=x.device)
     side = Side(rows, experts.down, experts.down_bias, summands)
@@ -132,56 +269,9 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
         EXPERTS=experts.count,
         BLOCK=COLUMNS,
         num_warps=4,
-        **_early(x.device),
+        **early_options(x.device),
     )
     return out
-
-
-@dataclass(frozen=True)
-class Tiled:
-    """Choices sorted by expert, in tiles of rows."""
-
-    rows: int
-    """Of a tile."""
-    most: int
-    """Tiles that there may be."""
-    top_k: int
-    order: Tensor
-    """[choices] int32; of those of other ranks' experts nothing."""
-    tiles: Tensor
-    """[3 most + 1] int32: see `sort.place_chunk`."""
-
-
-def sort_choices(rows: int, routed: Routed, experts: Experts) -> Tiled:
-    """Launches the sort of choices by expert, in tiles of `rows`."""
-    ids, count = routed.ids, routed.ids.numel()
-    most = most_tiles(count, experts.count, rows)
-    order = torch.empty(count, dtype=torch.int32, device=ids.device)
-    tiles = torch.empty(3 * most + 1, dtype=torch.int32, device=ids.device)
-    chunk = FEWEST_CHUNK if count <= FEWEST_CHUNK else CHUNK
-    if count > LARGE_CHUNK_CHOICES:
-        chunk = LARGE_CHUNK
-    chunks, side = divided_up(count, chunk), power_of_two(experts.count)
-    common = {**_early(ids.device), "EXPERTS": experts.count, "SIDE": side, "CHUNK": chunk}
-    counts = ids
-    if chunks > 1:
-        counts = torch.empty((chunks, side), dtype=torch.int32, device=ids.device)
-        count_chunk[(chunks,)](ids, counts, count, experts.first, num_warps=4, **common)
-    place_chunk[(chunks,)](
-        ids,
-        counts,
-        order,
-        tiles,
-        count,
-        chunks,
-        most,
-        experts.first,
-        ROWS=rows,
-        READ=max(1, READ_COUNTS // side) if chunks > 1 else 0,
-        num_warps=max(4, chunk // 16),
-        **common,
-    )
-    return Tiled(rows, most, routed.ids.shape[1], order, tiles)
 
 
 @dataclass(frozen=True)
@@ -231,7 +321,7 @@ def _product(
         STAGES=plan.stages,
         num_warps=plan.warps,
         **_kind(weight),
-        **_early(x.device),
+        **early_options(x.device),
     )
 
 
@@ -258,8 +348,3 @@ def _kind(weight: Matrices) -> dict[str, Any]:
         "ZERO": kind.zero,
         "HAS_ZEROS": weight.zeros is not None,
     }
-
-
-def _early(device: torch.device) -> dict[str, Any]:
-    early = early_launch(device)
-    return {"EARLY": early, "launch_pdl": early}

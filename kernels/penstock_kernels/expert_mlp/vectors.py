@@ -5,11 +5,19 @@ expert, its weights are read twice.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from __future__ import annotations
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..device import divided_up, early_options, power_of_two
+from ..route_experts.routing import Routed
+from .experts import Experts
 from .gate import activated
+from .plan import Vectors
 
 
 @triton.jit
@@ -98,3 +106,48 @@ def down_vectors(
     total = tl.sum(product * factor[:, None], 0)
     value = total.to(out.dtype.element_ty)
     tl.store(out + token.to(tl.int64) * hidden + n, value, n < hidden)
+
+
+def multiply_vectors(plan: Vectors, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
+    """The experts of one token or two."""
+    gate_up, down = experts.gate_up, experts.down
+    assert isinstance(gate_up, Tensor) and isinstance(down, Tensor)
+    tokens, hidden = x.shape
+    top_k, inner = routed.ids.shape[1], experts.inner
+    rows = torch.empty((tokens * top_k, inner), dtype=x.dtype, device=x.device)
+    out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
+    common = {**early_options(x.device), "TOP_K": top_k, "EXPERTS": experts.count}
+    gate_up_vector[(divided_up(inner, plan.gate_tile), tokens * top_k)](
+        x,
+        routed.ids,
+        gate_up,
+        gate_up if experts.gate_up_bias is None else experts.gate_up_bias,
+        rows,
+        x.stride(0),
+        experts.first,
+        inner,
+        hidden,
+        HAS_BIAS=experts.gate_up_bias is not None,
+        ACTIVATION=experts.activation.value,
+        TILE=plan.gate_tile,
+        DEPTH=power_of_two(hidden),
+        num_warps=8,
+        **common,
+    )
+    down_vectors[(divided_up(hidden, plan.down_tile), tokens)](
+        rows,
+        *routed,
+        down,
+        down if experts.down_bias is None else experts.down_bias,
+        out,
+        experts.first,
+        hidden,
+        inner,
+        CHOICES=power_of_two(top_k),
+        HAS_BIAS=experts.down_bias is not None,
+        TILE=plan.down_tile,
+        DEPTH=power_of_two(inner),
+        num_warps=8,
+        **common,
+    )
+    return out
