@@ -10,6 +10,7 @@ from .apply_mask import apply_mask
 from .bad_words import bad_words
 from .copy_blocks import copy_blocks
 from .expert_mlp import expert_mlp
+from .head_norm import head_norm
 from .latent_attention import latent_attention
 from .latent_kv_write import latent_kv_write
 from .linear import linear
@@ -31,6 +32,7 @@ __all__ = [
     "bad_words",
     "copy_blocks",
     "expert_mlp",
+    "head_norm",
     "latent_attention",
     "latent_kv_write",
     "linear",
