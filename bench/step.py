@@ -5,7 +5,8 @@
 
 Random weights of the shape, bfloat16. Per case: device time of a step (events), wall time of a step
 when two are in flight, host time (folding and packing, then launching), and the floor: every byte
-of weights and of visible keys and values read once at the measured copy bandwidth. Some hundred
+of weights and of visible keys and values read once at the measured copy bandwidth (of experts, the
+share that random choices of as many tokens reach). Some hundred
 steps of many sequences take seconds, in which power limits a GPU: with 240 a step of 256 takes
 longer.
 """
@@ -23,8 +24,9 @@ import numpy as np
 import torch
 from harness.shapes import SHAPES
 from penstock.cache import LayerCache, kv_format
+from penstock.config import MoeSpec, Specification
 from penstock.layers import Build
-from penstock.models.llama import Llama
+from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import read_methods
 from penstock.worker.protocol.sampling_params import SamplingParams
@@ -103,18 +105,44 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() * source.element_size() / time_ms * 1e3
 
 
-def build(shape: str, quantize: str = "", kv_dtype: str = "auto") -> tuple[Runner, int]:
-    """A runner with random weights, for SLOTS sequences of 2,048 tokens, and the bytes of weights
-    that a step reads. Sequences share blocks where memory is too small for all."""
-    config = Llama.read_config(SHAPES[shape])
+@dataclass(frozen=True)
+class Weights:
+    """What steps read of a model."""
+
+    bytes: int
+    """All, without the rows of an embedding."""
+    experts: float
+    """The share of it that is routed experts."""
+    chosen: float
+    """The share of a layer's experts that one token chooses."""
+
+    def of(self, tokens: int) -> float:
+        """The bytes that a step of `tokens` tokens reads, on average."""
+        unread = (1 - self.chosen) ** tokens
+        return self.bytes * (1 - self.experts * unread)
+
+
+def chosen(config: Specification) -> float:
+    """The share of a layer's experts that one token chooses; 1 without experts."""
+    sparse = [layer.mlp for layer in config.layers if isinstance(layer.mlp, MoeSpec)]
+    return sparse[0].routing.top_k / sparse[0].experts if sparse else 1.0
+
+
+def build(shape: str, quantize: str = "", kv_dtype: str = "auto") -> tuple[Runner, Weights]:
+    """A runner with random weights, for SLOTS sequences of 2,048 tokens, and the weights that a
+    step reads. Sequences share blocks where memory is too small for all."""
+    cls = family(SHAPES[shape])
+    config = cls.read_config(SHAPES[shape])
     methods = read_methods({}, torch.bfloat16, CUDA, quantize)
     make = Build(torch.bfloat16, CUDA, Group(), methods, SEQUENCE_TOKENS)
     before = torch.cuda.memory_allocated()
-    model, embedding = Llama(config, make), 0
+    model, embedding, experts, whole = cls(config, make), 0, 0, 0
     for stage in model.stages():
         for name, targets in stage.begin().items():
             for target in targets:
                 target.destination.normal_(std=0.02)
+                whole += target.destination.nbytes
+                experts += target.destination.nbytes * (".experts." in name)
                 if not config.tied and "embed_tokens" in name:
                     embedding += target.destination.nbytes
         stage.finish()
@@ -127,7 +155,8 @@ def build(shape: str, quantize: str = "", kv_dtype: str = "auto") -> tuple[Runne
     for cache in kv.caches:
         fill(cache)
     rank_model = RankModel(model, Group(), kv, CUDA, make.dtype)
-    return Runner(rank_model, State(limits), DeviceCapture(CUDA)), read
+    weights = Weights(read, experts / (whole - embedding), chosen(config))
+    return Runner(rank_model, State(limits), DeviceCapture(CUDA)), weights
 
 
 def fill(cache: LayerCache) -> None:
@@ -245,7 +274,7 @@ def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
         f"{shape:16}" + "".join(f"{n:>10}" for n in ("device", "wall", "host", "launch", "floor"))
     )
     for case in options.cases:
-        bytes_moved = weights + per_token * case.decodes * case.context
+        bytes_moved = weights.of(case.decodes) + per_token * case.decodes * case.context
         print(line(drive, case, options.steps, bytes_moved / bandwidth), flush=True)
     for case in options.cases if options.kernels else []:
         print(kernels(drive, case, options.steps))

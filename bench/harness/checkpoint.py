@@ -21,6 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from penstock.layers import Build
+from penstock.models import family
+from penstock.parallel import Group
+from penstock.quant import Methods, Unquantized
 
 from harness.shapes import SHAPES
 from harness.vocabulary import write_tokenizer
@@ -41,28 +45,12 @@ class Piece:
 
 
 def tensors(config: dict[str, Any]) -> dict[str, Shape]:
-    """Names and shapes of a Llama checkpoint."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    size = config.get("head_dim", hidden // heads)
-    layer = {
-        "input_layernorm": (hidden,),
-        "self_attn.q_proj": (heads * size, hidden),
-        "self_attn.k_proj": (kv_heads * size, hidden),
-        "self_attn.v_proj": (kv_heads * size, hidden),
-        "self_attn.o_proj": (hidden, heads * size),
-        "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
-    found: dict[str, Shape] = {"model.embed_tokens": (config["vocab_size"], hidden)}
-    for index in range(config["num_hidden_layers"]):
-        found |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
-    found["model.norm"] = (hidden,)
-    if not config["tie_word_embeddings"]:
-        found["lm_head"] = (config["vocab_size"], hidden)
-    return {f"{name}.weight": shape for name, shape in found.items()}
+    """Names and shapes of a checkpoint."""
+    meta = torch.device("meta")
+    methods = Methods(Unquantized(torch.bfloat16, meta))
+    cls = family(config)
+    model = cls(cls.read_config(config), Build(torch.bfloat16, meta, Group(), methods, 1))
+    return {name: parts[0].shape for name, parts in model.checkpoint_targets().items()}
 
 
 def lay_out(folder: Path, shapes: dict[str, Shape]) -> list[Piece]:

@@ -19,10 +19,24 @@ import triton
 from absent import Absent
 from penstock_kernels.act_mul import ACTIVATIONS
 from penstock_kernels.act_mul.triton import act_mul
-from penstock_kernels.case import PLAIN, PLAIN_KV, QUANTIZED_KV, Heads, Scoring, paged, stored
+from penstock_kernels.case import (
+    PLAIN,
+    PLAIN_KV,
+    QUANTIZED_KV,
+    Heads,
+    Latent,
+    Scoring,
+    paged,
+    stored,
+)
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.expert_mlp.sort import place_chunk
+from penstock_kernels.latent_attention import splits as latent_splits
+from penstock_kernels.latent_attention import triton as latent
+from penstock_kernels.latent_attention.cases import latent_arguments
+from penstock_kernels.latent_kv_write import triton as latent_write
+from penstock_kernels.latent_kv_write.cases import write_arguments
 from penstock_kernels.linear import launch
 from penstock_kernels.linear.plan import BUCKETS
 from penstock_kernels.packed_linear import Kind, PackedWeight
@@ -57,6 +71,7 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
     # a sort.
     narrow = options.get("BITS") or options.get("LARGEST")
     spill = 128 if narrow or self.fn in (prefill._attend_tile.fn, place_chunk.fn) else 0
+    spill = 256 if self.fn is latent._attend_tile.fn and options["ROWS"] == 64 else spill
     assert stack and all(int(bytes_) <= spill for bytes_ in stack), f"{name}: {usage.stdout}"
     sys.stdout.write(f"{self.__name__}: compiled\n")
     return kernel
@@ -126,10 +141,18 @@ def mixtures() -> None:
         experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
 
 
+def latents(heads: int, kind: torch.dtype) -> None:
+    """Latent attention of decodes, of a prompt, and the write of its rows."""
+    shape = Latent(heads, 512, 64)
+    for chunks in ([(1, 40), (1, 5000)], [(1100, 1100)]):
+        latent.latent_attention(**latent_arguments(shape, chunks, kind, CPU))
+    latent_write.latent_kv_write(**write_arguments(shape, 3, kind, CPU))
+
+
 def main() -> None:
     driver.set_active(Absent(CAPABILITY))
     JITFunction.run = compile_only
-    for module in (splits, launch):
+    for module in (splits, launch, latent_splits):
         module.processors = lambda _device: PROCESSORS
     prefill.is_hopper = lambda _device: CAPABILITY == 90  # of its tiles
     for module in (launch, experts):
@@ -140,6 +163,10 @@ def main() -> None:
         for layer in (LAYERS[0], LAYERS[2]):
             attention(*layer, kv)
         write(LAYERS[0][0], kv)
+    latent.shared_bytes = lambda _device: SHARED_BYTES
+    for heads in (16, 20, 128):  # DeepSeek-V2-Lite, GLM-4.7-Flash, DeepSeek-V3
+        latents(heads, BF16)
+    latents(16, F32)
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)

@@ -227,8 +227,8 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("qwen3", "head_dim") => Some(128),
         ("gpt_oss", "head_dim") => Some(64),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
-        ("deepseek_v2" | "deepseek_v3", "kv_lora_rank") => Some(512),
-        ("deepseek_v2" | "deepseek_v3", "qk_rope_head_dim") => Some(64),
+        ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "kv_lora_rank") => Some(512),
+        ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "qk_rope_head_dim") => Some(64),
         _ => None,
     }
 }

@@ -208,58 +208,15 @@ impl Resolver<'_> {
                 .filter(|n| self.divides_heads(*n))
                 .map(|n| n.to_string())
                 .collect();
-            let kv_heads = match self.model.latent {
-                true => String::new(),
-                false => format!(", num_key_value_heads {}", self.model.kv_heads),
+            let kv_heads = if self.model.latent {
+                String::new()
+            } else {
+                format!(", num_key_value_heads {}", self.model.kv_heads)
             };
             return Err(Failure::runtime(format!(
                 "--tp {ranks} does not divide this model's heads (num_attention_heads \
                  {}{kv_heads}): use one of {}.",
                 self.model.heads,
-                fitting.join(", ")
-            )));
-        }
-        let found = self.hardware.cuda_devices;
-        match self.typed.device {
-            DeviceChoice::Cpu => Ok(self.typed("device", Device::Cpu)),
-            DeviceChoice::Cuda if found == 0 && self.typed.worker.is_empty() => {
-                Err(Failure::runtime(
-                    "--device cuda: this host has no CUDA device (no /dev/nvidia0, or \
-                     CUDA_VISIBLE_DEVICES hides it). Use --device cpu, or install the driver.",
-                ))
-            }
-            DeviceChoice::Cuda => Ok(self.typed("device", Device::Cuda)),
-            DeviceChoice::Auto if found > 0 => Ok(ResolvedValue::new(
-                Device::Cuda,
-                format!("{found} CUDA device(s) found"),
-            )),
-            DeviceChoice::Auto => Ok(ResolvedValue::new(Device::Cpu, "no CUDA device found")),
-        }
-    }
-
-    fn tp(&self, device: Device) -> Outcome<ResolvedValue<u32>> {
-        let attached = u32::try_from(self.typed.worker.len()).unwrap_or(u32::MAX);
-        let tp = match (self.typed.tp, attached) {
-            (typed, 0) => self.or_default("tp", typed, 1, "one worker unless --tp is set"),
-            (None, attached) => ResolvedValue::new(attached, "one rank per --worker"),
-            (Some(tp), attached) if tp == attached => self.typed("tp", tp),
-            (Some(tp), attached) => {
-                return Err(Failure::runtime(format!(
-                    "--tp {tp} does not match {attached} --worker address(es): give one for each \
-                     rank, or leave --tp out."
-                )));
-            }
-        };
-        let (heads, kv_heads) = (self.model.heads, self.model.kv_heads);
-        let ranks = u64::from(tp.value);
-        if !heads.is_multiple_of(ranks) || !kv_heads.is_multiple_of(ranks) {
-            let fitting: Vec<String> = (1..=kv_heads)
-                .filter(|n| heads.is_multiple_of(*n) && kv_heads.is_multiple_of(*n))
-                .map(|n| n.to_string())
-                .collect();
-            return Err(Failure::runtime(format!(
-                "--tp {ranks} does not divide this model's heads (num_attention_heads {heads}, \
-                 num_key_value_heads {kv_heads}): use one of {}.",
                 fitting.join(", ")
             )));
         }

@@ -88,7 +88,8 @@ def test_workloads(source: Source) -> None:
 def test_written_checkpoint_has_the_tensors_of_a_llama(tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
-    config: dict[str, Any] = {"model_type": "llama", "vocab_size": 1000, **sizes, **heads}
+    names = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}
+    config: dict[str, Any] = {**names, "vocab_size": 1000, **sizes, **heads}
     size = write_checkpoint(tmp_path, config)
     with Checkpoint(tmp_path) as checkpoint:
         shapes = {name: checkpoint[name].shape for name in checkpoint}

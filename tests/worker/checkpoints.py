@@ -223,6 +223,13 @@ CASES |= {
         "n_shared_experts": 1,
         "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
     },
+    "glm4-moe-lite": {
+        **{name: value for name, value in LATENT.items() if name != "first_k_dense_replace"},
+        "model_type": "glm4_moe_lite",
+        "q_lora_rank": 40,
+        "routed_scaling_factor": 1.8,
+        "mlp_layer_types": ["dense", "dense", "sparse"],
+    },
     "deepseek-v3-halves": {
         **LATENT,
         "model_type": "deepseek_v3",

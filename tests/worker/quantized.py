@@ -20,7 +20,8 @@ from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-MATRICES = r"model\.layers\.\d+\.(self_attn|mlp(\.experts\.\d+)?)\.\w+_proj|lm_head"
+MLPS = r"mlp(\.(experts\.\d+|shared_experts))?"
+MATRICES = rf"model\.layers\.\d+\.(self_attn|{MLPS})\.\w+_proj(_with_mqa)?|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
 # Two ranks have inputs in whole groups of 128.

@@ -12,10 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..device import power_of_two
+from ..device import power_of_two, shared_bytes
 from ..online_softmax import LOWEST, constants
 from .splits import SPLIT, plan
 
+LARGE = 150 << 10  # bytes of shared memory of GPUs that take the largest tile
 SUMMED = 16  # parts that are read together when they are summed up: more would not fit registers
 
 
@@ -184,13 +185,14 @@ class _Tile(NamedTuple):
     stages: int
 
 
-def _tile(dtype: torch.dtype, rows: int) -> _Tile:
+def _tile(q: Tensor, rows: int) -> _Tile:
     """The tile for at most `rows` rows of a sequence."""
-    if dtype == torch.float32:  # no tensor cores: larger tiles spill registers
+    if q.dtype == torch.float32:  # no tensor cores: larger tiles spill registers
         return _Tile(16, 16, 8, 1)
     if rows <= 16:
         return _Tile(16, 32, 4, 3)
-    if rows <= 32:
+    # 64 rows take 144 KiB of shared memory, 32 rows 74; with 4 warps 32 rows spill registers.
+    if rows <= 32 or shared_bytes(q.device) < LARGE:
         return _Tile(32, 32, 8, 2)
     return _Tile(64, 32, 8, 2)
 
@@ -217,7 +219,7 @@ def latent_attention(
     rows = heads * (1 if decode else max_query)
     if not rows or not sequences:
         return out
-    tile = _tile(q.dtype, rows)
+    tile = _tile(q, rows)
     capacity = block_tables.shape[1] * block_tokens
     chosen = plan(q, rank, sequences, (rows, tile.rows), capacity)
     starts = kv_len if query_start is None else query_start

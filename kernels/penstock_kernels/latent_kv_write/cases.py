@@ -12,37 +12,45 @@ MAX_POSITION = 4096
 BLOCK_TOKENS = 16
 
 
+def write_arguments(
+    shape: Latent, tokens: int, dtype: torch.dtype, device: torch.device
+) -> dict[str, Any]:
+    """Random tensors for tokens at random places of the cache."""
+    heads, rank, rotated, still = shape.heads, shape.rank, shape.rotated, shape.rank // 4
+    blocks = tokens // BLOCK_TOKENS + 3
+
+    def floats(*sizes: int) -> torch.Tensor:
+        return torch.randn(sizes, device=device, dtype=dtype)
+
+    angles = torch.rand(MAX_POSITION, rotated // 2, device=device) * 6.3
+    return {
+        "q": floats(tokens, heads, still + rotated)[..., still:],
+        "kv": floats(tokens, 5 + rank + rotated)[:, 5:],
+        "scale": floats(rank),
+        "eps": 1e-6,
+        "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
+        "positions": torch.randint(0, MAX_POSITION, (tokens,), device=device).int(),
+        "slot_mapping": torch.randperm(blocks * BLOCK_TOKENS, device=device)[:tokens].int(),
+        "kv_cache": floats(blocks, 1, 1, BLOCK_TOKENS, rank + rotated),
+        "out": floats(tokens, heads, rank + rotated),
+    }
+
+
 def _case(
     size: Size, kind: str, tokens: int, shape: Latent, interleaved: bool, skipped: int = 0
 ) -> Case:
     dtype = DTYPES[kind]
-    heads, rank, rotated, nope = shape.heads, shape.rank, shape.rotated, shape.rank // 4
 
     def make(device: torch.device) -> dict[str, Any]:
-        def floats(*sizes: int) -> torch.Tensor:
-            return torch.randn(sizes, device=device, dtype=dtype)
-
-        angles = torch.rand(MAX_POSITION, rotated // 2, device=device) * 6.3
-        blocks = tokens // BLOCK_TOKENS + 3
-        slots = torch.randperm(blocks * BLOCK_TOKENS, device=device)[:tokens].int()
-        slots[torch.randperm(tokens, device=device)[:skipped]] = -1
-        return {
-            "q": floats(tokens, heads, nope + rotated)[..., nope:],
-            "kv": floats(tokens, 5 + rank + rotated)[:, 5:],
-            "scale": floats(rank),
-            "eps": 1e-6,
-            "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
-            "positions": torch.randint(0, MAX_POSITION, (tokens,), device=device).int(),
-            "slot_mapping": slots,
-            "kv_cache": floats(blocks, 1, 1, BLOCK_TOKENS, rank + rotated),
-            "out": floats(tokens, heads, rank + rotated),
-            "interleaved": interleaved,
-        }
+        arguments = write_arguments(shape, tokens, dtype, device)
+        arguments["slot_mapping"][torch.randperm(tokens, device=device)[:skipped]] = -1
+        return {**arguments, "interleaved": interleaved}
 
     pairs = "neighbours" if interleaved else "halves"
-    name = f"{kind}-{tokens}x{heads}x{rank}+{rotated}-{pairs}-skip{skipped}"
-    moved = tokens * (2 * (heads * rotated + rank + rotated) * dtype.itemsize + 4 * rotated)
-    return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
+    rank, rotated = shape.rank, shape.rotated
+    name = f"{kind}-{tokens}x{shape.heads}x{rank}+{rotated}-{pairs}-skip{skipped}"
+    moved = 2 * (shape.heads * rotated + rank + rotated) * dtype.itemsize + 4 * rotated
+    return Case(name, size, make, TOLERANCE[dtype], bytes_moved=tokens * moved)
 
 
 TINY, LITE, V3 = Latent(3, 40, 12), Latent(16, 512, 64), Latent(128, 512, 64)

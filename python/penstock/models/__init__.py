@@ -23,6 +23,7 @@ FAMILIES: dict[str, str] = {
     "Gemma3ForCausalLM": "gemma3:Gemma3Text",
     "Gemma3ForConditionalGeneration": "gemma3:Gemma3",
     "Glm4MoeForCausalLM": "glm4_moe:Glm4Moe",
+    "Glm4MoeLiteForCausalLM": "glm4_moe_lite:Glm4MoeLite",
     "GptOssForCausalLM": "gpt_oss:GptOss",
     "LlamaForCausalLM": "llama:Llama",
     "MistralForCausalLM": "llama:Mistral",

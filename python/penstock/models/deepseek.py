@@ -1,4 +1,4 @@
-"""DeepSeek-V2, V2-Lite, V3, R1 and Kimi K2; GLM-4.7-Flash: latent attention, shared experts.
+"""DeepSeek-V2, V2-Lite, V3, R1 and Kimi K2: latent attention, shared experts.
 
 A checkpoint's layers after the last one predict several tokens; they are not loaded.
 """
@@ -22,7 +22,7 @@ UNUSED = ("aux_loss_alpha", "ep_size", "pretraining_tp", "seq_aux")
 class DeepseekV3(Decoder):
     """V3, R1, Kimi K2 and Moonlight: sigmoid routing with a correction bias."""
 
-    score = "sigmoid"
+    score, dense = "sigmoid", 3
     names: ClassVar[Mapping[str, str]] = (
         LLAMA_NAMES
         | EXPERT_NAMES
@@ -45,7 +45,8 @@ class DeepseekV3(Decoder):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, and refuses those that it does not know. Raises BadModel."""
-        fields = Fields({"kv_lora_rank": 512, "qk_rope_head_dim": 64, **raw})
+        sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "first_k_dense_replace": cls.dense}
+        fields = Fields({**sizes, **raw})
         fields.require("scoring_func", cls.score)
         fields.require("moe_layer_freq", 1)
         fields.require_unset("mlp_bias")
@@ -68,7 +69,7 @@ class DeepseekV3(Decoder):
 class DeepseekV2(DeepseekV3):
     """V2 and V2-Lite: softmax routing, by the best expert of each group."""
 
-    score = "softmax"
+    score, dense = "softmax", 0
 
     @classmethod
     def moe(cls, fields: Fields) -> MoeSpec:

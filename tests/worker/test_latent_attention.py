@@ -1,0 +1,133 @@
+"""Multi-head latent attention: its cache, weight formats, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import CASES, checkpoint_maker, write
+from local import LocalWorker, Refused
+from penstock.cache import KvGeometry, KvShape, kv_format
+from penstock.faults import BadModel
+from penstock.models import family
+from quantized import assert_equal_model, assert_equal_ranks, quantized
+from safetensors.torch import load_file, save_file
+from test_experts import FORMATS
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose sides are multiples of 128, except the row of latents, as DeepSeek's."""
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    latent = {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_rope_head_dim": 32}
+    heads = {"qk_nope_head_dim": 32, "v_head_dim": 64, "moe_intermediate_size": 256}
+    fields = {**CASES["deepseek-v3"], **sizes, **latent, **heads, "vocab_size": 512}
+    return write(tmp_path_factory.mktemp("formats") / "plain", **fields)
+
+
+@pytest.mark.parametrize("name", ["fp8", "int4"])
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_weight_formats(plain: Path, tmp_path: Path, check: Callable[..., None], name: str) -> None:
+    """The projections of latents are dequantized; all else is as in other models."""
+    quantize, config = FORMATS[name]
+    check(*quantized(plain, tmp_path, quantize, config))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_rank_has_one_row_per_token(checkpoint: Callable[[str], Path], ranks: int) -> None:
+    raw = json.loads((checkpoint("deepseek-v2") / "config.json").read_text())
+    layers = family(raw).read_config(raw).layers
+    shapes = [KvShape.of(layer.attention, ranks) for layer in layers]
+    assert shapes == [KvShape(0, 1, 24 + 8, planes=1)] * 3
+    geometry = KvGeometry.of(shapes, 16, kv_format("auto", torch.bfloat16))
+    (group,) = geometry.groups
+    assert geometry.block_bytes(group) == 3 * 16 * 32 * 2
+    cache = geometry.allocate([5], torch.device("cpu")).caches[1]
+    assert cache.data.shape == (5, 1, 1, 16, 32)
+    assert 3 * cache.data[0].nbytes == geometry.block_bytes(group)
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp8_e4m3", "int8", "int4"])
+def test_other_kv_dtypes_are_refused(checkpoint: Callable[[str], Path], kv_dtype: str) -> None:
+    text = f"kv_dtype {kv_dtype} is not supported for multi-head latent attention"
+    with pytest.raises(Refused, match=text):
+        LocalWorker().load(checkpoint("deepseek-v2-lite"), kv_dtype=kv_dtype)
+
+
+def test_ranks_must_divide_the_heads(checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(Refused, match="num_attention_heads is 4, which 3 ranks"):
+        LocalWorker().load(checkpoint("deepseek-v2-lite"), world_size=3)
+
+
+def test_layers_that_predict_more_tokens_are_not_loaded(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "more"
+    shutil.copytree(checkpoint("deepseek-v3"), path)
+    extra = {"model.layers.3.eh_proj.weight": torch.zeros(4)}
+    tensors = {**load_file(path / WEIGHTS), **extra}
+    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    assert LocalWorker().load(path).vocab_size == 501
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "text"),
+    [
+        ("deepseek-v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not supported"),
+        ("deepseek-v2", {"norm_topk_prob": True}, "norm_topk_prob True is not supported"),
+        ("deepseek-v2", {"scoring_func": "sigmoid"}, "scoring_func 'sigmoid' is not supported"),
+        ("deepseek-v2", {"attention_bias": True}, "attention_bias True is not supported"),
+        ("deepseek-v2", {"kv_lora_rank": 0}, "kv_lora_rank must be a whole number"),
+        (
+            "deepseek-v2",
+            {"qk_rope_head_dim": 7, "head_dim": 7, "qk_head_dim": 19},
+            "qk_rope_head_dim must be even",
+        ),
+        ("deepseek-v2", {"num_key_value_heads": 2}, "num_key_value_heads 2 is not supported"),
+        ("deepseek-v3", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported"),
+        ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq 2 is not supported"),
+        ("deepseek-v3", {"num_nextn_predict_layers": 2}, "num_nextn_predict_layers above 1"),
+        ("deepseek-v3", {"index_topk": 2048}, "index_topk 2048 is not supported"),
+        (
+            "glm4-moe-lite",
+            {"mlp_layer_types": ["sparse", "dense", "sparse"]},
+            "mlp_layer_types must",
+        ),
+        ("deepseek-v3", {"n_group": 3}, "8 experts do not form 3 equal groups"),
+        (
+            "deepseek-v3",
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+            "rope_type 'linear' is not supported for latent attention",
+        ),
+    ],
+)
+def test_fields_that_are_not_supported(
+    checkpoint: Callable[[str], Path], case: str, fields: dict[str, Any], text: str
+) -> None:
+    raw = json.loads((checkpoint(case) / "config.json").read_text())
+    with pytest.raises(BadModel, match=re.escape(text)):
+        family(raw).read_config({**raw, **fields})
+
+
+def test_fields_of_published_checkpoints_are_read() -> None:
+    """Of DeepSeek-V3, as its config.json spells them."""
+    raw = json.loads((Path(__file__).parent / "deepseek_v3.json").read_text())
+    spec = family(raw).read_config(raw)
+    attention = spec.layers[0].attention
+    assert attention.latent is not None and attention.rope is not None
+    assert attention.scale == pytest.approx(0.1352337788608801)  # 192^-0.5 (0.1 ln 40 + 1)^2
+    assert attention.rope.interleaved
+    assert [layer.mlp == spec.layers[0].mlp for layer in spec.layers].index(False) == 3
