@@ -141,6 +141,7 @@ def test_plans_depend_on_buckets_and_fit(problem: Problem, shared: int) -> None:
         assert chosen == plan(replace(problem, tokens=most // 2 + 1), shared)
         if isinstance(chosen, Vectors):
             assert most <= 2 and not problem.packed
+            assert 2 * chosen.gate_up.tile * chosen.gate_up.depth <= 32 * 4 * 32
             continue
         found.add(chosen.rows)
         for sides, one in ((2, chosen.gate_up), (1, chosen.down)):
