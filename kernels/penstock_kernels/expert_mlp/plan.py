@@ -103,7 +103,7 @@ def plan(problem: Problem, shared: int) -> Plan:
 
 
 def _vectors(problem: Problem) -> Vectors:
-    """Tiles of which all programs run at once, if there are not too many."""
+    """Tiles so large that all programs run at once, if there are not too many."""
     tile = 8 if problem.choices * problem.inner <= 8 * VECTOR_PROGRAMS else 16
     top, each = power_of_two(problem.top_k), VECTOR_NUMBERS * 16 // problem.bits
     gate_up = Product(tile, each // (2 * tile), 4, 4)
