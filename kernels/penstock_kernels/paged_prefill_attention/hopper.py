@@ -56,13 +56,13 @@ def _copy(
         mbarrier.expect(full_keys.index(stage), KEYS * D * 2)
         copy_tile(
             desc, table, (2 * heads, head, nowhere), span, full_keys.index(stage), rings[0], stage,
-            BLOCK_TOKENS, KEYS, D,
+            BLOCK_TOKENS, KEYS // BLOCK_TOKENS, D // ATOM,
         )  # fmt: skip
         mbarrier.wait(empty_values.index(stage), phase)
         mbarrier.expect(full_values.index(stage), KEYS * D * 2)
         copy_tile(
             desc, table, (2 * heads, heads + head, nowhere), span, full_values.index(stage),
-            rings[1], stage, BLOCK_TOKENS, KEYS, D,
+            rings[1], stage, BLOCK_TOKENS, KEYS // BLOCK_TOKENS, D // ATOM,
         )  # fmt: skip
 
 
