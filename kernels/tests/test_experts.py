@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from penstock_kernels import expert_mlp, route_experts
+from penstock_kernels import expert_mlp, route_experts, use
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack
 from penstock_kernels.route_experts import GroupScore, Routed, Routing, Score
@@ -124,3 +124,54 @@ def test_experts_that_do_not_fit_are_refused() -> None:
     packed = PackedWeight(torch.stack([words] * 2), torch.ones(2, 1, 8), None, Kind.INT4, 64)
     with pytest.raises(ValueError, match=r"gate_up has shape \(2, 8, 64\); expected \(2, 8, 6\)"):
         expert_mlp(x, routed, replace(experts, gate_up=packed))
+
+
+def routed_at_random(tokens: int, top_k: int, experts: int) -> Routed:
+    ids = torch.rand(tokens, experts, device="cuda").topk(top_k).indices.int()
+    return Routed(ids, torch.rand(tokens, top_k, device="cuda"))
+
+
+def experts_on_device(count: int, hidden: int, inner: int) -> Experts:
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * shape[-1] ** -0.5
+
+    return Experts(drawn(count, 2 * inner, hidden), drawn(count, hidden, inner))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 3, 40, 600])
+def test_a_graph_serves_every_routing(tokens: int) -> None:
+    """Nothing of a launch depends on which experts are chosen, and nothing waits for the device."""
+    experts = experts_on_device(40, 256, 128)
+    x = torch.randn(tokens, 256, device="cuda", dtype=torch.bfloat16)
+    logits = torch.randn(tokens, 40, device="cuda")
+    routing = Routing(4, renormalise=True)
+
+    def run() -> Tensor:
+        return expert_mlp(x, route_experts(logits, None, routing), experts)
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    for skewed in (False, True, False):
+        logits.normal_()
+        logits[:, 7] += 20 * skewed
+        graph.replay()
+        assert torch.equal(out, run())
+        with use("reference"):
+            expected = run()
+        error = (out - expected).float().norm() / expected.float().norm()
+        assert error < 0.01
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [2, 8, 64, 512])
+def test_a_token_does_not_depend_on_the_others_of_its_bucket(tokens: int) -> None:
+    experts = experts_on_device(24, 320, 192)
+    x = torch.randn(tokens, 320, device="cuda", dtype=torch.bfloat16)
+    ids, weights = routed_at_random(tokens, 3, 24)
+    whole = expert_mlp(x, Routed(ids, weights), experts)
+    fewer = tokens // 2 + 1
+    part = Routed(ids[-fewer:].contiguous(), weights[-fewer:].contiguous())
+    assert torch.equal(expert_mlp(x[-fewer:], part, experts), whole[-fewer:])
