@@ -22,6 +22,9 @@ from penstock.quant import Methods, Unquantized, read_methods
 from quantized import HOST, Quantize, assert_equal_model, assert_equal_ranks, quantized
 from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
+from test_awq import awq
+from test_compressed_ints import by_library
+from test_compressed_tensors import config_of, scheme
 from test_fp8 import DEEPSEEK, in_blocks
 from test_gptq import gptq, settings
 from test_mx import mxfp4
@@ -35,9 +38,16 @@ EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "glm4-moe", "gpt-oss"]
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"
 FP8 = in_blocks(128, 128, scale="weight_scale_inv"), {**DEEPSEEK, "weight_block_size": [128, 128]}
 INT4 = settings(group_size=128)
+WORDS = scheme(
+    "pack-quantized",
+    {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128},
+)
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
 FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "fp8": FP8,
     "int4": (gptq(INT4), INT4),
+    "awq": (awq(128), AWQ),
+    "w4a16": (by_library(*WORDS), config_of(*WORDS)),
     "mxfp4": (mxfp4, {"quant_method": "mxfp4"}),
 }
 
@@ -111,7 +121,8 @@ def test_packed_experts_compute_the_same(
     @torch.inference_mode()
     def work(group: Group) -> Tensor:
         methods = read_methods(raw, torch.float64, HOST)
-        methods.quantized.on_cpu = False  # type: ignore[union-attr]
+        method: Any = methods.of("model.layers.1.mlp.experts.0.up_proj")
+        method.on_cpu = False
         return prefilled(path, cls, group, methods, expert_parallel=True)
 
     with torch.inference_mode():
