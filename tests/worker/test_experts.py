@@ -15,6 +15,8 @@ from checkpoints import CASES, checkpoint_maker, generate, prompt, reference, wr
 from driver import Driver, greedy, running
 from local import LocalWorker, Refused
 from penstock.config import read_config
+from penstock.faults import BadModel
+from penstock.layers import Build
 from penstock.layers.experts import sparse_mixer
 from penstock.models import family
 from penstock.parallel import Group
@@ -34,7 +36,7 @@ from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
 WEIGHTS = "model.safetensors"
 PLAIN = Methods(Unquantized(torch.float64, HOST))
-EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "glm4-moe", "gpt-oss"]
+EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"]
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"
 FP8 = in_blocks(128, 128, scale="weight_scale_inv"), {**DEEPSEEK, "weight_block_size": [128, 128]}
 INT4 = settings(group_size=128)
@@ -59,8 +61,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture(scope="module")
 def formats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    return quantized_experts(tmp_path_factory.mktemp("formats"))
+
+
+def quantized_experts(directory: Path) -> dict[str, tuple[Path, Path]]:
     """By format, a checkpoint and what its matrices stand for; all sides are multiples of 128."""
-    directory = tmp_path_factory.mktemp("formats")
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
     experts = {"moe_intermediate_size": 256, "mlp_only_layers": [0], "vocab_size": 512}
     fields = {**CASES["qwen3-moe"], **sizes, **experts}
@@ -282,6 +287,24 @@ def test_ranks_must_divide_the_experts(tmp_path: Path) -> None:
     path = write(tmp_path / "narrow", **{**CASES["qwen3-moe"], "moe_intermediate_size": 33})
     with pytest.raises(Refused, match="the experts' intermediate size is 33"):
         LocalWorker().load(path, world_size=2)
+
+
+def test_groups_that_ranks_would_cut_need_expert_parallelism(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """48 inputs of each of two ranks are no whole groups of 32."""
+    path, _ = gpt_oss(checkpoint("gpt-oss"), tmp_path)
+    text = "has 48 inputs; use fewer ranks, or share out the experts with --ep"
+    raw = read_config(path)
+    cls: Any = family(raw)
+    methods = read_methods(raw, torch.float32, HOST)
+
+    def build(expert_parallel: bool) -> Build:
+        return Build(torch.float32, HOST, Group(0, 2), methods, 8, expert_parallel)
+
+    with pytest.raises(BadModel, match=text):
+        cls(cls.read_config(raw), build(expert_parallel=False))
+    cls(cls.read_config(raw), build(expert_parallel=True))
 
 
 @pytest.mark.parametrize(
