@@ -54,19 +54,20 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
 
 def attention(heads: Heads) -> None:
     """Decode, and prefill of few rows and of many, which are kernels of their own."""
+    sinks = torch.zeros(heads.query)
     for kv in ("", *QUANTIZED_KV):
         case = decode_arguments(heads, [40, 0], torch.bfloat16, CPU, kv=kv)
         cache, *places = (case[name] for name in ("kv_cache", "block_tables", "slots", "kv_len"))
         names = "q", "k", "v", "cos_sin", "slot_mapping"
         tensors = *(case[name] for name in names), torch.empty_like(case["q"])
         kernel = decode_quantized if kv else decode
-        assert kernel.launch(tensors, (cache, *places, case.get("kv_params")), 0.1, 0)
+        assert kernel.launch(tensors, (cache, *places, case.get("kv_params")), (0.1, 0, sinks))
     for tokens in (40, 1100):
         q = torch.empty((tokens, heads.query, heads.size), dtype=torch.bfloat16)
         start = torch.tensor([0, tokens], dtype=torch.int32)
         pages = paged([tokens], heads, torch.bfloat16, CPU)
         cache = pages["kv_cache"], pages["block_tables"], pages["slots"], start, pages["kv_len"]
-        assert prefill.launch((q, torch.empty_like(q)), cache, (0.1, 0))
+        assert prefill.launch((q, torch.empty_like(q)), cache, (0.1, 50, sinks))
 
 
 def gated() -> None:

@@ -224,10 +224,16 @@ pub struct HttpArgs {
     /// Refuse requests with a chat template
     #[arg(long)]
     pub no_request_chat_template: bool,
-    /// Format of the model's tool calls
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
+    /// Format of the model's tool calls; vLLM's names of formats are accepted too
+    #[arg(
+        long,
+        alias = "tool-call-parser",
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "auto"
+    )]
     pub tool_parser: ToolParser,
-    /// Format of the model's reasoning
+    /// Format of the model's reasoning; vLLM's names of formats are accepted too
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     pub reasoning_parser: ReasoningParser,
     /// Time for running requests to finish at shutdown, in seconds

@@ -36,12 +36,13 @@ from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
 from ..hopper import ATOM, as_blocks, barrier, blocks_of, fits, make_bars
-from ..online_softmax import LOG2_E, LOWEST
+from ..online_softmax import LOG2_E, LOWEST, with_sink
 from .hopper_copy import copy_share
 from .shares import begin_of, owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
 
 Memory = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+Rule = tuple[float, int, Tensor | None]
 GREATEST = 16  # query heads of a group, at most
 SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
 
@@ -102,8 +103,9 @@ def _put_newest(
 
 @gluon.jit
 def sum_parts(
-    parts, peaks, out, owners, start, total, programs, GROUP: gl.constexpr, D: gl.constexpr
-):
+    parts, peaks, out, sinks, owners, start, total, programs,
+    GROUP: gl.constexpr, D: gl.constexpr, SINKS: gl.constexpr,
+):  # fmt: skip
     """Adds up what programs owners[0] .. owners[1] have of the pair at `start`, into rows `out`."""
     GROUP_ROWS: gl.constexpr = triton.next_power_of_2(GROUP)
     L: gl.constexpr = gl.BlockedLayout([1, D // 32], [1, 32], [4, 1], [1, 0])
@@ -127,6 +129,7 @@ def sum_parts(
             acc = acc * old[:, None] + some * new[:, None]
             weight_sum = weight_sum * old + some_sum * new
             peak = new_peak
+    weight_sum = with_sink(weight_sum, peak, sinks, row, row < GROUP, SINKS)
     result = (acc / weight_sum[:, None]).to(out.dtype.element_ty)
     gl.store(out + row[:, None] * D + column[None, :], result, mask=(row < GROUP)[:, None])
 
@@ -136,11 +139,11 @@ def _sum(
     qkv, angles, slot_mapping, cache, kv_len, outs, rings, bars, operands, share, kv_heads, window,
     scale, strides,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
+    D: gl.constexpr, STAGES: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
-    out, parts, peaks, arrived = outs
+    out, parts, peaks, arrived, sinks = outs
     cos_sin, angle_stride = angles
     full, empty = bars
     key_tiles, value_tiles, key_blocks, value_blocks = rings
@@ -207,7 +210,11 @@ def _sum(
         pair = wide * kv_heads + head
         owner = owner_of(start + extra, total, programs)
         last_owner = owner_of(start + extra + tiles - 1, total, programs)
+        own_sinks = sinks + head * GROUP
         if owner == last_owner:
+            weight_sum = with_sink(
+                weight_sum, peak, own_sinks, query_head, query_head < GROUP, SINKS
+            )
             whole = gl.where(weight_sum > 0, weight_sum, 1)
             result = (acc / whole[None, :]).to(out.dtype.element_ty)
             targets = out + ((pair * GROUP + query_head) * D)[None, :] + column[:, None]
@@ -223,8 +230,8 @@ def _sum(
             if others == last_owner - owner:
                 gl.store(arrived + pair, 0)  # for the next launch
                 sum_parts(
-                    parts, peaks, out + pair * GROUP * D, (owner, last_owner), start, total,
-                    programs, GROUP, D,
+                    parts, peaks, out + pair * GROUP * D, own_sinks, (owner, last_owner), start,
+                    total, programs, GROUP, D, SINKS,
                 )  # fmt: skip
         at = start + tiles + extra
         ended = head == kv_heads - 1
@@ -238,7 +245,7 @@ def _attend(
     sequences, nowhere,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
-    EARLY: gl.constexpr,
+    SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = cache.dtype.element_ty
     share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
@@ -263,7 +270,7 @@ def _attend(
             (_sum, (
                 qkv, angles, slot_mapping, cache, kv_len, outs,
                 (keys, values, key_blocks, value_blocks), bars, operands, share, kv_heads, window,
-                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, EARLY,
+                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, SINKS, EARLY,
             )),
             (copy_share, (
                 (desc,), tables, kv_len, outs[0], ((key_blocks, value_blocks),), bars, share,
@@ -295,13 +302,14 @@ def tiles_of(size: int) -> Tiles:
     return Tiles(64, 3, 2, 2) if size == 128 else Tiles(128, 3, 1, 2)
 
 
-def launch(tensors: tuple[Tensor, ...], memory: Memory, scale: float, window: int) -> bool:
+def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
-    kv_len, kv_params).
+    kv_len, kv_params), `rule` = (scale, window, sinks).
     """
     q, k, v, cos_sin, slot_mapping, out = tensors
+    scale, window, sinks = rule
     kv_cache, block_tables, slots, kv_len, _ = memory
     if not fits(q, kv_cache) or q.shape[1] > GREATEST * kv_cache.shape[2]:
         return False
@@ -321,7 +329,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, scale: float, window: in
         kv_cache,
         (block_tables, slots, block_tables.stride(0)),
         kv_len,
-        (out, parts, peaks, arrivals(q.device, PAIRS)),
+        (out, parts, peaks, arrivals(q.device, PAIRS), kv_len if sinks is None else sinks),
         scale * LOG2_E,
         window or block_tables.shape[1] * block_tokens,
         (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2]),
@@ -337,6 +345,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, scale: float, window: in
         # Of 32 a warp adds up the tiles by itself.
         SEQUENCES=32 if sequences <= 32 else max(128, power_of_two(sequences)),
         LEAST=tiles.least,
+        SINKS=sinks is not None,
         EARLY=early,
         num_warps=4,
         maxnreg=128,

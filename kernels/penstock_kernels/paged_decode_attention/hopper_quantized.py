@@ -33,8 +33,8 @@ from triton.language.extra.cuda import gdc_wait
 from ..device import arrivals, early_launch, power_of_two, processors
 from ..hopper import ATOM, as_blocks, barrier, make_bars
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
-from ..online_softmax import LOG2_E, LOWEST
-from .hopper import GREATEST, Memory, put_queries, rotation, sum_parts
+from ..online_softmax import LOG2_E, LOWEST, with_sink
+from .hopper import GREATEST, Memory, Rule, put_queries, rotation, sum_parts
 from .hopper_copy import copy_share
 from .shares import owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
@@ -192,11 +192,11 @@ def _sum(
     scale, strides,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, STAGES: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr,
-    LARGEST: gl.constexpr, EARLY: gl.constexpr,
+    LARGEST: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
-    out, parts, peaks, arrived = outs
+    out, parts, peaks, arrived, sinks = outs
     cos_sin, angle_stride = angles
     full, empty = bars
     key_codes, value_codes, key_params, value_params = rings
@@ -291,7 +291,11 @@ def _sum(
         pair = wide * kv_heads + head
         owner = owner_of(start + extra, total, programs)
         last_owner = owner_of(start + extra + tiles - 1, total, programs)
+        own_sinks = sinks + head * GROUP
         if owner == last_owner:
+            weight_sum = with_sink(
+                weight_sum, peak, own_sinks, query_head, query_head < GROUP, SINKS
+            )
             whole = gl.where(weight_sum > 0, weight_sum, 1)
             result = (acc / whole[None, :]).to(out.dtype.element_ty)
             targets = out + ((pair * GROUP + query_head) * D)[None, :] + column[:, None]
@@ -307,8 +311,8 @@ def _sum(
             if others == last_owner - owner:
                 gl.store(arrived + pair, 0)  # for the next launch
                 sum_parts(
-                    parts, peaks, out + pair * GROUP * D, (owner, last_owner), start, total,
-                    programs, GROUP, D,
+                    parts, peaks, out + pair * GROUP * D, own_sinks, (owner, last_owner), start,
+                    total, programs, GROUP, D, SINKS,
                 )  # fmt: skip
         at = start + tiles + extra
         ended = head == kv_heads - 1
@@ -323,7 +327,7 @@ def _attend(
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, BYTES: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr,
     LEAST: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr, LARGEST: gl.constexpr,
-    EARLY: gl.constexpr,
+    SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = qkv[0].dtype.element_ty
     share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
@@ -367,7 +371,7 @@ def _attend(
                 (keys, vals, key_params, value_params), bars,
                 (query_blocks, queries, values, weights.permute((1, 0))), share, kv_heads,
                 window, scale, strides,
-                GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, FORM, BITS, LARGEST, EARLY,
+                GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, FORM, BITS, LARGEST, SINKS, EARLY,
             )),
             (copy_share, (
                 descs, tables, kv_len, outs[0], copied, bars, share, kv_heads, sequences, window,
@@ -396,13 +400,14 @@ def tiles_of(size: int, row_bytes: int) -> Tiles:
 FORMS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 
 
-def launch(tensors: tuple[Tensor, ...], memory: Memory, scale: float, window: int) -> bool:
+def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
-    kv_len, kv_params).
+    kv_len, kv_params), `rule` = (scale, window, sinks).
     """
     q, k, v, cos_sin, slot_mapping, out = tensors
+    scale, window, sinks = rule
     kv_cache, block_tables, slots, kv_len, kv_params = memory
     if not fits(q, kv_cache):
         return False
@@ -425,7 +430,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, scale: float, window: in
         (kv_cache, kv_cache if kv_params is None else kv_params),
         (block_tables, slots, block_tables.stride(0)),
         kv_len,
-        (out, parts, peaks, arrivals(q.device, PAIRS)),
+        (out, parts, peaks, arrivals(q.device, PAIRS), kv_len if sinks is None else sinks),
         scale * LOG2_E,
         window or block_tables.shape[1] * block_tokens,
         (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2]),
@@ -444,6 +449,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, scale: float, window: in
         LEAST=tiles.least,
         FORM=FORMS.get(kv_cache.dtype, f"int{form['BITS']}"),
         **form,
+        SINKS=sinks is not None,
         EARLY=early,
         num_warps=4,
         maxnreg=128,

@@ -260,10 +260,10 @@ def paged_decode_attention(
     group = heads // kv_heads
     tensors = q, k, v, cos_sin, slot_mapping, out
     memory = kv_cache, block_tables, slots, kv_len, kv_params
-    if not softcap and sinks is None:  # all that the kernels for Hopper know
-        hopper = HOPPER if kv_cache.dtype == q.dtype else HOPPER_QUANTIZED
-        if hopper.launch(q.device, tensors, memory, scale, window):
-            return out
+    hopper = HOPPER if kv_cache.dtype == q.dtype else HOPPER_QUANTIZED
+    # The kernels for Hopper know no caps.
+    if not softcap and hopper.launch(q.device, tensors, memory, (scale, window, sinks)):
+        return out
     chosen = plan(q, kv_heads, capacity)
     rows = cos_sin.stride(0), block_tables.stride(0)
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *rows)
