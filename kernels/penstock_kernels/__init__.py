@@ -10,6 +10,7 @@ from .apply_mask import apply_mask
 from .bad_words import bad_words
 from .copy_blocks import copy_blocks
 from .expert_mlp import expert_mlp
+from .head_norm import head_norm
 from .linear import linear
 from .norm_linear import norm_linear
 from .op import use
@@ -29,6 +30,7 @@ __all__ = [
     "bad_words",
     "copy_blocks",
     "expert_mlp",
+    "head_norm",
     "linear",
     "norm_linear",
     "packed_linear",
