@@ -21,7 +21,8 @@ UNUSED = (
     "_name_or_path", "auto_map", "initializer_range", "bos_token_id", "eos_token_id",
     "pad_token_id", "attention_dropout", "output_router_logits", "router_aux_loss_coef",
     "quantization_config", "compression_config", "return_dict", "chunk_size_feed_forward",
-    "is_encoder_decoder", "id2label", "label2id", "problem_type",
+    "is_encoder_decoder", "id2label", "label2id", "problem_type", "pretraining_tp",
+    "tokenizer_class", "unsloth_fixed", "unsloth_version",
 )  # fmt: skip
 NEUTRAL: tuple[Any, ...] = (None, False, 0, "", [], {})
 MOST = 1 << 31  # no size may be larger: 32-bit indices count it

@@ -57,7 +57,8 @@ def read_rope(
 
 def _parameters(fields: Fields, layer_type: str | None) -> dict[str, Any]:
     """The object that describes RoPE, of one kind of layer where config.json tells them apart."""
-    raw = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters") or {}
+    older, newer = fields.raw.get("rope_scaling"), fields.raw.get("rope_parameters")
+    raw = older or newer or {}
     if isinstance(raw, dict) and (FULL in raw or SLIDING in raw):
         if layer_type is None:
             raise BadModel("config.json: rope_parameters per layer type are not supported")
