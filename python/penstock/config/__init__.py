@@ -1,8 +1,16 @@
 """The specification of a model, and functions that read it from config.json."""
 
-from penstock.config.common import read_activation, read_attention, read_decoder, read_residual
-from penstock.config.fields import Fields, read_config
-from penstock.config.layer_types import FULL, SLIDING, read_layer_types
+from penstock.config.common import (
+    read_activation,
+    read_attention,
+    read_decoder,
+    read_gpt_names,
+    read_layer_norm,
+    read_mlp,
+    read_residual,
+)
+from penstock.config.fields import Fields, ReadFields, layered, read_config
+from penstock.config.layer_types import FULL, SLIDING, periodic, read_layer_types
 from penstock.config.rope import read_rope
 from penstock.config.specification import (
     Activation,
@@ -12,6 +20,7 @@ from penstock.config.specification import (
     NormKind,
     NormSpec,
     Placement,
+    PositionScale,
     QkNorm,
     QkNormWidth,
     ResidualSpec,
@@ -30,16 +39,23 @@ __all__ = [
     "NormKind",
     "NormSpec",
     "Placement",
+    "PositionScale",
     "QkNorm",
     "QkNormWidth",
+    "ReadFields",
     "ResidualSpec",
     "RopeSpec",
     "Specification",
+    "layered",
+    "periodic",
     "read_activation",
     "read_attention",
     "read_config",
     "read_decoder",
+    "read_gpt_names",
+    "read_layer_norm",
     "read_layer_types",
+    "read_mlp",
     "read_residual",
     "read_rope",
 ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from penstock.faults import BadModel
 
@@ -16,6 +18,64 @@ QUANTIZATION_FILES = {
     "hf_quant_config.json": "modelopt",
 }
 MOST = 1 << 31  # no size may be larger: 32-bit indices count it
+
+
+# Fields that do not change what a model computes: of training, and of transformers' own code.
+_NEUTRAL = re.compile(
+    r"_.*|architectures|model_type|\w*_token_id|(torch_)?dtype|use_cache|cache_implementation"
+    r"|auto_map|transformers[._]\w+|tokenizer_class|quantization_config|compression_config"
+    r"|initializer_\w+|\w*(dropout|pdrop)(_rate)?|pretraining_tp|gradient_checkpointing|torchscript"
+    r"|(id2label|label2id|problem_type|task_specific_params|summary_\w+)|unsloth_\w+|is_llama_config"
+    r"|is_decoder|output_(hidden_states|attentions|router_logits)|return_dict|chunk_size_\w+"
+    r"|router_(aux_loss_coef|jitter_noise|z_loss_coef)|tokenizer_model_max_length"
+    r"|max_sequence_length"
+)
+
+
+class ReadFields(Mapping[str, Any]):
+    """A config.json that remembers which of its fields were read."""
+
+    def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
+        """`path`: where in config.json these fields are, for errors."""
+        self._raw = raw
+        self._path = path
+        self._read: set[str] = set()
+        self._sections: list[ReadFields] = []
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return self._raw[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def section(self, name: str) -> ReadFields:
+        """Returns the object under `name`, whose fields count too."""
+        found = ReadFields(self[name], f"{self._path}{name}.")
+        self._sections.append(found)
+        return found
+
+    def refuse_unread(self) -> None:
+        """Raises BadModel for a field that was not read and may change what the model computes:
+        one that is set, to another number than 0 and 1."""
+        for name, value in self._raw.items():
+            unset = value is None or value in (0, "") or value == [] or value == {}
+            neutral = unset or (value == 1 and value is not True)
+            if name not in self._read and not neutral and not _NEUTRAL.fullmatch(name):
+                raise BadModel(
+                    f"config.json: field {self._path}{name}, {value!r}, is unknown; if it does not "
+                    "change what the model computes, remove it"
+                )
+        for section in self._sections:
+            section.refuse_unread()
+
+
+def layered(*layers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the fields of all `layers`; of a field that several have, the first layer's."""
+    return ChainMap(*(cast("dict[str, Any]", layer) for layer in layers))
 
 
 class Fields:
@@ -55,7 +115,7 @@ class Fields:
         value = self.raw.get(name)
         if not isinstance(value, Mapping):
             raise BadModel(f"config.json: {name} must be an object, found {value!r}")
-        return Fields(value)
+        return Fields(self.raw.section(name) if isinstance(self.raw, ReadFields) else value)
 
     def optional(self, name: str) -> float:
         """As `positive`; absent or null gives 0, which stands for none."""
@@ -77,6 +137,11 @@ class Fields:
         if not isinstance(value, bool):
             raise BadModel(f"config.json: {name} must be true or false, found {value!r}")
         return value
+
+    def ignore(self, *names: str) -> None:
+        """Accepts any value of fields that change nothing."""
+        for name in names:
+            self.raw.get(name)
 
     def require_unset(self, *names: str) -> None:
         """Rejects a model that sets one of `names` to anything but null or false."""

@@ -7,12 +7,22 @@ from penstock.layers.block import (
     GatedMlp,
     Mlp,
     ParallelBlock,
+    ParallelNormsBlock,
+    PostBlock,
     SandwichBlock,
     block_of,
     mlp_of,
 )
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
-from penstock.layers.norm import FullWidthNorm, HeadNorm, LayerNorm, Norm, RmsNorm, norm_of
+from penstock.layers.norm import (
+    FullWidthNorm,
+    HeadNorm,
+    LayerNorm,
+    Norm,
+    OwnHeadNorm,
+    RmsNorm,
+    norm_of,
+)
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
@@ -32,8 +42,11 @@ __all__ = [
     "Mlp",
     "Norm",
     "NormedAttention",
+    "OwnHeadNorm",
     "ParallelBlock",
+    "ParallelNormsBlock",
     "PositionEmbedding",
+    "PostBlock",
     "Residual",
     "RmsNorm",
     "RowLinear",

@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock.config import Specification
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer
-from penstock.quant import Weights
+from penstock.quant import LinearMethod, Weights
 from penstock.weights import Target
 
 
@@ -101,7 +101,8 @@ class Head(Layer):
         self.rows = -(-spec.vocab // self.group.size)
         self.span = Span(spec.vocab, self.rows, self.group.rank)
         self.scale, self.softcap = spec.logits_scale, spec.logits_softcap
-        self.method = build.method() if tied is None else build.methods.plain
+        self.bias = build.empty(self.rows).zero_() if spec.head_bias else None
+        self.method = _head_method(build) if tied is None else build.methods.plain
         if tied is None:
             self.stored = self.method.allocate(self.rows, spec.residual.hidden)
             self.weights: Weights = {k: s.data.zero_() for k, s in self.stored.items()}
@@ -110,8 +111,8 @@ class Head(Layer):
             self.weights = {"weight": tied.weight}
 
     def targets(self) -> dict[str, Target]:
-        """Returns the targets of this rank's rows; none when tied."""
-        found = {}
+        """Returns the targets of this rank's rows, and of their biases; no rows when tied."""
+        found = {} if self.bias is None else {"bias": self.span.target(self.bias)}
         for name, stored in self.stored.items():
             target = Target.whole(stored.data)
             if stored.output_dim is not None:
@@ -128,6 +129,8 @@ class Head(Layer):
     def kept(self) -> Iterator[Tensor]:
         """Yields what the method keeps."""
         yield from self.weights.values()
+        if self.bias is not None:
+            yield self.bias
 
     def finish(self) -> None:
         """Lets the method repack the matrix; a tied embedding stays as it is."""
@@ -136,9 +139,19 @@ class Head(Layer):
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> logits [R, vocab], on every rank."""
-        logits = self.method.apply(self.weights, hidden, None)
+        logits = self.method.apply(self.weights, hidden, self.bias)
         if self.scale != 1:
             logits.mul_(self.scale)
         if self.softcap:
             logits.div_(self.softcap).tanh_().mul_(self.softcap)
         return self.group.join_columns(logits)[:, : self.vocab]
+
+
+def _head_method(build: Build) -> LinearMethod:
+    """Returns the head's weight format. Formats that leave the head as it is call it lm_head, as
+    most families do."""
+    methods = build.methods
+    module = next(build.names.sources(build.path), build.path)
+    if module.endswith("lm_head") or methods.of("lm_head") is not methods.plain:
+        return build.method()
+    return methods.plain

@@ -12,6 +12,7 @@ from penstock.config import (
     NormSpec,
     QkNorm,
     Specification,
+    layered,
     read_layer_types,
 )
 from penstock.models.decoder import LLAMA_NAMES
@@ -50,6 +51,6 @@ class Qwen3(Llama):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Adds norms and windows; heads have 128 dimensions unless head_dim says otherwise."""
-        spec, fields = super().read_config({"head_dim": 128, **raw}), Fields(raw)
+        spec, fields = super().read_config(layered(raw, {"head_dim": 128})), Fields(raw)
         norm = QkNorm(NormSpec(spec.residual.norm.eps))
         return spec.with_attention(read_windows(fields, len(spec.layers)), qk_norm=norm)
