@@ -153,6 +153,7 @@ DENSE: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
         "tie_word_embeddings": True,
     },
+    "ernie4_5": {"model_type": "ernie4_5", "head_dim": 32, "use_bias": True},
     "exaone4": {
         "model_type": "exaone4",
         "sliding_window": 24,

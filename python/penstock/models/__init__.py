@@ -20,6 +20,7 @@ FAMILIES: dict[str, str] = {
     "ArceeForCausalLM": "arcee:Arcee",
     "Cohere2ForCausalLM": "cohere:Cohere2",
     "CohereForCausalLM": "cohere:Cohere",
+    "Ernie4_5ForCausalLM": "ernie:Ernie45",
     "Exaone4ForCausalLM": "exaone4:Exaone4",
     "FalconForCausalLM": "falcon:Falcon",
     "GPT2LMHeadModel": "gpt2:Gpt2",
