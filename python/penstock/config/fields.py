@@ -20,16 +20,24 @@ QUANTIZATION_FILES = {
 MOST = 1 << 31  # no size may be larger: 32-bit indices count it
 
 
-# Fields that do not change what a model computes: of training, and of transformers' own code.
-_NEUTRAL = re.compile(
-    r"_.*|architectures|model_type|\w*_token_id|(torch_)?dtype|use_cache|cache_implementation"
-    r"|auto_map|transformers[._]\w+|tokenizer_class|quantization_config|compression_config"
-    r"|initializer_\w+|\w*(dropout|pdrop)(_rate)?|pretraining_tp|gradient_checkpointing|torchscript"
-    r"|(id2label|label2id|problem_type|task_specific_params|summary_\w+)|unsloth_\w+|is_llama_config"
-    r"|is_decoder|output_(hidden_states|attentions|router_logits)|return_dict|chunk_size_\w+"
-    r"|router_(aux_loss_coef|jitter_noise|z_loss_coef)|tokenizer_model_max_length"
-    r"|max_sequence_length"
+# Patterns of fields that do not change what a model computes, whatever their values.
+_NEUTRAL = (
+    # Names, versions, labels, token ids, and how transformers runs the model.
+    r"_.*|architectures|model_type|(model_)?name(_or_path)?|transformers[._]\w+|unsloth_\w+",
+    r"auto_map|id2label|label2id|problem_type|finetuning_task|task_specific_params|tokenizer_class",
+    r"\w+_token_id|(torch_)?dtype|use_cache|cache_implementation|attn_implementation|torchscript",
+    r"use_flash_\w+|quantization_config|compression_config|is_decoder|is_llama_config",
+    # Training.
+    r"initializer_\w+|\w*(dropout|pdrop)(_rate|_prob)?|pretraining_tp|gradient_checkpointing",
+    r"output_router_logits|router_(aux_loss_coef|jitter_noise|z_loss_coef)|summary_\w+",
+    # Generation, which requests and generation_config.json describe, and limits of tokenizers.
+    r"bad_words_ids|(begin_)?suppress_tokens|diversity_penalty|do_sample|early_stopping",
+    r"(encoder_)?no_repeat_ngram_size|\w*length_penalty|repetition_penalty|(max|min)_length",
+    r"num_(beams|beam_groups|return_sequences)|temperature|top_[kp]|typical_p|chunk_size_\w+",
+    r"output_(hidden_states|attentions|scores)|return_dict(_in_generate)?|remove_invalid_values",
+    r"(tokenizer_)?model_max_length|max_sequence_length",
 )
+_IS_NEUTRAL = re.compile("|".join(_NEUTRAL))
 
 
 class ReadFields(Mapping[str, Any]):
@@ -64,7 +72,7 @@ class ReadFields(Mapping[str, Any]):
         for name, value in self._raw.items():
             unset = value is None or value in (0, "") or value == [] or value == {}
             neutral = unset or (value == 1 and value is not True)
-            if name not in self._read and not neutral and not _NEUTRAL.fullmatch(name):
+            if name not in self._read and not neutral and not _IS_NEUTRAL.fullmatch(name):
                 raise BadModel(
                     f"config.json: field {self._path}{name}, {value!r}, is unknown; if it does not "
                     "change what the model computes, remove it"

@@ -35,6 +35,7 @@ class Cohere(Decoder):
         fields = Fields(layered(raw, DEFAULTS))
         for name, value in FIXED.items():
             fields.require(name, value)
+        fields.ignore("use_parallel_embedding")
         norm = config.read_layer_norm(fields, "layer_norm_eps", bias=False)
         bias = fields.flag("attention_bias")
         attention = config.read_attention(

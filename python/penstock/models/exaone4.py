@@ -44,9 +44,7 @@ class Exaone4(Llama):
 
 def _kinds(fields: Fields, layers: int, slides: bool) -> list[str]:
     """`layer_types`, or else full attention in the last layer of each period."""
-    period = 1
-    if fields.raw.get("layer_types"):
-        fields.ignore("sliding_window_pattern")
-    elif slides:
-        period = fields.count("sliding_window_pattern", 4)
+    given = fields.raw.get("layer_types")
+    period = fields.count("sliding_window_pattern", 4) if slides and not given else 1
+    fields.ignore("sliding_window_pattern")  # a text in published files, which have layer_types
     return list(read_layer_types(fields, periodic(layers, period)))

@@ -45,6 +45,7 @@ class Falcon(Decoder):
         """Reads the fields, with transformers' defaults. Raises BadModel."""
         fields = Fields(layered(raw, DEFAULTS))
         fields.require_unset("alibi", "apply_residual_connection_post_layernorm")
+        fields.require("ff_factor", 4)
         inner = fields.raw.get("ffn_hidden_size") or 4 * fields.count("hidden_size")
         sized = Fields(layered({"intermediate_size": inner}, fields.raw))
         bias, rope = fields.flag("bias"), config.read_rope(fields)

@@ -33,7 +33,7 @@ class Gemma2(Decoder):
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields. Raises BadModel."""
         fields = Fields(config.layered(raw, cls.defaults))
-        fields.ignore("hidden_act")
+        fields.ignore("hidden_act", "sliding_window_size")  # transformers reads others
         fields.require_unset("use_bidirectional_attention")
         norm = NormSpec(fields.number("rms_norm_eps", 1e-6), NormKind.RMS_PLUS_ONE)
         activation = config.read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")

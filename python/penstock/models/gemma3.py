@@ -29,6 +29,7 @@ class Gemma3Text(Gemma2):
     @staticmethod
     def rope(fields: Fields, kind: str) -> RopeSpec:
         """Returns the RoPE of a kind of layer; sliding layers have another base and no scaling."""
+        fields.ignore(LOCAL)
         if kind == SLIDING and not fields.raw.get("rope_parameters"):
             theta = fields.number(LOCAL, 10000.0)
             fields = Fields(layered({"rope_theta": theta, "rope_scaling": None}, fields.raw))

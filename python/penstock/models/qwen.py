@@ -24,6 +24,7 @@ def read_windows(fields: Fields, layers: int) -> list[int]:
     overrides the older fields, as in transformers."""
     slides = fields.flag("use_sliding_window") and fields.raw.get("sliding_window") is not None
     window = fields.count("sliding_window") if slides else 0
+    fields.ignore("sliding_window")
     first = int(fields.number("max_window_layers", 28))
     default = [SLIDING if i >= first else FULL for i in range(layers)]
     return [window * (kind == SLIDING) for kind in read_layer_types(fields, default)]

@@ -29,7 +29,8 @@ class StableLm(Decoder):
         """Reads the fields, with transformers' defaults. Raises BadModel."""
         fields = Fields(layered(raw, {"partial_rotary_factor": 0.25}))
         fields.require_unset("qk_layernorm")
-        fields.ignore("rotary_scaling_factor", "norm_eps", "rope_pct")
+        fields.require("rotary_scaling_factor", 1.0)
+        fields.ignore("norm_eps", "rope_pct", "use_norm_bias")  # transformers reads others
         layer = LayerSpec(
             read_attention(
                 fields, read_rope(fields, partial=True), qkv_bias=fields.flag("use_qkv_bias")

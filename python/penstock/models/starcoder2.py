@@ -40,6 +40,7 @@ class Starcoder2(Decoder):
         for name, value in FIXED.items():
             fields.require(name, value)
         fields.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
+        fields.ignore("activation_function", "layer_norm_epsilon")  # transformers reads others
         bias = fields.flag("use_bias", True)
         window = 0 if raw.get("sliding_window") is None else fields.count("sliding_window")
         attention = read_attention(
