@@ -102,6 +102,9 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64),
           help_heading = "Workers")]
     pub tp: Option<u32>,
+    /// Share out the experts of each layer over the --tp workers, instead of a part of every expert
+    #[arg(long, help_heading = "Workers")]
+    pub ep: bool,
     /// Attach the worker that listens at this socket, as unix:PATH, instead of starting one; once
     /// per rank
     #[arg(
@@ -221,10 +224,16 @@ pub struct HttpArgs {
     /// Refuse requests with a chat template
     #[arg(long)]
     pub no_request_chat_template: bool,
-    /// Format of the model's tool calls
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
+    /// Format of the model's tool calls; vLLM's names of formats are accepted too
+    #[arg(
+        long,
+        alias = "tool-call-parser",
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "auto"
+    )]
     pub tool_parser: ToolParser,
-    /// Format of the model's reasoning
+    /// Format of the model's reasoning; vLLM's names of formats are accepted too
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     pub reasoning_parser: ReasoningParser,
     /// Time for running requests to finish at shutdown, in seconds

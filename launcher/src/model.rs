@@ -19,6 +19,15 @@ pub enum Weights {
     Elsewhere,
 }
 
+/// The experts of a layer of a mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// Routed experts; expert parallelism must divide them.
+    pub count: u64,
+    /// Experts that compute a token, for `--explain`.
+    pub per_token: u64,
+}
+
 /// Facts about a model from its directory. `resolve` derives every limit from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFacts {
@@ -34,6 +43,8 @@ pub struct ModelFacts {
     pub kv_heads: u64,
     /// Elements per head.
     pub head_dim: u64,
+    /// The experts, if the model has any.
+    pub experts: Option<Experts>,
     /// The context length of the model in tokens.
     pub max_tokens: u32,
     /// Whether layers may have a sliding window: a sequence then needs less KV memory than all of
@@ -100,6 +111,7 @@ impl ModelFacts {
             heads,
             kv_heads,
             head_dim,
+            experts: experts(text),
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
             sliding: slides(text),
             dtype: dtype.and_then(Dtype::from_name),
@@ -137,14 +149,26 @@ impl ModelFacts {
 }
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-const SLIDING_BY_DEFAULT: [&str; 6] = [
+const SLIDING_BY_DEFAULT: [&str; 7] = [
     "cohere2",
     "exaone4",
     "gemma2",
     "gemma3_text",
+    "gpt_oss",
     "ministral",
     "olmo3",
 ];
+
+/// Returns the experts; `None` for a dense model.
+fn experts(config: &Value) -> Option<Experts> {
+    let names = ["num_experts", "num_local_experts", "n_routed_experts"];
+    let count = names.iter().find_map(|name| config.get(*name)?.as_u64());
+    let per_token = config.get("num_experts_per_tok").and_then(Value::as_u64);
+    Some(Experts {
+        count: count.filter(|count| *count > 0)?,
+        per_token: per_token?,
+    })
+}
 
 /// Returns whether layers may have a sliding window.
 fn slides(config: &Value) -> bool {
@@ -229,6 +253,8 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("falcon", "max_position_embeddings") => Some(2048),
         ("smollm3", "num_key_value_heads") => Some(4),
         ("ernie4_5", "num_key_value_heads") => Some(2),
+        ("gpt_oss", "head_dim") => Some(64),
+        ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
         _ => None,
     }
 }
@@ -329,6 +355,24 @@ mod tests {
         config["new_decoder_architecture"] = json!(true);
         config["num_kv_heads"] = json!(8);
         assert_eq!(facts(&config).unwrap().kv_heads, 8);
+    }
+
+    #[test]
+    fn experts_are_found_under_any_name() {
+        for name in ["num_experts", "num_local_experts", "n_routed_experts"] {
+            let mut config = json!({
+                "model_type": "mixtral", "hidden_size": 512, "num_attention_heads": 16,
+                "num_hidden_layers": 4, "max_position_embeddings": 2048, "num_experts_per_tok": 2,
+            });
+            assert_eq!(facts(&config).unwrap().experts, None);
+            config[name] = json!(16);
+            let found = facts(&config).unwrap();
+            let experts = Experts {
+                count: 16,
+                per_token: 2,
+            };
+            assert_eq!((found.experts, found.kv_heads), (Some(experts), 8));
+        }
     }
 
     #[test]

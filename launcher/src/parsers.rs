@@ -12,16 +12,42 @@ pub enum ToolParser {
     Auto,
     /// Not parsed: calls stay text.
     Off,
-    /// JSON between `<tool_call>` tags: Hermes, Qwen.
+    /// JSON between `<tool_call>` tags: Hermes, Qwen, Granite 4.
+    #[value(alias = "granite4")]
     Hermes,
     /// The same without whitespace.
     Brook,
     /// One JSON object with name and parameters: Llama 3.
+    #[value(aliases = ["llama3_json", "llama4_json"])]
     Llama3Json,
     /// JSON after `[TOOL_CALLS]`.
     Mistral,
     /// A list of Python calls: Llama 4.
+    #[value(alias = "llama4_pythonic")]
     Pythonic,
+    /// `<function=..>` and `<parameter=..>`: Qwen 3 Coder.
+    #[value(aliases = ["qwen3_xml", "qwen3_coder"])]
+    Qwen3Xml,
+    /// `<arg_key>` and `<arg_value>`: GLM 4.5.
+    #[value(name = "glm45", alias = "glm47")]
+    Glm45,
+    /// JSON code blocks between `DeepSeek`'s marks: V3 and R1.
+    #[value(name = "deepseek-v3", alias = "deepseek_v3")]
+    DeepSeekV3,
+    /// JSON between `DeepSeek`'s marks: V3.1.
+    #[value(name = "deepseek-v31", alias = "deepseek_v31")]
+    DeepSeekV31,
+    /// A JSON list after `<|tool_call|>`: Granite 3.
+    Granite,
+    /// A JSON list after `functools`: Phi 4 mini.
+    #[value(name = "phi4-mini", alias = "phi4_mini_json")]
+    Phi4Mini,
+    /// A JSON list after `<|START_ACTION|>`: Command R7B and A.
+    #[value(alias = "cohere_command3")]
+    Cohere,
+    /// Messages with a recipient: gpt-oss.
+    #[value(aliases = ["openai", "gpt-oss"])]
+    Harmony,
 }
 
 /// The format of a model's reasoning.
@@ -33,9 +59,21 @@ pub enum ReasoningParser {
     /// Not parsed: reasoning stays text.
     Off,
     /// Between `<think>` tags.
+    #[value(aliases = ["deepseek_r1", "deepseek_v3", "qwen3", "glm45", "olmo3"])]
     Think,
     /// Between `[THINK]` and `[/THINK]`.
     Mistral,
+    /// After `Here is my thought process:`: Granite 3.2.
+    Granite,
+    /// Between `<|START_THINKING|>` and `<|END_THINKING|>`: Command R7B and A.
+    #[value(alias = "cohere_command3")]
+    Cohere,
+    /// Between `<seed:think>` tags: Seed-OSS.
+    #[value(alias = "seed_oss")]
+    SeedOss,
+    /// The channel `analysis`: gpt-oss.
+    #[value(aliases = ["openai_gptoss", "gpt-oss"])]
+    Harmony,
 }
 
 impl ToolParser {
@@ -49,6 +87,14 @@ impl ToolParser {
             Self::Llama3Json => Format::Fixed(ToolFormat::Llama3Json),
             Self::Mistral => Format::Fixed(ToolFormat::Mistral),
             Self::Pythonic => Format::Fixed(ToolFormat::Pythonic),
+            Self::Qwen3Xml => Format::Fixed(ToolFormat::QwenXml),
+            Self::Glm45 => Format::Fixed(ToolFormat::Glm),
+            Self::DeepSeekV3 => Format::Fixed(ToolFormat::DeepSeekV3),
+            Self::DeepSeekV31 => Format::Fixed(ToolFormat::DeepSeekV31),
+            Self::Granite => Format::Fixed(ToolFormat::Granite),
+            Self::Phi4Mini => Format::Fixed(ToolFormat::Phi),
+            Self::Cohere => Format::Fixed(ToolFormat::Cohere),
+            Self::Harmony => Format::Fixed(ToolFormat::Harmony),
         }
     }
 }
@@ -61,6 +107,10 @@ impl ReasoningParser {
             Self::Off => Format::Off,
             Self::Think => Format::Fixed(ReasoningFormat::Think),
             Self::Mistral => Format::Fixed(ReasoningFormat::Mistral),
+            Self::Granite => Format::Fixed(ReasoningFormat::Granite),
+            Self::Cohere => Format::Fixed(ReasoningFormat::Cohere),
+            Self::SeedOss => Format::Fixed(ReasoningFormat::Seed),
+            Self::Harmony => Format::Fixed(ReasoningFormat::Harmony),
         }
     }
 }

@@ -231,7 +231,7 @@ pub(crate) fn conversation(
     let read = parse_chat_request(body, parameters, generator);
     let (chat, parameters) = read.map_err(|error| to_py_error(&error))?;
     Ok(GenerateInput {
-        prompt: Prompt::Chat(chat),
+        prompt: Prompt::Chat(Box::new(chat)),
         parameters,
         names: FieldNames {
             top_logprobs: FieldNames::COMPLETIONS.top_logprobs,

@@ -25,7 +25,7 @@ from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
 ONE_KV_HEAD = {"falcon-7b", "gpt_bigcode"}
 # Families whose checkpoints transformers does not write by these names, and those with images.
-OTHERS = {"InternLM2ForCausalLM", "InternLM3ForCausalLM"} | {
+OTHERS = {"InternLM2ForCausalLM", "InternLM3ForCausalLM", "PhiMoEForCausalLM"} | {
     name for name in FAMILIES if name.endswith("ForConditionalGeneration")
 }
 Checkpoints = Callable[[str], Path]
@@ -271,12 +271,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must hold 0 or 1"),
     ("stablelm", {"qk_layernorm": True}, "qk_layernorm True"),
     ("starcoder2", {"norm_type": "rms_norm"}, "norm_type 'rms_norm'"),
-    ("granite", {"attention_window": 7}, "field attention_window, 7, is unknown"),
-    ("olmo2", {"clip_qkv": True}, "field clip_qkv, True, is unknown"),
-    ("llama2", {"mup_scale": 0.5}, "field mup_scale, 0.5, is unknown"),
-    ("gemma3", {"mup": "x"}, "field mup, 'x', is unknown"),
+    ("granite", {"attention_window": 7}, "attention_window 7 is not supported"),
+    ("olmo2", {"clip_qkv": True}, "clip_qkv True is not supported"),
+    ("llama2", {"mup_scale": 0.5}, "mup_scale 0.5 is not supported"),
+    ("gemma3", {"mup": "x"}, "mup 'x' is not supported"),
     ("olmo2", {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [1, 2]}},
-     "field rope_parameters.mrope_section, [1, 2], is unknown"),
+     "rope_parameters.mrope_section [1, 2] is not supported"),
 ]  # fmt: skip
 
 

@@ -9,14 +9,23 @@ from penstock.config.common import (
     read_mlp,
     read_residual,
 )
+from penstock.config.experts import (
+    read_expert_count,
+    read_gated,
+    read_routing,
+    read_sigmoid_routing,
+    read_sparse_layers,
+)
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.layer_types import FULL, SLIDING, periodic, read_layer_types
 from penstock.config.rope import read_rope
 from penstock.config.specification import (
     Activation,
     AttentionSpec,
+    ExpertStorage,
     LayerSpec,
     MlpSpec,
+    MoeSpec,
     NormKind,
     NormSpec,
     Placement,
@@ -25,6 +34,7 @@ from penstock.config.specification import (
     QkNormWidth,
     ResidualSpec,
     RopeSpec,
+    RouterSpec,
     Specification,
 )
 
@@ -33,9 +43,11 @@ __all__ = [
     "SLIDING",
     "Activation",
     "AttentionSpec",
+    "ExpertStorage",
     "Fields",
     "LayerSpec",
     "MlpSpec",
+    "MoeSpec",
     "NormKind",
     "NormSpec",
     "Placement",
@@ -45,6 +57,7 @@ __all__ = [
     "ReadFields",
     "ResidualSpec",
     "RopeSpec",
+    "RouterSpec",
     "Specification",
     "layered",
     "periodic",
@@ -52,10 +65,15 @@ __all__ = [
     "read_attention",
     "read_config",
     "read_decoder",
+    "read_expert_count",
+    "read_gated",
     "read_gpt_names",
     "read_layer_norm",
     "read_layer_types",
     "read_mlp",
     "read_residual",
     "read_rope",
+    "read_routing",
+    "read_sigmoid_routing",
+    "read_sparse_layers",
 ]

@@ -74,8 +74,8 @@ class ReadFields(Mapping[str, Any]):
             neutral = unset or (value == 1 and value is not True)
             if name not in self._read and not neutral and not _IS_NEUTRAL.fullmatch(name):
                 raise BadModel(
-                    f"config.json: field {self._path}{name}, {value!r}, is unknown; if it does not "
-                    "change what the model computes, remove it"
+                    f"config.json: {self._path}{name} {value!r} is not supported: the family has "
+                    "no such field; if it does not change what the model computes, remove it"
                 )
         for section in self._sections:
             section.refuse_unread()

@@ -4,8 +4,6 @@ from penstock.layers.attention import Attention, NormedAttention, attention_of
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import (
     Block,
-    GatedMlp,
-    Mlp,
     ParallelBlock,
     ParallelNormsBlock,
     PostBlock,
@@ -13,7 +11,9 @@ from penstock.layers.block import (
     block_of,
     mlp_of,
 )
+from penstock.layers.experts import MoeMlp
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
+from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import (
     FullWidthNorm,
     HeadNorm,
@@ -40,6 +40,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Mlp",
+    "MoeMlp",
     "Norm",
     "NormedAttention",
     "OwnHeadNorm",

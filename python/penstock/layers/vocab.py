@@ -111,14 +111,14 @@ class Head(Layer):
             self.weights = {"weight": tied.weight}
 
     def targets(self) -> dict[str, Target]:
-        """Returns the targets of this rank's rows, and of their biases; no rows when tied."""
-        found = {} if self.bias is None else {"bias": self.span.target(self.bias)}
+        """Returns the targets of this rank's rows, those of a tied matrix excepted."""
+        found = {}
         for name, stored in self.stored.items():
             target = Target.whole(stored.data)
             if stored.output_dim is not None:
                 target = self.span.target(stored.data, stored.output_dim)
             found[name] = stored.fill(target)
-        return found
+        return found if self.bias is None else {**found, "bias": self.span.target(self.bias)}
 
     def prepare(self) -> None:
         """Allocates what the method has left for this moment."""
@@ -127,7 +127,7 @@ class Head(Layer):
             self.weights = {k: s.data.zero_() for k, s in self.stored.items()}
 
     def kept(self) -> Iterator[Tensor]:
-        """Yields what the method keeps."""
+        """Yields what the method keeps, and the bias."""
         yield from self.weights.values()
         if self.bias is not None:
             yield self.bias

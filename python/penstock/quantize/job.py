@@ -102,6 +102,8 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
         raise BadModel("penstock quantize does not support learned positions")
     if cls.checkpoint_names(spec).forms:
         raise BadModel(f"penstock quantize does not support how {cls.__name__} stores matrices")
+    if spec.has_experts:
+        raise BadModel("penstock quantize does not support mixtures of experts")
     dtypes = {checkpoint[name].dtype for name in checkpoint}
     known = [one for one in (torch.bfloat16, torch.float16, torch.float32) if one in dtypes]
     if not known:

@@ -8,6 +8,7 @@ from penstock.weights.form import (
     FlatBlocks,
     Form,
     HeadGroups,
+    Merged,
     Transposed,
 )
 from penstock.weights.load import Stage, load_weights
@@ -22,6 +23,7 @@ __all__ = [
     "FlatBlocks",
     "Form",
     "HeadGroups",
+    "Merged",
     "Names",
     "Stage",
     "Target",

@@ -6,8 +6,8 @@ use penstock_request::error::ApiError;
 use penstock_request::grammar_spec::{GrammarFormat, OutputConstraint};
 use penstock_text::generation::{FinishReason, Generation, TextEnd, TextEvent};
 use penstock_text::tool_parsers::{
-    OutputDelta, OutputDeltas, OutputParser, OutputParserOptions, ToolChoiceMode, ToolFields,
-    ToolFormat, ToolSet,
+    OutputDelta, OutputDeltas, OutputParser, OutputParserOptions, ParameterTypes, ToolChoiceMode,
+    ToolFields, ToolFormat, ToolSet,
 };
 
 use super::ids::call_id;
@@ -188,6 +188,9 @@ pub(super) fn plan_tools(
         return Err(ApiError::at(fields.list, rule));
     };
     parser_options.tools = Some((format, tool_set.names()));
+    if format.needs_types() {
+        parser_options.parameter_types = ParameterTypes::new(tool_set);
+    }
     parser_options.one_call = !tool_set.parallel;
     parser_options.named_choice = matches!(tool_set.choice, ToolChoiceMode::Named(_));
     parser_options.strict = tool_set.is_strict();
@@ -221,8 +224,9 @@ fn grammar_with_calls(
             ..
         } = fields;
         let rule = format!(
-            "`{field}` cannot go with `{list}` and `{choice}` `auto`: this model writes its calls as \
-             JSON objects, which look like any JSON document. Send `{choice}` `none` or {forcing}"
+            "`{field}` cannot go with `{list}` and `{choice}` `auto`: {}. Send `{choice}` `none` or \
+             {forcing}",
+            format.why_no_document()
         );
         ApiError::validation(field, rule)
     })?;

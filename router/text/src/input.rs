@@ -38,7 +38,7 @@ pub enum Prompt {
         special: SpecialTokens,
     },
     /// Messages for the chat template.
-    Chat(Chat),
+    Chat(Box<Chat>),
     /// Token ids, used unchanged.
     Ids(Vec<u32>),
 }

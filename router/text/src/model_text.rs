@@ -25,6 +25,8 @@ pub struct ModelText {
     pub(crate) infill: Option<Infill>,
     /// Chat template; `None` if the model has none.
     pub chat_template: Option<Arc<ChatTemplate>>,
+    /// Chat template of requests with tools (`tool_use`); `None` if that is `chat_template`.
+    pub tool_template: Option<Arc<ChatTemplate>>,
     /// Members of `tokenizer_config.json` except names of files; returned by `/tokenizer_info`.
     pub tokenizer_config: Arc<Map<String, Value>>,
     /// Default end tokens; sorted.
@@ -63,15 +65,20 @@ impl ModelText {
         let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
         let config = Json::read(dir.join("tokenizer_config.json"))?;
         let special_tokens = special_tokens(&config.value);
-        let template = match template {
-            Some(path) => Some(read_template(path)?),
-            None => find_template(dir, &config)?,
+        let (template, for_tools) = match template {
+            Some(path) => (Some(read_template(path)?), None),
+            None => (
+                find_template(dir, &config)?,
+                find_tool_template(dir, &config)?,
+            ),
         };
-        let template = template.map(|found| compile(found, &special_tokens));
-        let template = template.transpose()?;
+        let compiled = |found: Option<Found>| found.map(|found| compile(found, &special_tokens));
+        let template = compiled(template).transpose()?;
+        let tool_template = compiled(for_tools).transpose()?.map(Arc::new);
         let eos_ids = eos_ids(dir, &tokenizer, &special_tokens)?;
         Ok(Self {
             tokenizer_config: Arc::new(without_files(config.value)),
+            tool_template,
             ..Self::new(tokenizer, template, eos_ids)
         })
     }
@@ -79,6 +86,12 @@ impl ModelText {
     /// Returns a lower bound of the tokens of `text`.
     pub fn least_tokens(&self, text: &str) -> usize {
         self.bound.least_tokens(text.len())
+    }
+
+    /// Returns the template of a conversation with or without tools.
+    pub fn template(&self, tools: bool) -> Option<&ChatTemplate> {
+        let own = self.tool_template.as_deref().filter(|_| tools);
+        own.or(self.chat_template.as_deref())
     }
 
     /// Combines parts that were loaded elsewhere.
@@ -93,6 +106,7 @@ impl ModelText {
             bound,
             infill,
             chat_template: template.map(Arc::new),
+            tool_template: None,
             tokenizer_config: Arc::default(),
             eos_ids,
         }
@@ -177,6 +191,21 @@ fn find_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextEr
     }
     let json = Json::read(dir.join("chat_template.json"))?;
     Ok([&json, config].into_iter().find_map(Json::template))
+}
+
+/// Returns the template named `tool_use`, which `transformers` uses for requests with tools.
+fn find_tool_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextError> {
+    let jinja = dir.join("additional_chat_templates").join("tool_use.jinja");
+    if let Some(source) = read_optional(&jinja)? {
+        return Ok(Some((jinja, source)));
+    }
+    let list = config.value["chat_template"].as_array();
+    let named = list
+        .into_iter()
+        .flatten()
+        .find(|entry| entry["name"] == "tool_use");
+    let source = named.and_then(|entry| entry["template"].as_str());
+    Ok(source.map(|source| (config.path.clone(), source.to_owned())))
 }
 
 /// Reads the template of a file that the operator named.
@@ -267,6 +296,13 @@ mod tests {
             assert_eq!(found.source(), "{{ messages }}");
             assert_ne!(found.source(), own.source());
         }
+        let list = r#"{"chat_template": [{"name": "default", "template": "plain"},
+            {"name": "tool_use", "template": "with {{ tools }}"}]}"#;
+        std::fs::copy(model.join("tokenizer.json"), folder.join("tokenizer.json")).unwrap();
+        std::fs::write(folder.join("tokenizer_config.json"), list).unwrap();
+        let both = ModelText::load(&folder).unwrap();
+        let sources = [false, true].map(|tools| both.template(tools).unwrap().source());
+        assert_eq!(sources, ["plain", "with {{ tools }}"]);
         let none = named("none.json", "{}").unwrap_err().to_string();
         assert!(none.contains("no `chat_template`"), "{none}");
         let broken = named("broken.jinja", "{% if %}").unwrap_err().to_string();

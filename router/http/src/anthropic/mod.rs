@@ -53,7 +53,7 @@ pub(super) async fn messages(
         ..Parameters::default()
     };
     let input = GenerateInput {
-        prompt: Prompt::Chat(chat),
+        prompt: Prompt::Chat(Box::new(chat)),
         parameters,
         names: FieldNames::MESSAGES,
         charge,

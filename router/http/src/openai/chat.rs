@@ -52,7 +52,7 @@ pub(crate) async fn chat(
     app.check_model(model.as_deref())?;
     let (chat, constraint) = conversation(&app.generator, body, parameters.constraint)?;
     let input = GenerateInput {
-        prompt: Prompt::Chat(chat),
+        prompt: Prompt::Chat(Box::new(chat)),
         parameters: Parameters {
             logprob_request,
             constraint,

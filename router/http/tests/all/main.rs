@@ -13,6 +13,7 @@ mod choices;
 mod compressed;
 mod error_types;
 mod extra_fields;
+mod families;
 mod field_limits;
 mod functions;
 mod infill;

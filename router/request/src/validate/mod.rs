@@ -222,6 +222,12 @@ impl ValidParameters {
         Ok(ids)
     }
 
+    /// Whether a grammar makes the whole text a document, and not tool calls.
+    pub fn has_document(&self) -> bool {
+        let constraint = self.parameters.constraint.as_ref();
+        constraint.is_some_and(|constraint| constraint.kind.document_name().is_some())
+    }
+
     /// Whether `forbid` must tokenize texts before `into_request`.
     pub fn has_texts(&self) -> bool {
         !self.parameters.bad_words.is_empty()

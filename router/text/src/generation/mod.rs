@@ -20,7 +20,7 @@ use penstock_request::{EngineState, Limits};
 use self::answer::PendingGeneration;
 pub use self::answer::{Generation, PromptOutput};
 pub use self::event::{FinishReason, GenerationFacts, TextEnd, TextEvent, TextToken, TokenUsage};
-use crate::chat::{Chat, GenerationPrompt, TemplateSandbox};
+use crate::chat::{Chat, ChatTemplate, GenerationPrompt, TemplateSandbox};
 use crate::config::TextConfig;
 use crate::detokenize::Detokenizer;
 use crate::input::{GenerateInput, Prompt};
@@ -68,8 +68,8 @@ impl Generator {
     ) -> Self {
         let pool = TokenizerPool::start(config.tokenizer_threads, config.tokenizer_queue);
         let config = config.clone();
-        let template = model.chat_template.as_ref();
-        let source = template.map(|t| t.source());
+        let template = model.template(true);
+        let source = template.map(ChatTemplate::source);
         // If tools are described in the prompt text, so is this call format.
         let in_words = template.is_some_and(|t| !t.knows_tools());
         let in_words = in_words.then_some(ToolFormat::Hermes);
@@ -289,7 +289,7 @@ fn tokenized(
     let ids = match prompt {
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
-            let (text, read) = prompt_text(model, chat)?;
+            let (text, read) = prompt_text(model, *chat, parameters.has_document())?;
             parameters.check_length(model.least_tokens(&text))?;
             parser_options = read;
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
@@ -324,22 +324,30 @@ impl From<ValidRequest> for TextRequest {
     }
 }
 
-/// Renders a chat; returns the prompt text and how to parse the output.
+/// Renders a chat; returns the prompt text and how to parse the output, which is a `document` if a
+/// grammar makes it one.
 fn prompt_text(
     model: &ModelText,
     mut chat: Chat,
+    document: bool,
 ) -> Result<(String, OutputParserOptions), ApiError> {
-    let text = match chat.rendered_prompt.take() {
+    let mut text = match chat.rendered_prompt.take() {
         Some(text) => text,
         None => {
-            let template = model.chat_template.as_ref().ok_or_else(no_template)?;
+            let template = model
+                .template(chat.tools.is_some())
+                .ok_or_else(no_template)?;
             template.render(&chat).map_err(template_error)?
         }
     };
-    let parser_options = chat.parser_options.after_prompt(
-        &text,
-        chat.generation_prompt == GenerationPrompt::ContinueFinalMessage,
-    );
+    let continues = chat.generation_prompt == GenerationPrompt::ContinueFinalMessage;
+    if let Some(header) = chat.parser_options.document_header()
+        && document
+        && !continues
+    {
+        text.push_str(header);
+    }
+    let parser_options = chat.parser_options.after_prompt(&text, continues);
     Ok((text, parser_options))
 }
 

@@ -3,7 +3,10 @@
 use penstock_request::grammar_spec::OutputConstraint;
 use serde_json::{Value, json};
 
-use super::{Tool, ToolChoiceMode, ToolFormat, ToolSet, hermes, llama, mistral, pythonic};
+use super::{
+    Tool, ToolChoiceMode, ToolFormat, ToolSet, deepseek, harmony, hermes, json_list, llama,
+    mistral, pythonic,
+};
 
 /// The text around and between calls when they are the whole output.
 struct CallSyntax {
@@ -36,7 +39,7 @@ impl ToolFormat {
             ToolChoiceMode::Auto => {
                 // In the other formats every call has its own opening, which starts the grammar
                 // again.
-                let many = tool_set.parallel && matches!(self, Self::Mistral | Self::Pythonic);
+                let many = tool_set.parallel && self.writes_lists();
                 let opening = format!("\"opening\":{}", self.opening_member(&tool_set.tools));
                 Some(self.calls_json(&tool_set.tools, many, EnforcedSchemas::Strict, &opening))
             }
@@ -65,7 +68,7 @@ impl ToolFormat {
         document: &OutputConstraint,
     ) -> Option<String> {
         let kind = document.kind.document_name()?;
-        if self == Self::Llama3Json {
+        if !self.why_no_document().is_empty() {
             return None;
         }
         let OutputConstraint { text, complete, .. } = document;
@@ -77,6 +80,36 @@ impl ToolFormat {
             EnforcedSchemas::Strict,
             &members,
         ))
+    }
+
+    /// Returns why an output cannot be either calls or a document; empty if it can.
+    pub fn why_no_document(self) -> &'static str {
+        match self {
+            Self::Llama3Json => {
+                "this model writes its calls as JSON objects, which look like any JSON document"
+            }
+            Self::Harmony => "this model writes calls and documents in different channels",
+            _ => "",
+        }
+    }
+
+    /// Whether one mark opens all calls of an output.
+    fn writes_lists(self) -> bool {
+        match self {
+            Self::Mistral
+            | Self::Pythonic
+            | Self::DeepSeekV3
+            | Self::DeepSeekV31
+            | Self::Granite
+            | Self::Phi
+            | Self::Cohere => true,
+            Self::Hermes
+            | Self::Brook
+            | Self::Llama3Json
+            | Self::QwenXml
+            | Self::Glm
+            | Self::Harmony => false,
+        }
     }
 
     /// Returns the calls as proto/README.md describes them, together with `members`.
@@ -111,7 +144,18 @@ impl ToolFormat {
     fn mark(self) -> &'static str {
         match self {
             Self::Mistral => mistral::MARK,
-            Self::Hermes | Self::Brook | Self::Llama3Json | Self::Pythonic => "",
+            Self::Granite => json_list::GRANITE_MARK,
+            Self::Phi => json_list::PHI_MARK,
+            Self::Cohere => json_list::COHERE_MARK,
+            Self::Hermes
+            | Self::Brook
+            | Self::Llama3Json
+            | Self::Pythonic
+            | Self::QwenXml
+            | Self::Glm
+            | Self::DeepSeekV3
+            | Self::DeepSeekV31
+            | Self::Harmony => "",
         }
     }
 
@@ -121,8 +165,20 @@ impl ToolFormat {
     fn opening_member(self, tools: &[Tool]) -> Value {
         let names = tools.iter().map(|tool| tool.name.as_str());
         match self {
-            Self::Hermes | Self::Brook => json!({"mark": hermes::OPEN, "spelt": hermes::OPEN}),
-            Self::Mistral => json!({"mark": mistral::MARK}),
+            Self::Hermes | Self::Brook | Self::QwenXml | Self::Glm => {
+                json!({"mark": hermes::OPEN, "spelt": hermes::OPEN})
+            }
+            Self::DeepSeekV3 | Self::DeepSeekV31 => {
+                json!({"mark": deepseek::BEGIN, "spelt": deepseek::BEGIN})
+            }
+            Self::Mistral | Self::Granite | Self::Phi | Self::Cohere => {
+                json!({"mark": self.mark()})
+            }
+            Self::Harmony => {
+                let head = |name| json!({"parts": [format!("{name} ")], "spelt": format!(" {}{name} ", harmony::RECIPIENT)});
+                let heads: Vec<Value> = names.map(head).collect();
+                json!({"mark": harmony::RECIPIENT, "heads": heads})
+            }
             Self::Llama3Json => {
                 let heads: Vec<Value> = names.flat_map(llama::heads).collect();
                 json!({"mark": llama::MARK, "heads": heads, "at_start": true, "again": ";"})
@@ -137,10 +193,14 @@ impl ToolFormat {
 
     fn syntax(self) -> CallSyntax {
         let (begin, between, end) = match self {
-            Self::Hermes => ("", "\n", ""),
-            Self::Brook => ("", "", ""),
+            Self::Hermes | Self::QwenXml | Self::Glm => ("", "\n", ""),
+            Self::Brook | Self::Harmony => ("", "", ""),
             Self::Llama3Json => ("", "; ", ""),
-            Self::Mistral | Self::Pythonic => ("[", ", ", "]"),
+            Self::Mistral | Self::Pythonic | Self::Granite => ("[", ", ", "]"),
+            Self::Phi => ("", ", ", "]"),
+            Self::Cohere => ("[\n    ", ",\n    ", "\n]"),
+            Self::DeepSeekV3 => (deepseek::BEGIN, "\n", deepseek::END),
+            Self::DeepSeekV31 => (deepseek::BEGIN, "", deepseek::END),
         };
         CallSyntax {
             begin,
@@ -172,7 +232,9 @@ impl ToolFormat {
     /// Returns the text before and after the arguments of a call.
     fn call_affixes(self, name: &str) -> (String, String) {
         match self {
-            Self::Hermes => (
+            // A JSON object is a call in the last two formats, too; only of JSON can the grammar
+            // enforce a schema.
+            Self::Hermes | Self::QwenXml | Self::Glm => (
                 format!("{}\n{{\"name\": \"{name}\", \"arguments\": ", hermes::OPEN),
                 format!("}}\n{}", hermes::CLOSE),
             ),
@@ -184,11 +246,29 @@ impl ToolFormat {
                 format!("{{\"name\": \"{name}\", \"parameters\": "),
                 "}".to_owned(),
             ),
-            Self::Mistral => (
+            Self::Mistral | Self::Granite | Self::Phi => (
                 format!("{{\"name\": \"{name}\", \"arguments\": "),
                 "}".to_owned(),
             ),
             Self::Pythonic => (format!("{name}(**"), ")".to_owned()),
+            Self::Cohere => (
+                format!("{{\"tool_call_id\": \"0\", \"tool_name\": \"{name}\", \"parameters\": "),
+                "}".to_owned(),
+            ),
+            Self::DeepSeekV3 => (
+                format!(
+                    "{}function{}{name}{}",
+                    deepseek::CALL,
+                    deepseek::SEPARATOR,
+                    deepseek::BLOCK
+                ),
+                format!("{}{}", deepseek::BLOCK_END, deepseek::CALL_END),
+            ),
+            Self::DeepSeekV31 => (
+                format!("{}{name}{}", deepseek::CALL, deepseek::SEPARATOR),
+                deepseek::CALL_END.to_owned(),
+            ),
+            Self::Harmony => (format!(" {}{name} json", harmony::RECIPIENT), String::new()),
         }
     }
 }

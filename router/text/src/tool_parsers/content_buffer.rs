@@ -11,6 +11,23 @@ pub(super) struct MarkFinder {
     held: String,
 }
 
+/// A search for one of several marks that may only come after whitespace.
+#[derive(Debug)]
+pub(super) struct NextMark(MarkFinder);
+
+/// The result of one character.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NextText {
+    /// Whitespace before the mark.
+    Blank,
+    /// A part of a mark.
+    Partial,
+    /// The end of the mark with this index.
+    Mark(usize),
+    /// All characters since the whitespace: they begin no mark.
+    Other(String),
+}
+
 /// Content up to the next mark.
 #[derive(Debug)]
 pub(super) struct ContentBuffer {
@@ -59,6 +76,28 @@ impl MarkFinder {
     /// Takes the partial mark.
     pub(super) fn take(&mut self) -> String {
         std::mem::take(&mut self.held)
+    }
+}
+
+impl NextMark {
+    pub(super) fn new(marks: &'static [&'static str]) -> Self {
+        Self(MarkFinder::new(marks))
+    }
+
+    pub(super) fn push(&mut self, c: char) -> NextText {
+        if c.is_whitespace() && self.0.is_idle() {
+            return NextText::Blank;
+        }
+        match self.0.push(c) {
+            (Some(mark), _) => NextText::Mark(mark),
+            (None, text) if text.is_empty() => NextText::Partial,
+            (None, text) => NextText::Other(text + &self.0.take()),
+        }
+    }
+
+    /// Takes the partial mark.
+    pub(super) fn take(&mut self) -> String {
+        self.0.take()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls between tags within other content: `<tool_call>{..}</tool_call>`.
 
-use super::content_buffer::{ContentBuffer, MarkFinder};
+use super::content_buffer::{ContentBuffer, NextMark, NextText};
 use super::json_call::{JsonCallParser, Progress};
 use super::{OutputDeltas, ToolCallParser};
 
@@ -19,7 +19,7 @@ enum State {
     Text,
     Call(Box<JsonCallParser>),
     /// After a call, before its closing tag.
-    Close(MarkFinder),
+    Close(NextMark),
 }
 
 impl HermesParser {
@@ -43,24 +43,21 @@ impl ToolCallParser for HermesParser {
             State::Text => self.text(c, out),
             State::Call(call) => match call.push(c, out, &mut self.content_buffer) {
                 Progress::More => {}
-                Progress::Done => self.state = State::Close(MarkFinder::new(&[CLOSE])),
+                Progress::Done => self.state = State::Close(NextMark::new(&[CLOSE])),
                 Progress::Broken => {
                     self.state = State::Text;
                     self.text(c, out);
                 }
             },
-            State::Close(close) if c.is_whitespace() && close.is_idle() => {}
-            State::Close(close) => {
-                let (found, text) = close.push(c);
-                if found.is_some() {
-                    self.state = State::Text;
-                } else if !text.is_empty() {
-                    // The closing tag is missing: parse the held characters as text.
-                    let text = text + &close.take();
+            State::Close(close) => match close.push(c) {
+                NextText::Blank | NextText::Partial => {}
+                NextText::Mark(_) => self.state = State::Text,
+                // The closing tag is missing.
+                NextText::Other(text) => {
                     self.state = State::Text;
                     text.chars().for_each(|c| self.push(c, out));
                 }
-            }
+            },
         }
     }
 

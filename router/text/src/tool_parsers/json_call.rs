@@ -1,5 +1,5 @@
 //! One call as a JSON object: `{"name": .., "arguments": {..}}`, or with `parameters` instead of
-//! `arguments`. Keys may have any order. Arguments are emitted as they arrive, byte for byte.
+//! `arguments` and `tool_name` instead of `name`. Keys may have any order. Arguments are emitted as they arrive, byte for byte.
 
 use super::content_buffer::ContentBuffer;
 use super::{OutputDeltas, ToolNames};
@@ -98,6 +98,11 @@ impl Role {
 }
 
 impl JsonScanner {
+    /// Whether the next character belongs to a string.
+    pub(super) fn is_in_string(&self) -> bool {
+        self.in_string
+    }
+
     pub(super) fn step(&mut self, c: char) -> ValuePosition {
         if self.in_string {
             return self.step_string(c);
@@ -217,7 +222,7 @@ impl JsonCallParser {
 
     fn role(&self) -> Role {
         match self.text.as_str() {
-            "\"name\"" if !self.named => Role::Name,
+            "\"name\"" | "\"tool_name\"" if !self.named => Role::Name,
             "\"type\"" => Role::Kind,
             "\"arguments\"" | "\"parameters\"" if !self.has_arguments => Role::Arguments,
             _ => Role::Other,

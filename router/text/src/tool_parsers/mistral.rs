@@ -3,7 +3,7 @@
 
 use super::content_buffer::{ContentBuffer, MarkFinder};
 use super::json_call::{JsonCallParser, JsonScanner, Progress, ValuePosition};
-use super::{OutputDeltas, ToolCallParser};
+use super::{OutputDeltas, ToolCallParser, is_plain};
 
 pub(super) const MARK: &str = "[TOOL_CALLS]";
 pub(super) const ARGUMENTS: &str = "[ARGS]";
@@ -148,11 +148,6 @@ impl MistralParser {
             self.text(c, out);
         }
     }
-}
-
-/// Whether names and ids may contain `c`.
-fn is_plain(c: char) -> bool {
-    c.is_alphanumeric() || "_-./".contains(c)
 }
 
 impl ToolCallParser for MistralParser {

@@ -5,22 +5,31 @@
 
 mod call_grammar;
 mod content_buffer;
+mod deepseek;
+mod glm;
+mod harmony;
 mod hermes;
 mod json_call;
+mod json_list;
 mod llama;
 mod mistral;
 mod output_parser;
+mod parameter_types;
 mod pythonic;
+mod qwen_xml;
 mod reasoning;
 mod tool_set;
+mod typed_call;
 
 use std::sync::Arc;
 
 use self::json_call::KeyOrder;
 pub use self::output_parser::{CallSpans, OutputParser, OutputParserOptions, ReasoningDisplay};
+pub use self::parameter_types::ParameterTypes;
 pub use self::tool_set::{
     LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS, Tool, ToolChoiceMode, ToolFields, ToolSet,
 };
+use self::typed_call::TypedCall;
 
 /// How a model writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +44,23 @@ pub enum ToolFormat {
     Mistral,
     /// The whole output is `[name(key=value)]`: Llama 4 and 3.2, `ToolACE`.
     Pythonic,
+    /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen 3
+    /// Coder.
+    QwenXml,
+    /// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM 4.5.
+    Glm,
+    /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name` and a JSON code block: `DeepSeek` V3 and R1.
+    DeepSeekV3,
+    /// `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{..}<｜tool▁call▁end｜>`: `DeepSeek` V3.1.
+    DeepSeekV31,
+    /// `<|tool_call|>[{"name": .., "arguments": ..}]`: Granite 3.
+    Granite,
+    /// `functools[{"name": .., "arguments": ..}]`: Phi 4 mini.
+    Phi,
+    /// `<|START_ACTION|>[{"tool_name": .., "parameters": ..}]<|END_ACTION|>`: Command R7B and A.
+    Cohere,
+    /// `<|channel|>commentary to=functions.name <|constrain|>json<|message|>{..}`: gpt-oss.
+    Harmony,
 }
 
 /// How a model marks its reasoning, which always precedes the rest of its output.
@@ -44,6 +70,14 @@ pub enum ReasoningFormat {
     Think,
     /// `[THINK]..[/THINK]`: Magistral.
     Mistral,
+    /// `Here is my thought process:` and `Here is my response:`: Granite 3.2.
+    Granite,
+    /// `<|START_THINKING|>..<|END_THINKING|>`: Command R7B and A.
+    Cohere,
+    /// `<seed:think>..</seed:think>`: Seed-OSS.
+    Seed,
+    /// The channel `analysis`: gpt-oss. Such reasoning may also follow content.
+    Harmony,
 }
 
 /// A part of the output. Consecutive parts of one kind belong together.
@@ -79,12 +113,20 @@ trait ToolCallParser: std::fmt::Debug + Send {
 
 impl ToolFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
         (Self::Llama3Json, "llama3-json"),
         (Self::Mistral, "mistral"),
         (Self::Pythonic, "pythonic"),
+        (Self::QwenXml, "qwen3-xml"),
+        (Self::Glm, "glm45"),
+        (Self::DeepSeekV3, "deepseek-v3"),
+        (Self::DeepSeekV31, "deepseek-v31"),
+        (Self::Granite, "granite"),
+        (Self::Phi, "phi4-mini"),
+        (Self::Cohere, "cohere"),
+        (Self::Harmony, "harmony"),
     ];
 
     /// Returns the call format that a chat template contains.
@@ -92,8 +134,27 @@ impl ToolFormat {
         let has = |mark: &str| source.contains(mark);
         if has("<tool_call>{\"name\":") {
             Some(Self::Brook)
-        } else if has("<tool_call>") && !has("<function=") && !has("<arg_key>") {
+        } else if has(harmony::ANALYSIS) {
+            Some(Self::Harmony)
+        } else if has(deepseek::SEPARATOR) {
+            let block = has("```json");
+            Some(if block {
+                Self::DeepSeekV3
+            } else {
+                Self::DeepSeekV31
+            })
+        } else if has(json_list::COHERE_MARK) || has("Action: ```json") || has("Action:```json") {
+            Some(Self::Cohere)
+        } else if has("<tool_call>") && has("<function=") {
+            Some(Self::QwenXml)
+        } else if has("<tool_call>") && has("<arg_key>") {
+            Some(Self::Glm)
+        } else if has("<tool_call>") {
             Some(Self::Hermes)
+        } else if has("<|start_of_role|>") {
+            Some(Self::Granite)
+        } else if has("<|tool|>") || has("functools") {
+            Some(Self::Phi)
         } else if has("[TOOL_CALLS]") {
             Some(Self::Mistral)
         } else if has("<|python_start|>") || has("[func_name1(") {
@@ -112,6 +173,13 @@ impl ToolFormat {
             Self::Llama3Json => &[llama::MARK],
             Self::Mistral => &[mistral::MARK, mistral::ARGUMENTS, mistral::ID],
             Self::Pythonic => &pythonic::MARKS,
+            Self::QwenXml => &[hermes::OPEN, hermes::CLOSE],
+            Self::Glm => &glm::MARKS,
+            Self::DeepSeekV3 | Self::DeepSeekV31 => &deepseek::MARKS,
+            Self::Granite => &[json_list::GRANITE_MARK, hermes::OPEN, hermes::CLOSE],
+            Self::Phi => &json_list::PHI_TOKENS,
+            Self::Cohere => &[json_list::COHERE_MARK, json_list::COHERE_END],
+            Self::Harmony => &harmony::MARKS,
         }
     }
 
@@ -120,24 +188,58 @@ impl ToolFormat {
         self == Self::Mistral
     }
 
-    fn parser(self, names: ToolNames, order: KeyOrder) -> Box<dyn ToolCallParser> {
+    fn parser(self, options: &OutputParserOptions, names: ToolNames) -> Box<dyn ToolCallParser> {
+        let types = || options.parameter_types.clone();
+        let list = |marks, names| Box::new(json_list::JsonListParser::new(marks, names));
         match self {
             Self::Hermes | Self::Brook => Box::new(hermes::HermesParser::new()),
-            Self::Llama3Json => Box::new(llama::LlamaParser::new(names, order)),
+            Self::Llama3Json => {
+                let order = match options.strict {
+                    true => KeyOrder::NameFirst,
+                    false => KeyOrder::Any,
+                };
+                Box::new(llama::LlamaParser::new(names, order))
+            }
             Self::Mistral => Box::new(mistral::MistralParser::new()),
             Self::Pythonic => Box::new(pythonic::PythonicParser::new(names)),
+            Self::QwenXml => {
+                let call = TypedCall::new(names, types());
+                Box::new(qwen_xml::QwenXmlParser::new(call, options.strict))
+            }
+            Self::Glm => Box::new(glm::GlmParser::new(TypedCall::new(names, types()))),
+            Self::DeepSeekV3 | Self::DeepSeekV31 => Box::new(deepseek::DeepSeekParser::new()),
+            Self::Granite => list(&json_list::GRANITE, names),
+            Self::Phi => list(&json_list::PHI, names),
+            Self::Cohere => list(&json_list::COHERE, names),
+            Self::Harmony => options.harmony_parser(),
         }
+    }
+
+    /// Whether the parser needs the types of parameters.
+    pub fn needs_types(self) -> bool {
+        matches!(self, Self::QwenXml | Self::Glm)
     }
 }
 
 impl ReasoningFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 2] = [(Self::Think, "think"), (Self::Mistral, "mistral")];
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::Think, "think"),
+        (Self::Mistral, "mistral"),
+        (Self::Granite, "granite"),
+        (Self::Cohere, "cohere"),
+        (Self::Seed, "seed-oss"),
+        (Self::Harmony, "harmony"),
+    ];
 
     /// Returns the reasoning format that a chat template contains.
     pub fn from_template(source: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter().map(|(format, _)| format);
-        all.find(|format| format.marks().iter().any(|mark| source.contains(mark)))
+        let has = |format: Self| match format {
+            Self::Harmony => source.contains(harmony::ANALYSIS),
+            format => format.marks().iter().any(|mark| source.contains(mark)),
+        };
+        all.find(|format| has(*format))
     }
 
     /// Returns the opening and closing mark of reasoning. They may be special tokens.
@@ -145,6 +247,24 @@ impl ReasoningFormat {
         match self {
             Self::Think => &["<think>", "</think>"],
             Self::Mistral => &["[THINK]", "[/THINK]"],
+            Self::Granite => &["Here is my thought process:", "Here is my response:"],
+            Self::Cohere => &["<|START_THINKING|>", "<|END_THINKING|>"],
+            Self::Seed => &["<seed:think>", "</seed:think>"],
+            Self::Harmony => &[harmony::ANALYSIS, "<|end|>"],
+        }
+    }
+
+    /// Returns opening and closing marks, one after the other, including variants of the format.
+    fn all_marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Granite => &[
+                "Here is my thought process:",
+                "Here is my response:",
+                "Here's my thought process:",
+                "Here's my response:",
+            ],
+            Self::Harmony => &harmony::MARKS,
+            format => format.marks(),
         }
     }
 
@@ -157,6 +277,11 @@ impl ReasoningFormat {
     pub fn is_closed_after(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.marks()[1])
     }
+}
+
+/// Whether names and ids of calls may contain `c`.
+fn is_plain(c: char) -> bool {
+    c.is_alphanumeric() || "_-./".contains(c)
 }
 
 impl OutputDeltas {

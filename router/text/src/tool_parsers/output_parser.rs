@@ -3,15 +3,17 @@
 
 use penstock_request::grammar_spec::{ExpectedReasoning, ReasoningMarkers};
 
-use super::json_call::KeyOrder;
+use super::harmony::{self, HarmonyParser};
 use super::reasoning::ReasoningSplitter;
-use super::{OutputDeltas, ReasoningFormat, ToolCallParser, ToolFormat, ToolNames};
+use super::{OutputDeltas, ParameterTypes, ReasoningFormat, ToolCallParser, ToolFormat, ToolNames};
 
 /// How to parse an output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputParserOptions {
     /// The format of calls and the names of the tools. `None`: all text is content.
     pub tools: Option<(ToolFormat, ToolNames)>,
+    /// The types of the tools' parameters, for formats that need them.
+    pub parameter_types: ParameterTypes,
     /// Whether a grammar constrains calls under `auto`. Only what begins as the grammar says is
     /// then a call.
     pub strict: bool,
@@ -29,6 +31,8 @@ pub struct OutputParserOptions {
     pub may_think: bool,
     /// Where the reply shows reasoning.
     pub reasoning_display: ReasoningDisplay,
+    /// The part of the prompt that the output continues, for harmony's headers.
+    pub continued: String,
 }
 
 /// Where the reply shows reasoning.
@@ -66,13 +70,19 @@ impl OutputParserOptions {
     /// Whether all text is content.
     pub fn is_plain(&self) -> bool {
         let separate = self.reasoning_display != ReasoningDisplay::InContent;
-        self.tools.is_none() && (self.reasoning.is_none() || !separate)
+        self.tools.is_none() && (self.reasoning.is_none() || !separate) && !self.is_harmony()
+    }
+
+    /// Whether the output consists of harmony messages.
+    pub fn is_harmony(&self) -> bool {
+        let tools = self.tools.as_ref().map(|(format, _)| *format);
+        self.reasoning == Some(ReasoningFormat::Harmony) || tools == Some(ToolFormat::Harmony)
     }
 
     /// Returns the marks that may be special tokens and must appear in the output's text.
     pub fn marks(&self) -> impl Iterator<Item = &'static str> {
         let tools = self.tools.iter().flat_map(|(format, _)| format.marks());
-        let reasoning = self.reasoning.iter().flat_map(|format| format.marks());
+        let reasoning = self.reasoning.iter().flat_map(|format| format.all_marks());
         tools.chain(reasoning).copied()
     }
 
@@ -86,8 +96,13 @@ impl OutputParserOptions {
         let may_think = |format: ReasoningFormat| {
             in_reasoning || !(continues || format.is_closed_after(prompt))
         };
+        let continued = match prompt.rsplit_once(harmony::PROMPT_END) {
+            Some((_, text)) if self.is_harmony() => text.to_owned(),
+            _ => String::new(),
+        };
         Self {
             in_reasoning,
+            continued,
             may_think: self.reasoning.is_some_and(may_think),
             ..self
         }
@@ -96,7 +111,8 @@ impl OutputParserOptions {
     /// Returns the reasoning that may precede the constrained part of the output.
     pub fn expected_reasoning(&self) -> ExpectedReasoning {
         match self.reasoning {
-            None => ExpectedReasoning::Unknown,
+            // A grammar cannot follow the several marks between reasoning and answer.
+            None | Some(ReasoningFormat::Harmony) => ExpectedReasoning::Unknown,
             Some(_) if !self.may_think => ExpectedReasoning::Closed,
             Some(format) => ExpectedReasoning::Between(ReasoningMarkers {
                 marks: *format.marks(),
@@ -105,23 +121,39 @@ impl OutputParserOptions {
         }
     }
 
+    /// Returns the text that a prompt needs so that a document can follow it directly.
+    pub fn document_header(&self) -> Option<&'static str> {
+        self.is_harmony().then_some(harmony::FINAL)
+    }
+
     /// Returns a parser at the start of an output.
     pub fn parser(&self) -> OutputParser {
         let splitter =
             |format| ReasoningSplitter::new(format, self.in_reasoning, self.reasoning_display);
-        let order = match self.strict {
-            true => KeyOrder::NameFirst,
-            false => KeyOrder::Any,
+        let harmony = self.is_harmony();
+        let tools = match &self.tools {
+            _ if harmony => Some(self.harmony_parser()),
+            Some((format, names)) => Some(format.parser(self, names.clone())),
+            None => None,
         };
         OutputParser {
-            splitter: self.reasoning.map(splitter),
-            tools: self
-                .tools
-                .as_ref()
-                .map(|(format, names)| format.parser(names.clone(), order)),
+            splitter: self.reasoning.filter(|_| !harmony).map(splitter),
+            tools,
             one_call: self.one_call,
             over: false,
         }
+    }
+
+    /// Returns a parser of harmony messages; it parses the reasoning, too.
+    pub(super) fn harmony_parser(&self) -> Box<dyn ToolCallParser> {
+        let display = match self.reasoning {
+            Some(_) => self.reasoning_display,
+            None => ReasoningDisplay::InContent,
+        };
+        let tools = self.tools.as_ref();
+        let names = tools.filter(|(format, _)| *format == ToolFormat::Harmony);
+        let parser = HarmonyParser::new(names.map(|(_, names)| names.clone()), display);
+        Box::new(parser.after(&self.continued))
     }
 }
 

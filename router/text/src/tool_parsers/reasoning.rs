@@ -25,6 +25,11 @@ enum State {
     Rest,
 }
 
+/// Whether the mark with this index opens reasoning; the next one closes it.
+fn opens(mark: usize) -> bool {
+    mark.is_multiple_of(2)
+}
+
 impl ReasoningSplitter {
     /// Creates a splitter. `open` means that the prompt ends inside the reasoning.
     pub(super) fn new(
@@ -38,7 +43,7 @@ impl ReasoningSplitter {
             } else {
                 State::Start
             },
-            finder: MarkFinder::new(format.marks()),
+            finder: MarkFinder::new(format.all_marks()),
             blanks: String::new(),
             reasoning_display,
         }
@@ -78,7 +83,7 @@ impl ReasoningSplitter {
             return self.pass_mark(mark, out);
         }
         match found {
-            Some(0) => {
+            Some(mark) if opens(mark) => {
                 self.blanks.clear();
                 self.state = State::Inside(false);
             }
@@ -105,9 +110,9 @@ impl ReasoningSplitter {
         text.chars().for_each(|c| self.push_reasoning(c, out));
         match found {
             // The prompt opened the reasoning and the model repeats the mark.
-            Some(0) if self.state == State::Inside(false) => {}
-            Some(0) => {
-                let mark = self.finder.mark(0);
+            Some(mark) if opens(mark) && self.state == State::Inside(false) => {}
+            Some(mark) if opens(mark) => {
+                let mark = self.finder.mark(mark);
                 mark.chars().for_each(|c| self.push_reasoning(c, out));
             }
             Some(_) => {
@@ -126,9 +131,10 @@ impl ReasoningSplitter {
     /// whitespace.
     fn pass_mark(&mut self, mark: usize, out: &mut OutputDeltas) {
         out.content(self.finder.mark(mark));
-        self.state = match mark {
-            0 => State::Inside(false),
-            _ => State::Rest,
+        self.state = if opens(mark) {
+            State::Inside(false)
+        } else {
+            State::Rest
         };
     }
 

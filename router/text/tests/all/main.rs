@@ -2,5 +2,8 @@
 
 mod byte_tokenizer;
 mod detokenize;
+mod family_formats;
+mod parsed;
 mod tool_call_grammar;
 mod tool_formats;
+mod written_calls;

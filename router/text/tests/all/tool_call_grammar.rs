@@ -123,9 +123,39 @@ fn strict_tool_set(format: ToolFormat) -> (ToolSet, OutputParserOptions) {
     (tool_set, parser_options)
 }
 
+/// Harmony's calls begin in a header, which free text does not have.
+fn formats_without_headers() -> impl Iterator<Item = ToolFormat> {
+    let formats = ToolFormat::ALL.into_iter().map(|(format, _)| format);
+    formats.filter(|format| *format != ToolFormat::Harmony)
+}
+
+#[test]
+fn a_strict_harmony_call_opens_in_its_header() {
+    let (tool_set, parser_options) = strict_tool_set(ToolFormat::Harmony);
+    let grammar = ToolFormat::Harmony.call_grammar(&tool_set).unwrap();
+    let grammar: Value = serde_json::from_str(&grammar).unwrap();
+    assert_eq!(grammar["many"], false);
+    let opening = &grammar["opening"];
+    let text = forced_answer(&grammar, &[(1, "{\"b\":1}")]);
+    let head = &opening["heads"][1];
+    let rest = text.strip_prefix(head["spelt"].as_str().unwrap()).unwrap();
+    let part = head["parts"][0].as_str().unwrap();
+    let mark = opening["mark"].as_str().unwrap();
+    let header = format!("<|channel|>commentary {mark}{part}");
+    let call = ("a.b-c".to_owned(), "{\"b\":1}".to_owned());
+    let answer = format!("{header}{rest}<|call|>");
+    assert_eq!(
+        read(&parser_options, &[&answer]),
+        (String::new(), vec![call])
+    );
+    let start = answer.find("{\"b").unwrap();
+    let mut spans = CallSpans::for_options(&parser_options).unwrap();
+    assert!(spans.contains(&answer, start + 1) && !spans.contains(&answer, start - 5));
+}
+
 #[test]
 fn what_opens_a_call_in_the_grammar_opens_one_in_the_parser() {
-    for (format, _) in ToolFormat::ALL {
+    for format in formats_without_headers() {
         let (tool_set, parser_options) = strict_tool_set(format);
         let grammar: Value =
             serde_json::from_str(&format.call_grammar(&tool_set).unwrap()).unwrap();
@@ -175,7 +205,7 @@ fn what_opens_a_call_in_the_grammar_opens_one_in_the_parser() {
 
 #[test]
 fn call_spans_reach_from_mark_or_name_to_end() {
-    for (format, _) in ToolFormat::ALL {
+    for format in formats_without_headers() {
         let (tool_set, parser_options) = strict_tool_set(format);
         let grammar: Value =
             serde_json::from_str(&format.call_grammar(&tool_set).unwrap()).unwrap();

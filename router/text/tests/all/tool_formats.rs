@@ -3,86 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-use std::sync::Arc;
-
-use penstock_text::tool_parsers::{
-    OutputDelta, OutputDeltas, OutputParserOptions, ReasoningFormat, ToolFormat,
-};
+use penstock_text::tool_parsers::{OutputParserOptions, ReasoningFormat, ToolFormat};
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-/// An output after its deltas are joined.
-#[derive(Debug, Default, PartialEq)]
-struct ParsedOutput {
-    content: String,
-    reasoning: String,
-    calls: Vec<(String, String)>,
-    /// The number of complete calls.
-    complete: usize,
-}
-
-fn parser_options(format: ToolFormat) -> OutputParserOptions {
-    let names = ["f", "get_weather", "a.b-c"].map(str::to_owned);
-    OutputParserOptions {
-        tools: Some((format, Arc::from(names))),
-        reasoning: Some(ReasoningFormat::Think),
-        ..OutputParserOptions::default()
-    }
-}
-
-fn read_with<'a>(
-    parser_options: &OutputParserOptions,
-    parts: impl IntoIterator<Item = &'a str>,
-) -> ParsedOutput {
-    let mut parser = parser_options.parser();
-    let mut pieces = OutputDeltas::default();
-    let mut read = ParsedOutput::default();
-    for part in parts {
-        parser.feed(part, &mut pieces);
-        read.take(&mut pieces);
-    }
-    parser.finish(&mut pieces);
-    read.take(&mut pieces);
-    read
-}
-
-fn read(format: ToolFormat, text: &str) -> ParsedOutput {
-    read_with(&parser_options(format), [text])
-}
-
-impl ParsedOutput {
-    fn take(&mut self, pieces: &mut OutputDeltas) {
-        for piece in pieces.drain() {
-            match piece {
-                OutputDelta::Content(text) => self.content += &text,
-                OutputDelta::Reasoning(text) => self.reasoning += &text,
-                OutputDelta::CallStart(name) => self.calls.push((name, String::new())),
-                OutputDelta::Arguments(text) => self.calls.last_mut().unwrap().1 += &text,
-                OutputDelta::CallEnd => self.complete += 1,
-            }
-        }
-    }
-}
-
-/// A text, its content, and its calls with their arguments.
-type Case = (
-    &'static str,
-    &'static str,
-    &'static [(&'static str, &'static str)],
-);
-
-fn check(format: ToolFormat, cases: &[Case]) {
-    for (text, content, calls) in cases {
-        let read = read(format, text);
-        assert_eq!(read.content, *content, "{text}");
-        let found: Vec<_> = read
-            .calls
-            .iter()
-            .map(|(n, a)| (n.as_str(), a.as_str()))
-            .collect();
-        assert_eq!(found, *calls, "{text}");
-    }
-}
+use crate::parsed::{check, parser_options, read, read_with};
+use crate::written_calls::{Call, parameter_types, with_typed_keys, written};
 
 #[test]
 fn hermes_calls() {
@@ -366,53 +292,80 @@ fn formats_are_detected_from_the_chat_template() {
 
 /// Text with critical boundaries: marks, partial marks and JSON punctuation.
 fn fragment() -> impl Strategy<Value = String> {
-    let words = [
-        "<tool_call>",
-        "</tool_call>",
-        "<tool",
-        "</",
-        "<think>",
-        "</think>",
-        "[THINK]",
-        "[/THINK]",
-        "<|python_tag|>",
-        "<|python_start|>",
-        "<|python_end|>",
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        "[CALL_ID]",
-        "[TOOL",
-        "[",
-        "]",
-        "{",
-        "}",
-        "\"name\"",
-        "\"arguments\"",
-        "\"parameters\"",
-        ": ",
-        ", ",
-        ";",
-        "\"",
-        "\\",
-        "\"f\"",
-        "f(",
-        "get_weather",
-        "a=",
-        "'",
-        ")",
-        "1",
-        "null",
-        "True",
-        " ",
-        "\n",
-        "\u{e9}",
-        "\u{1F600}",
-        "{\"name\": \"f\", \"arguments\": {\"a\": \"",
-        "{\"name\": \"f\"}",
-        "[f(a=1)]",
-    ];
-    prop_oneof![4 => prop::sample::select(words.to_vec()).prop_map(str::to_owned), 1 => ".{0,3}"]
+    let words = prop::sample::select(WORDS.to_vec()).prop_map(str::to_owned);
+    prop_oneof![4 => words, 1 => ".{0,3}"]
 }
+
+const WORDS: [&str; 68] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<tool",
+    "</",
+    "<think>",
+    "</think>",
+    "[THINK]",
+    "[/THINK]",
+    "<|python_tag|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "[TOOL",
+    "[",
+    "]",
+    "{",
+    "}",
+    "\"name\"",
+    "\"arguments\"",
+    "\"parameters\"",
+    ": ",
+    ", ",
+    ";",
+    "\"",
+    "\\",
+    "\"f\"",
+    "f(",
+    "get_weather",
+    "a=",
+    "'",
+    ")",
+    "1",
+    "null",
+    "True",
+    " ",
+    "\n",
+    "\u{e9}",
+    "\u{1F600}",
+    "<function=f>",
+    "</function>",
+    "<parameter=a>",
+    "</parameter>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "\n```json\n",
+    "```",
+    "<｜tool▁call▁end｜>",
+    "<|tool_call|>",
+    "functools[",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    "<|channel|>",
+    "commentary to=functions.f ",
+    " to=functions.f",
+    "analysis",
+    "<|message|>",
+    "<|end|>",
+    "<|start|>",
+    "{\"name\": \"f\", \"arguments\": {\"a\": \"",
+    "{\"name\": \"f\"}",
+    "[f(a=1)]",
+];
 
 fn any_format() -> impl Strategy<Value = ToolFormat> {
     prop::sample::select(ToolFormat::ALL.map(|(format, _)| format).to_vec())
@@ -443,72 +396,6 @@ fn any_call() -> impl Strategy<Value = Call> {
     )
 }
 
-fn python(value: &Value) -> String {
-    match value {
-        Value::Null => "None".into(),
-        Value::Bool(true) => "True".into(),
-        Value::Bool(false) => "False".into(),
-        Value::String(text) => {
-            let escaped: String = text
-                .chars()
-                .map(|c| match c {
-                    '\\' | '\'' => format!("\\{c}"),
-                    '\n' => "\\n".into(),
-                    c if c.is_control() => format!("\\U{:08x}", c as u32),
-                    c => c.into(),
-                })
-                .collect();
-            format!("'{escaped}'")
-        }
-        Value::Array(items) => {
-            let items: Vec<_> = items.iter().map(python).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Value::Object(map) => {
-            let entries: Vec<_> = map
-                .iter()
-                .map(|(key, value)| format!("{}: {}", python(&json!(key)), python(value)))
-                .collect();
-            format!("{{{}}}", entries.join(", "))
-        }
-        number => number.to_string(),
-    }
-}
-
-/// A call's name and arguments.
-type Call = (String, Map<String, Value>);
-
-/// Writes calls as a model of this format does.
-fn written(format: ToolFormat, calls: &[Call]) -> String {
-    let object =
-        |key: &str, (name, arguments): &Call| json!({"name": name, key: arguments}).to_string();
-    let each = |write: &dyn Fn(&Call) -> String, between: &str| {
-        calls.iter().map(write).collect::<Vec<_>>().join(between)
-    };
-    match format {
-        ToolFormat::Hermes => each(
-            &|c| format!("<tool_call>\n{}\n</tool_call>", object("arguments", c)),
-            "\n",
-        ),
-        ToolFormat::Brook => each(
-            &|c| format!("<tool_call>{}</tool_call>", object("arguments", c)),
-            "",
-        ),
-        ToolFormat::Llama3Json => each(&|c| object("parameters", c), "; "),
-        ToolFormat::Mistral => format!("[TOOL_CALLS][{}]", each(&|c| object("arguments", c), ", ")),
-        ToolFormat::Pythonic => {
-            let call = |(name, arguments): &Call| {
-                let pairs: Vec<_> = arguments
-                    .iter()
-                    .map(|(k, v)| format!("{k}={}", python(v)))
-                    .collect();
-                format!("{name}({})", pairs.join(", "))
-            };
-            format!("[{}]", each(&call, ", "))
-        }
-    }
-}
-
 #[test]
 fn whitespace_of_a_list_without_calls_is_content() {
     let text = "[TOOL_CALLS][ [TOOL_CALLS]";
@@ -528,6 +415,7 @@ proptest! {
         in_reasoning in any::<bool>(),
         reasoning in prop::sample::select(vec![
             None, Some(ReasoningFormat::Think), Some(ReasoningFormat::Mistral),
+            Some(ReasoningFormat::Harmony),
         ]),
     ) {
         let parser_options = OutputParserOptions { one_call, in_reasoning, reasoning, ..parser_options(format) };
@@ -535,7 +423,9 @@ proptest! {
         let whole = read_with(&parser_options, [text.as_str()]);
         prop_assert_eq!(&read_with(&parser_options, parts.iter().map(String::as_str)), &whole);
         prop_assert_eq!(&read_with(&parser_options, text.split_inclusive(|_| true)), &whole);
-        let thinks = in_reasoning || text.contains("think>") || text.contains("THINK]");
+        // Marks of messages, unlike tags of calls, are never content.
+        let marked = parser_options.is_harmony() && text.contains("<|");
+        let thinks = in_reasoning || text.contains("think>") || text.contains("THINK]") || marked;
         if whole.calls.is_empty() && !thinks {
             prop_assert!(text.starts_with(&whole.content) || text.contains("<|python"), "{:?}", whole);
         }
@@ -548,7 +438,16 @@ proptest! {
         calls in prop::collection::vec(any_call(), 1..4),
         cuts in prop::collection::vec(1_usize..9, 1..9),
     ) {
+        let calls = with_typed_keys(calls);
         let text = written(format, &calls);
+        // A format without quotes cannot write its own closing tags in a value.
+        let tags = text.matches("</parameter>").count() + text.matches("</arg_value>").count();
+        let values: usize = calls.iter().map(|(_, arguments)| arguments.len()).sum();
+        prop_assume!(!format.needs_types() || tags == values);
+        let options = OutputParserOptions {
+            parameter_types: parameter_types(&calls),
+            ..parser_options(format)
+        };
         let mut parts = vec![String::new()];
         let mut lengths = cuts.iter().cycle();
         let mut room = *lengths.next().unwrap();
@@ -560,7 +459,7 @@ proptest! {
             parts.last_mut().unwrap().push(c);
             room -= 1;
         }
-        let read = read_with(&parser_options(format), parts.iter().map(String::as_str));
+        let read = read_with(&options, parts.iter().map(String::as_str));
         prop_assert_eq!(&read.content, "", "{}", text);
         prop_assert_eq!(read.complete, calls.len());
         let found: Vec<_> = read.calls.iter().map(|(name, arguments)| {

@@ -74,7 +74,7 @@ pub(crate) async fn responses(
     let constraint = parameters.constraint;
     let (chat, constraint) = conversation(&app.generator, earlier.items()?, body, constraint)?;
     let input = GenerateInput {
-        prompt: Prompt::Chat(chat),
+        prompt: Prompt::Chat(Box::new(chat)),
         parameters: Parameters {
             logprob_request,
             constraint,
