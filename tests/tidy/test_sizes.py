@@ -12,7 +12,7 @@ import tree
 
 FUNCTION_LINES = 60
 KERNEL_LINES = 120
-KERNEL_FILES = ("triton.py", "hopper.py")
+KERNEL_FILES = ("triton.py", "hopper.py", "hopper_quantized.py")
 FILE_LINES = 600
 FAMILY_LINES = 80
 SHARED = ("__init__.py", "decoder.py")  # files of models/ that are no family

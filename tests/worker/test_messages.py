@@ -143,7 +143,7 @@ def test_settings() -> None:
         "device": "cpu", "dtype": "float32", "rank": 1, "world_size": 2, "rendezvous": "file:///x",
         "max_sequence_tokens": 3, "max_slots": 4, "max_step_tokens": 5, "kv_memory_bytes": 6,
         "memory_fraction": 0.5, "block_tokens": 7, "threads": 8, "kv_dtype": "int8",
-        "quantize": "int4",
+        "quantize": "int4", "expert_parallel": True,
     }  # fmt: skip
     settings = to_settings(pb.LoadRequest(model_path="/m", **fields))
     assert plain(settings) == {"model": Path("/m"), **fields}

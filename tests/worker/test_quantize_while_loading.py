@@ -71,12 +71,13 @@ def made(
 
 
 @pytest.mark.parametrize("quantize", EXACT)
-@pytest.mark.parametrize("case", ["llama-biases", "phi3-window"])
+@pytest.mark.parametrize("case", ["llama-biases", "phi3-window", "qwen3-moe"])
 def test_tokens_are_those_of_the_quantized_weights(
     checkpoint: Callable[[str], Path], quantize: str, case: str, tmp_path: Path
 ) -> None:
-    """Groups of 128 do not divide 64 and 96 inputs: they become 64 and 32."""
-    pair = made(checkpoint(case), tmp_path, quantize, {64: 64, 96: 32}.__getitem__)
+    """Groups of 128 do not divide 64, 96 and 32 inputs: they become 64 and 32."""
+    groups = {128: 128, 64: 64, 96: 32, 32: 32}
+    pair = made(checkpoint(case), tmp_path, quantize, groups.__getitem__)
     assert_equal_model(*pair, quantize=quantize)
 
 

@@ -49,6 +49,7 @@ class Qwen3Moe(Decoder):
     @classmethod
     def attention(cls, fields: Fields, layers: int) -> list[AttentionSpec]:
         """Returns the attention of each layer; all have a window or none has."""
+        fields.require("use_qk_norm", True)
         window = 0
         if fields.flag("use_sliding_window") and fields.raw.get("sliding_window") is not None:
             window = fields.count("sliding_window")
