@@ -98,7 +98,7 @@ impl ModelFacts {
             Some(head_dim) => head_dim,
             None => count(text, "hidden_size")? / heads,
         };
-        let kv_heads = size(text, "num_key_value_heads")?.unwrap_or(heads);
+        let kv_heads = kv_heads(text)?.unwrap_or(heads);
         let dtype = text.get("dtype").or_else(|| text.get("torch_dtype"));
         let dtype = dtype
             .or_else(|| config.get("torch_dtype"))
@@ -148,6 +148,17 @@ impl ModelFacts {
     }
 }
 
+/// Families whose layers have a sliding window where config.json has no field for it.
+const SLIDING_BY_DEFAULT: [&str; 7] = [
+    "cohere2",
+    "exaone4",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "ministral",
+    "olmo3",
+];
+
 /// Returns the experts; `None` for a dense model.
 fn experts(config: &Value) -> Option<Experts> {
     let names = ["num_experts", "num_local_experts", "n_routed_experts"];
@@ -162,11 +173,32 @@ fn experts(config: &Value) -> Option<Experts> {
 /// Returns whether layers may have a sliding window.
 fn slides(config: &Value) -> bool {
     let is_off = config.get("use_sliding_window") == Some(&Value::Bool(false));
-    let family = config.get("model_type").and_then(Value::as_str);
     match config.get("sliding_window") {
         Some(window) => !window.is_null() && !is_off,
-        None => family.is_some_and(|name| name.starts_with("gemma") || name == "gpt_oss"),
+        None => model_type(config).is_some_and(|name| SLIDING_BY_DEFAULT.contains(&name)),
     }
+}
+
+/// Returns the number of KV heads; `None` if it is that of the query heads.
+fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
+    let is_set = |field, default| {
+        config
+            .get(field)
+            .and_then(Value::as_bool)
+            .unwrap_or(default)
+    };
+    match model_type(config) {
+        Some("gpt_bigcode") if is_set("multi_query", true) => Ok(Some(1)),
+        Some("falcon") if is_set("new_decoder_architecture", false) => size(config, "num_kv_heads"),
+        Some("falcon") if is_set("multi_query", true) => Ok(Some(1)),
+        Some("falcon") => size(config, "num_kv_heads"),
+        Some("gpt_bigcode") => Ok(None),
+        _ => size(config, "num_key_value_heads"),
+    }
+}
+
+fn model_type(config: &Value) -> Option<&str> {
+    config.get("model_type").and_then(Value::as_str)
 }
 
 fn family(config: &Value) -> String {
@@ -183,11 +215,9 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
 }
 
 fn size(config: &Value, field: &str) -> Result<Option<u64>, String> {
-    match config.get(field) {
-        None | Some(Value::Null) => {
-            let family = config.get("model_type").and_then(Value::as_str);
-            Ok(default_size(family, field))
-        }
+    let value = config.get(field).filter(|value| !value.is_null());
+    match value.or_else(|| config.get(gpt_name(field)?)) {
+        None | Some(Value::Null) => Ok(default_size(model_type(config), field)),
         Some(value) => match value.as_u64() {
             Some(number) if number > 0 => Ok(Some(number)),
             _ => Err(format!(
@@ -197,15 +227,32 @@ fn size(config: &Value, field: &str) -> Result<Option<u64>, String> {
     }
 }
 
+/// Returns the name of a size in GPT-2, GPT-J and GPTBigCode.
+fn gpt_name(field: &str) -> Option<&str> {
+    match field {
+        "hidden_size" => Some("n_embd"),
+        "num_hidden_layers" => Some("n_layer"),
+        "num_attention_heads" => Some("n_head"),
+        "max_position_embeddings" => Some("n_positions"),
+        _ => None,
+    }
+}
+
 /// Returns the sizes that transformers assumes where a family's config.json lacks them.
 fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
     match (family?, field) {
         ("gemma2" | "gemma3_text", "num_attention_heads") => Some(8),
         ("gemma2" | "gemma3_text", "num_key_value_heads") => Some(4),
-        ("gemma2" | "gemma3_text", "head_dim") => Some(256),
-        ("gemma2", "max_position_embeddings") => Some(8192),
+        ("gemma" | "gemma2" | "gemma3_text", "head_dim") => Some(256),
+        ("gemma" | "gemma2", "max_position_embeddings") => Some(8192),
         ("gemma3_text", "max_position_embeddings") => Some(131_072),
-        ("qwen3", "head_dim") => Some(128),
+        (
+            "ernie4_5" | "glm" | "glm4" | "internlm3" | "ministral3" | "qwen3" | "seed_oss",
+            "head_dim",
+        ) => Some(128),
+        ("falcon", "max_position_embeddings") => Some(2048),
+        ("smollm3", "num_key_value_heads") => Some(4),
+        ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
         _ => None,
@@ -277,6 +324,40 @@ mod tests {
     }
 
     #[test]
+    fn gpt_families_have_other_names() {
+        let mut config = json!({
+            "model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40,
+            "n_positions": 8192,
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.heads, found.kv_heads, found.head_dim), (48, 1, 128));
+        assert_eq!((found.layers, found.max_tokens), (40, 8192));
+        config["multi_query"] = json!(false);
+        assert_eq!(facts(&config).unwrap().kv_heads, 48);
+        config["n_head"] = json!(0);
+        let error = facts(&config).unwrap_err();
+        assert!(
+            error.contains("num_attention_heads must be a whole number"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn falcon_has_one_kv_head_or_those_of_the_new_decoder() {
+        let mut config = json!({
+            "model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71,
+            "num_hidden_layers": 32, "num_kv_heads": 71,
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.kv_heads, found.max_tokens), (1, 2048));
+        config["multi_query"] = json!(false);
+        assert_eq!(facts(&config).unwrap().kv_heads, 71);
+        config["new_decoder_architecture"] = json!(true);
+        config["num_kv_heads"] = json!(8);
+        assert_eq!(facts(&config).unwrap().kv_heads, 8);
+    }
+
+    #[test]
     fn experts_are_found_under_any_name() {
         for name in ["num_experts", "num_local_experts", "n_routed_experts"] {
             let mut config = json!({
@@ -311,6 +392,8 @@ mod tests {
             json!({"sliding_window": 64, "use_sliding_window": false})
         ));
         assert!(windows(json!({"sliding_window": 64})));
+        assert!(windows(json!({"model_type": "cohere2"})));
+        assert!(!windows(json!({"model_type": "gemma"})));
     }
 
     #[test]

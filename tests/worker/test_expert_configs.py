@@ -12,9 +12,9 @@ import pytest
 from checkpoints import checkpoint_maker
 from penstock.config import MoeSpec
 from penstock.faults import BadModel
-from penstock.models import family
+from penstock.models import family, read_specification
 
-# config.json as published, without what `Fields` never reads.
+# config.json as published, without fields that are always neutral.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "Qwen1.5-MoE-A2.7B": {
         "architectures": ["Qwen2MoeForCausalLM"],
@@ -190,21 +190,21 @@ def test_fields_that_are_not_supported(
 ) -> None:
     raw = json.loads((checkpoint(case) / "config.json").read_text())
     with pytest.raises(BadModel, match=re.escape(text)):
-        family(raw).read_config({**raw, **fields})
+        read_specification(family(raw), {**raw, **fields})
 
 
 def test_neutral_fields_are_accepted(checkpoint: Callable[[str], Path]) -> None:
     raw = json.loads((checkpoint("mixtral") / "config.json").read_text())
-    plain = family(raw).read_config(raw)
+    plain = read_specification(family(raw), raw)
     neutral = {"anything": None, "more": False, "list": [], "router_aux_loss_coef": 0.02}
-    assert family(raw).read_config({**raw, **neutral}) == plain
+    assert read_specification(family(raw), {**raw, **neutral}) == plain
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs_are_read(name: str) -> None:
     """Their fields are all read, or change nothing."""
     raw = PUBLISHED[name]
-    spec = family(raw).read_config(raw)
+    spec = read_specification(family(raw), raw)
     experts = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, MoeSpec)]
     assert len(experts) == raw["num_hidden_layers"] - raw.get("first_k_dense_replace", 0)
     assert {one.routing.top_k for one in experts} == {raw["num_experts_per_tok"]}

@@ -232,7 +232,7 @@ def test_the_gpu_of_a_rank(
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": "many"}, "hidden_size must be a number"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "rope_type 'ntk'"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "short_factor must be a list"),
         (
             {"rope_parameters": {"rope_type": "longrope", **LISTS, "long_factor": [1.0]}},

@@ -33,6 +33,8 @@ BROOK = Path(job.__file__).parents[1] / "brook"
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
 TEXTS = [f"The fox number {number} sees {number * 7} owls at the brook." for number in range(24)]
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+FAMILIES = ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
+FAMILIES += ["cohere", "gemma", "glm4", "granite", "olmo2"]
 FORMS = [
     Options("rtn", group=32),
     Options("rtn", bits=8, group=0, symmetric=False),
@@ -121,9 +123,7 @@ def test_what_is_written_loads_as_what_it_stands_for(
 
 
 @pytest.mark.parametrize("method", ["awq", "gptq"])
-@pytest.mark.parametrize(
-    "case", ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
-)
+@pytest.mark.parametrize("case", FAMILIES)
 def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
     sizes = {"intermediate_size": 128, "vocab_size": 4096}
     folder = write(tmp_path / "model", **{**CASES[case], **sizes})

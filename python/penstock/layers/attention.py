@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from penstock.attention import KvScales, StepContext, attend
-from penstock.config import AttentionSpec, ResidualSpec
+from penstock.config import AttentionSpec, PositionScale, ResidualSpec
+from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import Norm, normed_heads, qk_norm_of
@@ -112,8 +113,38 @@ class NormedAttention(Attention):
         return attend(q, k, v, self, context).view(len(qkv), -1)
 
 
+class PositionScaledAttention(Attention):
+    """Attention whose queries have a factor by position."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        assert spec.position_scale is not None
+        self.factors = _factors(spec.position_scale, build.positions).to(build.device, build.dtype)
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `Attention.mix`, with scaled queries."""
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, v = torch.split(heads, self.split, dim=1)
+        factors = self.factors.index_select(0, context.positions)
+        return attend(q * factors[:, None, None], k, v, self, context).view(len(qkv), -1)
+
+
+def _factors(scale: PositionScale, positions: int) -> Tensor:
+    """[positions] float32, in transformers' order of operations."""
+    turns = torch.floor(torch.arange(positions) / scale.original)
+    return 1 + scale.beta * torch.log(1 + turns)
+
+
 def attention_of(
     build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
 ) -> Attention:
-    """Builds the attention of a specification."""
-    return (Attention if spec.qk_norm is None else NormedAttention)(build, residual, spec, index)
+    """Builds the attention of a specification. Raises BadModel for a combination that has no
+    implementation."""
+    cls = Attention if spec.qk_norm is None else NormedAttention
+    if spec.position_scale is not None and build.positions > spec.position_scale.original:
+        if spec.qk_norm is not None:
+            raise BadModel("queries with a norm and a factor by position are not supported")
+        cls = PositionScaledAttention
+    return cls(build, residual, spec, index)

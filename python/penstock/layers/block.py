@@ -67,6 +67,35 @@ class SandwichBlock(Block):
         return residual._replace(x=norm(residual._replace(total=None))[0], partial=False)
 
 
+class PostBlock(Layer):
+    """A decoder layer that normalises what attention and feed-forward layer add, not what they
+    read."""
+
+    def __init__(self, spec: Specification, build: Build, index: int) -> None:
+        self.kind = spec.layers[index]
+        stream, below = spec.residual, build.below(f"blocks.{index}")
+        self.group = build.group
+        self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
+        self.attention_output_norm = norm_of(build, stream.hidden, stream.norm)
+        self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
+        self.mlp_output_norm = norm_of(build, stream.hidden, stream.norm)
+
+    def __call__(
+        self, residual: Residual, context: StepContext, rows: Tensor | None = None
+    ) -> Residual:
+        """As `Block`."""
+        x = self.group.summed(residual.x) if residual.partial else residual.x
+        total = x if residual.total is None else x + residual.total
+        mixed = self._normed(
+            self.attention_output_norm, self.attention.product(total, context, rows)
+        )
+        total = (total if rows is None else total.index_select(0, rows)) + mixed
+        return Residual(self._normed(self.mlp_output_norm, self.mlp.product(total)), total, False)
+
+    def _normed(self, norm: Norm, x: Tensor) -> Tensor:
+        return norm(Residual(x, None, self.group.size > 1))[0]
+
+
 class ParallelBlock(Layer):
     """A decoder layer with one norm; attention and feed-forward layer both read its output."""
 
@@ -74,7 +103,7 @@ class ParallelBlock(Layer):
         self.kind = spec.layers[index]
         stream, below = spec.residual, build.below(f"blocks.{index}")
         self.partial = build.group.size > 1
-        self.norm = norm_of(build, stream.hidden, stream.norm)
+        self.attention_norm = norm_of(build, stream.hidden, stream.norm)  # of both layers' input
         self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
         self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
 
@@ -82,20 +111,39 @@ class ParallelBlock(Layer):
         self, residual: Residual, context: StepContext, rows: Tensor | None = None
     ) -> Residual:
         """As `Block`."""
-        x, total = self.norm(residual)
+        x, total = self.attention_norm(residual)
         mixed = self.attention.product(x, context, rows)
         if rows is not None:
             x, total = x.index_select(0, rows), total.index_select(0, rows)
+        x = self._mlp_input(x, total)
         return Residual(mixed.add_(self.mlp.product(x)), total, self.partial)
 
+    def _mlp_input(self, normed: Tensor, total: Tensor) -> Tensor:
+        """What the feed-forward layer reads, of the stream and its norm, all [T, hidden]."""
+        return normed
 
-_BLOCKS: dict[Placement, type[Block] | type[ParallelBlock]] = {
+
+class ParallelNormsBlock(ParallelBlock):
+    """As ParallelBlock; the feed-forward layer reads a norm of its own."""
+
+    def __init__(self, spec: Specification, build: Build, index: int) -> None:
+        super().__init__(spec, build, index)
+        self.mlp_norm = norm_of(build, spec.residual.hidden, spec.residual.norm)
+
+    def _mlp_input(self, normed: Tensor, total: Tensor) -> Tensor:
+        return self.mlp_norm(Residual(total, None, False))[0]
+
+
+AnyBlock = Block | PostBlock | ParallelBlock
+_BLOCKS: dict[Placement, type[AnyBlock]] = {
     Placement.PRE: Block,
     Placement.SANDWICH: SandwichBlock,
+    Placement.POST: PostBlock,
     Placement.PARALLEL: ParallelBlock,
+    Placement.PARALLEL_NORMS: ParallelNormsBlock,
 }
 
 
-def block_of(spec: Specification, build: Build, index: int) -> Block | ParallelBlock:
+def block_of(spec: Specification, build: Build, index: int) -> AnyBlock:
     """Builds the block of layer `index` of a specification."""
     return _BLOCKS[spec.residual.placement](spec, build, index)

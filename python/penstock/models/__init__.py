@@ -11,34 +11,61 @@ import torch
 from torch import Tensor
 
 from penstock.attention import StepContext
-from penstock.config import Specification
+from penstock.config import ReadFields, Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.weights import Stage, Target
 
 FAMILIES: dict[str, str] = {
+    "ArceeForCausalLM": "arcee:Arcee",
+    "Cohere2ForCausalLM": "cohere:Cohere2",
+    "CohereForCausalLM": "cohere:Cohere",
+    "Ernie4_5ForCausalLM": "ernie:Ernie45",
+    "Exaone4ForCausalLM": "exaone4:Exaone4",
+    "FalconForCausalLM": "falcon:Falcon",
+    "GPT2LMHeadModel": "gpt2:Gpt2",
+    "GPTBigCodeForCausalLM": "gpt_bigcode:GptBigCode",
+    "GPTJForCausalLM": "gptj:GptJ",
+    "GPTNeoXForCausalLM": "gpt_neox:GptNeoX",
     "Gemma2ForCausalLM": "gemma2:Gemma2",
     "Gemma3ForCausalLM": "gemma3:Gemma3Text",
     "Gemma3ForConditionalGeneration": "gemma3:Gemma3",
+    "GemmaForCausalLM": "gemma:Gemma",
+    "Glm4ForCausalLM": "glm:Glm4",
     "Glm4MoeForCausalLM": "glm4_moe:Glm4Moe",
+    "GlmForCausalLM": "glm:Glm",
     "GptOssForCausalLM": "gpt_oss:GptOss",
+    "GraniteForCausalLM": "granite:Granite",
+    "InternLM2ForCausalLM": "internlm:InternLM2",
+    "InternLM3ForCausalLM": "internlm:InternLM3",
     "LlamaForCausalLM": "llama:Llama",
+    "Ministral3ForCausalLM": "ministral:Ministral3",
+    "MinistralForCausalLM": "ministral:Ministral",
+    "Mistral3ForConditionalGeneration": "ministral:Mistral3",
     "MistralForCausalLM": "llama:Mistral",
     "MixtralForCausalLM": "mixtral:Mixtral",
+    "Olmo2ForCausalLM": "olmo:Olmo2",
+    "Olmo3ForCausalLM": "olmo:Olmo3",
     "OlmoeForCausalLM": "olmoe:Olmoe",
     "Phi3ForCausalLM": "phi3:Phi3",
+    "PhiForCausalLM": "phi:Phi",
     "PhiMoEForCausalLM": "phimoe:Phimoe",
     "PhimoeForCausalLM": "phimoe:Phimoe",
     "Qwen2ForCausalLM": "qwen:Qwen2",
     "Qwen2MoeForCausalLM": "qwen2_moe:Qwen2Moe",
     "Qwen3ForCausalLM": "qwen:Qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
+    "SeedOssForCausalLM": "seed_oss:SeedOss",
+    "SmolLM3ForCausalLM": "smollm3:SmolLM3",
+    "StableLmForCausalLM": "stablelm:StableLm",
+    "Starcoder2ForCausalLM": "starcoder2:Starcoder2",
 }
 
 
 class Model(Protocol):
     """The interface of a model to the worker. `Decoder` implements it."""
 
+    prefix: str  # of all tensors' names, which a checkpoint may leave out
     ignored: tuple[str, ...]  # patterns of checkpoint tensors that are not loaded
     blocks: list[Any]  # the layers in their order; those of equal `kind` launch the same kernels
 
@@ -102,6 +129,15 @@ def family(raw: Mapping[str, Any]) -> type[Model]:
             return found
     known = ", ".join(sorted(FAMILIES))
     raise BadModel(f"config.json: architectures {names!r} is not supported; supported: {known}")
+
+
+def read_specification(cls: type[Model], raw: Mapping[str, Any]) -> Specification:
+    """Reads config.json by a family. Raises BadModel, also for a field that the family does not
+    read, unless its value is neutral."""
+    fields = ReadFields(raw)
+    spec = cls.read_config(fields)
+    fields.refuse_unread()
+    return spec
 
 
 DTYPES: dict[str, torch.dtype] = {

@@ -17,6 +17,7 @@ from penstock.config import (
     QkNorm,
     RouterSpec,
     Specification,
+    layered,
     read_attention,
     read_decoder,
     read_expert_count,
@@ -52,8 +53,8 @@ class Glm4Moe(Decoder):
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
-        fields = Fields({"partial_rotary_factor": 0.5, **raw})
+        """Reads the fields, with transformers' defaults. Raises BadModel."""
+        fields = Fields(layered(raw, {"partial_rotary_factor": 0.5}))
         norm = NormSpec(fields.number("rms_norm_eps", 1e-5))
         attention = read_attention(
             fields,
@@ -69,8 +70,6 @@ class Glm4Moe(Decoder):
         dense = LayerSpec(attention, read_gated(fields, "intermediate_size"))
         layers, first = fields.count("num_hidden_layers"), fields.number("first_k_dense_replace", 1)
         specs = [LayerSpec(attention, moe) if i >= first else dense for i in range(layers)]
-        spec = read_decoder(fields, specs, read_residual(fields, norm=norm))
         if fields.number("num_nextn_predict_layers", 1) > 1:
             raise BadModel("config.json: num_nextn_predict_layers above 1 is not supported")
-        fields.done()
-        return spec
+        return read_decoder(fields, specs, read_residual(fields, norm=norm))

@@ -105,6 +105,11 @@ class Checkpoint:
     def __getitem__(self, name: str) -> StoredTensor:
         return self._stored[name]
 
+    def complete(self, prefix: str) -> None:
+        """Puts `prefix` before all names, if none has it: some checkpoints leave it out."""
+        if not any(name.startswith(prefix) for name in self._stored):
+            self._stored = {prefix + name: stored for name, stored in self._stored.items()}
+
     def _index(self) -> dict[str, str]:
         """File names by tensor, from the index if there is one."""
         index = self.directory / INDEX

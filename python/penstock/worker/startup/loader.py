@@ -17,7 +17,7 @@ from penstock.cache import KvFormat, KvGeometry, KvShape, kv_format
 from penstock.config import Specification, read_config
 from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build
-from penstock.models import DTYPES, Model, family, fewer_layers
+from penstock.models import DTYPES, Model, family, fewer_layers, read_specification
 from penstock.parallel import Group
 from penstock.quant import KV_SCALES, read_methods
 from penstock.weights import Checkpoint, load_weights
@@ -51,7 +51,7 @@ def load(
 def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runner, Loaded]:
     raw = read_config(settings.model)
     cls = family(raw)
-    config = cls.read_config(raw)
+    config = read_specification(cls, raw)
     dtype = DTYPES.get(settings.dtype)
     if dtype is None:
         raise BadSetting(f"dtype {settings.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
@@ -148,6 +148,7 @@ class _Loader:
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
             model = cls(self.config, self.build)
+            checkpoint.complete(model.prefix)
             self.phases.end("device")
 
             def report(done: int, total: int) -> None:
