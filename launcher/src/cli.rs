@@ -10,7 +10,9 @@ use clap::{Args, Parser, Subcommand};
 use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
 use crate::quantize::Quantize;
-use crate::values::{ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel};
+use crate::values::{
+    ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel, ModelBackend,
+};
 
 /// A server for large language models.
 ///
@@ -91,6 +93,10 @@ pub struct EngineArgs {
     /// (bitsandbytes*, eetq, fp8, int4) [default: as the checkpoint is]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub quantize: Option<Quantize>,
+    /// What computes the model: Penstock's own implementation, or the module of the transformers
+    /// library, which is slower; auto takes the first if there is one
+    #[arg(long, value_enum, value_name = "BACKEND", default_value = "auto")]
+    pub model_backend: ModelBackend,
     /// Maximum tokens of one sequence, prompt and output together [default: the model's limit]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
     pub max_len: Option<u32>,

@@ -55,6 +55,8 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     page.line("dtype", plan.dtype.value.name(), &plan.dtype.why);
     let quantize = plan.quantize.value.map_or("no", Quantize::name);
     page.line("quantize", quantize, &plan.quantize.why);
+    let backend = &plan.model_backend;
+    page.line("model-backend", backend.value.name(), &backend.why);
     page.resolved("max-len", &plan.limits.max_sequence_tokens);
     page.title("workers");
     page.line("device", plan.device.value.name(), &plan.device.why);

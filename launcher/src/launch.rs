@@ -163,6 +163,7 @@ impl Launch {
             threads: plan.threads.value,
             kv_dtype: plan.memory.kv_dtype.value.name().to_owned(),
             expert_parallel: plan.ep.value,
+            model_backend: plan.model_backend.value.name().to_owned(),
             quantize: plan.quantize.value.map_or("", Quantize::name).to_owned(),
             ..LoadConfig::default()
         }

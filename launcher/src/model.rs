@@ -214,27 +214,31 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
     size(config, field)?.ok_or_else(|| format!("has no {field}, which every decoder model has"))
 }
 
+/// Other names of sizes: of models before they had common names.
+const OTHER_NAMES: &[(&str, &[&str])] = &[
+    ("hidden_size", &["n_embd", "d_model"]),
+    ("num_attention_heads", &["n_head", "n_heads", "num_heads"]),
+    ("num_hidden_layers", &["n_layer", "n_layers", "num_layers"]),
+    (
+        "max_position_embeddings",
+        &["n_positions", "n_ctx", "max_seq_len", "seq_length"],
+    ),
+];
+
 fn size(config: &Value, field: &str) -> Result<Option<u64>, String> {
-    let value = config.get(field).filter(|value| !value.is_null());
-    match value.or_else(|| config.get(gpt_name(field)?)) {
-        None | Some(Value::Null) => Ok(default_size(model_type(config), field)),
+    let names = OTHER_NAMES.iter().find(|(name, _)| *name == field);
+    let others = names.map_or(&[][..], |(_, others)| others);
+    let mut values = std::iter::once(&field)
+        .chain(others)
+        .filter_map(|name| config.get(*name));
+    match values.find(|value| !value.is_null()) {
+        None => Ok(default_size(model_type(config), field)),
         Some(value) => match value.as_u64() {
             Some(number) if number > 0 => Ok(Some(number)),
             _ => Err(format!(
                 "{field} must be a whole number above 0, not {value}"
             )),
         },
-    }
-}
-
-/// Returns the name of a size in GPT-2, GPT-J and GPTBigCode.
-fn gpt_name(field: &str) -> Option<&str> {
-    match field {
-        "hidden_size" => Some("n_embd"),
-        "num_hidden_layers" => Some("n_layer"),
-        "num_attention_heads" => Some("n_head"),
-        "max_position_embeddings" => Some("n_positions"),
-        _ => None,
     }
 }
 
@@ -373,6 +377,16 @@ mod tests {
             };
             assert_eq!((found.experts, found.kv_heads), (Some(experts), 8));
         }
+    }
+
+    #[test]
+    fn older_names_of_sizes_are_found() {
+        let config = json!({
+            "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 6, "n_positions": 1024,
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.layers, found.heads, found.head_dim), (6, 12, 64));
+        assert_eq!(found.max_tokens, 1024);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use penstock::model::{Experts, ModelFacts};
 use penstock::quantize::Quantize;
 use penstock::resolve::{Plan, resolve, resolve_http};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
-use penstock::values::{ByteSize, Device, Dtype, KvDtype};
+use penstock::values::{ByteSize, Device, Dtype, KvDtype, ModelBackend};
 use penstock::weight_files::StoredWeights;
 
 const GIB: u64 = 1 << 30;
@@ -297,6 +297,17 @@ fn expert_parallel_ranks_must_divide_the_experts() {
     let bounds = resolve_http(&arguments.http, &sources, 2);
     let page = explain(&plan, &bounds, &[]);
     assert!(page.contains("2 of each layer's for a token"), "{page}");
+}
+
+#[test]
+fn transformers_runs_on_one_device() {
+    let plan = plan_on(&host(1), &["--model-backend", "transformers"]);
+    assert_eq!(
+        plan.unwrap().model_backend.value,
+        ModelBackend::Transformers
+    );
+    let said = refusal(&host(2), &["--model-backend", "transformers", "--tp", "2"]);
+    assert!(said.contains("runs on one device"), "{said}");
 }
 
 #[test]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -117,8 +119,39 @@ def fewer_layers(model: Model) -> Iterator[None]:
         model.blocks = whole
 
 
-def family(raw: Mapping[str, Any]) -> type[Model]:
-    """Returns the class for a config.json. Raises BadModel if there is none."""
+@runtime_checkable
+class LoadsItself(Protocol):
+    """A model that does not load through targets."""
+
+    def load(self, directory: Path, progress: Callable[[int, int], None]) -> int:
+        """Loads the weights; returns their bytes. Raises BadModel.
+
+        `progress` gets (bytes done, bytes in all).
+        """
+
+
+class Backend(Enum):
+    """The implementation that runs a model."""
+
+    AUTO = "auto"
+    """Native if there is a family, else transformers."""
+    NATIVE = "native"
+    TRANSFORMERS = "transformers"
+
+
+def model_class(raw: Mapping[str, Any], backend: Backend) -> type[Model]:
+    """Returns the class for a config.json. Raises BadModel if there is no native one and `backend`
+    is NATIVE."""
+    if backend is Backend.NATIVE or (backend is Backend.AUTO and native(raw) is not None):
+        return family(raw)
+    # Imported here: the library is optional.
+    fallback: type[Model] = importlib.import_module("penstock.models.fallback").Fallback
+    return fallback
+
+
+def native(raw: Mapping[str, Any]) -> type[Model] | None:
+    """Returns the native class for a config.json; None if there is none. Raises BadModel if
+    architectures is not a list."""
     names = raw.get("architectures") or []
     if not isinstance(names, list):
         raise BadModel(f"config.json: architectures must be a list, found {names!r}")
@@ -127,8 +160,17 @@ def family(raw: Mapping[str, Any]) -> type[Model]:
             module, _, cls = FAMILIES[name].partition(":")
             found: type[Model] = getattr(importlib.import_module(f"penstock.models.{module}"), cls)
             return found
-    known = ", ".join(sorted(FAMILIES))
-    raise BadModel(f"config.json: architectures {names!r} is not supported; supported: {known}")
+    return None
+
+
+def family(raw: Mapping[str, Any]) -> type[Model]:
+    """Returns the native class for a config.json. Raises BadModel if there is none."""
+    found = native(raw)
+    if found is None:
+        known = ", ".join(sorted(FAMILIES))
+        names = raw.get("architectures") or []
+        raise BadModel(f"config.json: architectures {names!r} is not supported; supported: {known}")
+    return found
 
 
 def read_specification(cls: type[Model], raw: Mapping[str, Any]) -> Specification:

@@ -252,6 +252,9 @@ pub(crate) struct Info {
     pub(crate) kv_tokens: Option<u64>,
     /// Device of the workers; null while the model loads.
     pub(crate) device: Option<String>,
+    /// What computes the model: `native`, or `transformers` for a model without a native
+    /// implementation, which is slower; null while the model loads.
+    pub(crate) model_backend: Option<String>,
     /// Always `penstock`.
     pub(crate) router: &'static str,
     /// Penstock's version.

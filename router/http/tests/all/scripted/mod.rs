@@ -192,6 +192,7 @@ impl Backend for ScriptedBackend {
             vocab_size: self.0.vocabulary.lock().unwrap().unwrap_or(257),
             kv_tokens: 4096,
             device_name: "Script 1".into(),
+            model_backend: "native".into(),
         })
     }
 }
