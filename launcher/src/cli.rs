@@ -81,6 +81,10 @@ pub struct EngineArgs {
     /// Chat template that replaces the model's: a Jinja file, or JSON with `chat_template`
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
+    /// Default sampling parameters and end tokens: `auto` is the model's generation_config.json,
+    /// `none` ignores it, else a directory with such a file
+    #[arg(long, value_name = "auto|none|DIRECTORY", default_value = "auto")]
+    pub generation_config: String,
     /// Directory of the hub's cache [default: that of huggingface_hub]
     #[arg(long, value_name = "DIRECTORY")]
     pub hub_cache: Option<PathBuf>,

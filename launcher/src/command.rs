@@ -75,13 +75,14 @@ fn report(failure: &Failure) -> u8 {
 }
 
 fn explain_serve(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
-    let plan = Launch::prepare(&args.engine, sources, host)?.plan;
+    let launch = Launch::prepare(&args.engine, sources, host)?;
+    let plan = launch.plan;
     let devices = match plan.device.value {
         Device::Cuda => hardware::cuda_devices(),
         Device::Cpu => Vec::new(),
     };
     let bounds = resolve_http(&args.http, sources, plan.tp.value);
-    print(&explain(&plan, &bounds, &devices))
+    print(&explain(&plan, &bounds, &devices, &launch.defaults))
 }
 
 fn download(args: &DownloadArgs, host: Option<&Interpreter>) -> Outcome<()> {
