@@ -24,6 +24,7 @@ use crate::quantize::Quantize;
 use crate::resolve::{Plan, resolve};
 use crate::settings::Sources;
 use crate::terminal;
+use crate::tokenizer::with_tokenizer;
 use crate::workers::LocalWorkers;
 
 /// An engine that is ready to start: its model is on this host and every value is resolved.
@@ -89,6 +90,7 @@ impl Launch {
         let source = ModelSource::parse(typed.model.as_deref(), typed.revision.as_deref())?;
         let find = || Interpreter::find(typed.python.as_deref(), host);
         let directory: PathBuf = source.fetch(find, typed.hub_cache.as_deref())?;
+        let directory = with_tokenizer(directory, find)?;
         let attached = !typed.worker.is_empty();
         let weights = if attached {
             Weights::Elsewhere

@@ -24,6 +24,7 @@ pub mod settings;
 pub mod signals;
 pub mod terminal;
 pub mod tgi;
+pub mod tokenizer;
 pub mod tune;
 pub mod values;
 pub mod watermark;
