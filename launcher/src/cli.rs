@@ -42,6 +42,8 @@ pub enum Command {
     Tgi(TgiArgs),
     /// Write a quantized checkpoint of a model
     Quantize(QuantizeArgs),
+    /// Convert a checkpoint in Meta's or Mistral's own layout (params.json)
+    Convert(ConvertArgs),
     /// Measure which kernels are fastest for a model on this GPU
     Tune(TuneArgs),
     /// Detect a watermark in a text
@@ -286,6 +288,20 @@ pub struct TgiArgs {
         allow_hyphen_values = true
     )]
     pub arguments: Vec<OsString>,
+}
+
+/// Settings of `penstock convert`.
+#[derive(Clone, Debug, Args)]
+pub struct ConvertArgs {
+    /// Directory with params.json and consolidated.*.pth or consolidated.safetensors
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// New directory for config.json, *.safetensors and tokenizer.json
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
 }
 
 /// Settings of `penstock quantize`.

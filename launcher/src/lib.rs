@@ -3,6 +3,7 @@
 pub mod chat;
 pub mod cli;
 pub mod command;
+pub mod convert_model;
 pub mod descriptors;
 pub mod error;
 pub mod explain;
