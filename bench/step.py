@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from harness.shapes import SHAPES
-from penstock.cache import kv_format
+from penstock.cache import LayerCache, kv_format
 from penstock.layers import Build
 from penstock.models.llama import Llama
 from penstock.parallel import Group
@@ -43,6 +43,7 @@ NONE = np.zeros(0, np.int32)
 GREEDY = SamplingParams()
 WARM = 8  # steps of a case that are not timed
 SLOTS = 257
+ACTIVATIONS = 6 << 30  # bytes that steps need beside weights and KV
 ROOM = 128  # blocks of a sequence
 
 
@@ -102,9 +103,9 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() * source.element_size() / time_ms * 1e3
 
 
-def build(shape: str, quantize: str = "") -> tuple[Runner, int]:
+def build(shape: str, quantize: str = "", kv_dtype: str = "auto") -> tuple[Runner, int]:
     """A runner with random weights, for SLOTS sequences of 2,048 tokens, and the bytes of weights
-    that a step reads."""
+    that a step reads. Sequences share blocks where memory is too small for all."""
     config = Llama.read_config(SHAPES[shape])
     methods = read_methods({}, torch.bfloat16, CUDA, quantize)
     make = Build(torch.bfloat16, CUDA, Group(), methods, SEQUENCE_TOKENS)
@@ -118,14 +119,26 @@ def build(shape: str, quantize: str = "") -> tuple[Runner, int]:
                     embedding += target.destination.nbytes
         stage.finish()
     read = torch.cuda.memory_allocated() - before - embedding
-    geometry = kv_geometry(config, make, BLOCK_TOKENS, kv_format("auto", make.dtype))
-    blocks = SLOTS * ROOM
+    geometry = kv_geometry(config, make, BLOCK_TOKENS, kv_format(kv_dtype, make.dtype))
+    free = torch.cuda.mem_get_info()[0] - ACTIVATIONS
+    blocks = min(SLOTS * ROOM, free // sum(map(geometry.block_bytes, geometry.groups)))
     limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, (KvPool(blocks),), config.vocab)
     kv = geometry.allocate([blocks], CUDA)
     for cache in kv.caches:
-        cache.data.normal_()  # zeros would take less power
+        fill(cache)
     rank_model = RankModel(model, Group(), kv, CUDA, make.dtype)
     return Runner(rank_model, State(limits), DeviceCapture(CUDA)), read
+
+
+def fill(cache: LayerCache) -> None:
+    """Random keys and values: zeros would take less power."""
+    if cache.params is not None:
+        cache.data.random_(256)
+        cache.params.normal_(std=0.01)
+    elif cache.data.itemsize == 1:
+        cache.data.view(torch.uint8).random_(64)  # 0 to 2 in float8
+    else:
+        cache.data.normal_()
 
 
 class Drive:
@@ -160,11 +173,11 @@ class Drive:
         return self.runner.launch(step)
 
 
-def sequence(slot: int, tokens: int, computed: int, blocks: int) -> NewSequence:
-    """A sequence with random tokens and blocks of its own, if ROOM are enough for it."""
+def sequence(slot: int, tokens: int, computed: int, blocks: int, pool: int) -> NewSequence:
+    """A sequence with random tokens and blocks of its own, if ROOM and the pool are enough."""
     ids = np.random.default_rng(slot).integers(0, 32000, tokens).astype(np.int32)
     first = slot * ROOM
-    table = np.arange(first, first + blocks, dtype=np.int32) % (SLOTS * ROOM)
+    table = np.arange(first, first + blocks, dtype=np.int32) % pool
     return NewSequence(slot, ids, 0, computed, {0: table}, GREEDY)
 
 
@@ -181,14 +194,15 @@ class Times:
 def run(drive: Drive, case: Case, steps: int) -> Times:
     """Steps of one case, two in flight; the first WARM are not timed."""
     slots, counts = list(range(case.decodes)), [1] * case.decodes
-    new = [sequence(s, case.context, case.context - 1, case.blocks(steps)) for s in slots]
+    pool = drive.runner.state.limits.pools[0].blocks
+    new = [sequence(s, case.context, case.context - 1, case.blocks(steps), pool) for s in slots]
     if case.prompt:
         slots, counts = [*slots, case.decodes], [*counts, case.prompt]
     times, flying = Times(), deque[Pending]()
     drive.restart()
     for number in range(WARM + steps):
         if case.prompt:
-            new += [sequence(slots[-1], case.prompt, 0, -(-case.prompt // BLOCK_TOKENS))]
+            new += [sequence(slots[-1], case.prompt, 0, -(-case.prompt // BLOCK_TOKENS), pool)]
         if number == WARM:
             flying.popleft().wait()
             times = Times(wall=time.perf_counter())
@@ -222,7 +236,7 @@ def line(drive: Drive, case: Case, steps: int, floor: float) -> str:
 
 def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     """All cases of one shape."""
-    runner, weights = build(shape, options.quantize)
+    runner, weights = build(shape, options.quantize, options.kv_dtype)
     if options.eager:
         runner.graphs = None
     drive, caches = Drive(runner), runner.rank_model.kv.caches
@@ -255,6 +269,7 @@ def main() -> None:
     parser.add_argument("shapes", nargs="+", choices=list(SHAPES))
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--quantize", default="", help="as penstock serve")
+    parser.add_argument("--kv-dtype", default="auto", help="as penstock serve")
     parser.add_argument("--kernels", action="store_true", help="also the kernels of each case")
     parser.add_argument(
         "--cases", nargs="+", type=Case.read, default=CASES, metavar="CASE",

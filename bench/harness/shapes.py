@@ -26,6 +26,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 32,
         "tie_word_embeddings": False,
     },
+    "70b": {
+        **_LLAMA_3,
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 80,
+        "tie_word_embeddings": False,
+    },
     "1b": {
         **_LLAMA_3,
         "hidden_size": 2048,

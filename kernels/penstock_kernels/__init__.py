@@ -9,6 +9,8 @@ from .act_mul import act_mul
 from .apply_mask import apply_mask
 from .bad_words import bad_words
 from .copy_blocks import copy_blocks
+from .expert_mlp import expert_mlp
+from .head_norm import head_norm
 from .linear import linear
 from .norm_linear import norm_linear
 from .op import use
@@ -18,6 +20,7 @@ from .paged_prefill_attention import paged_prefill_attention
 from .process_logits import process_logits
 from .rms_norm import rms_norm
 from .rope_kv_write import rope_kv_write
+from .route_experts import route_experts
 from .sample import sample
 from .top_logprobs import top_logprobs
 
@@ -26,6 +29,8 @@ __all__ = [
     "apply_mask",
     "bad_words",
     "copy_blocks",
+    "expert_mlp",
+    "head_norm",
     "linear",
     "norm_linear",
     "packed_linear",
@@ -34,6 +39,7 @@ __all__ = [
     "process_logits",
     "rms_norm",
     "rope_kv_write",
+    "route_experts",
     "sample",
     "top_logprobs",
     "use",

@@ -127,10 +127,12 @@ def stored(memory: dict[str, Tensor], kv: str) -> dict[str, Tensor]:
     """Returns what `paged` makes, its cache stored as `kv` of QUANTIZED_KV. NaN stays NaN."""
     if kv == PLAIN_KV:
         return memory
-    cache = memory["kv_cache"]
+    # In parts: wide copies of a large cache would not fit beside it.
+    parts = memory["kv_cache"].split(4096)
     if kv in FP8_KV:
-        return {**memory, "kv_cache": saturated(cache, FP8_KV[kv])}
-    codes, params = quantized(wide(cache), int(kv[3:]))
+        return {**memory, "kv_cache": torch.cat([saturated(part, FP8_KV[kv]) for part in parts])}
+    pairs = [quantized(wide(part), int(kv[3:])) for part in parts]
+    codes, params = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
     return {**memory, "kv_cache": codes, "kv_params": params}
 
 

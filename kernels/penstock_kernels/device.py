@@ -61,6 +61,12 @@ def _launches_early(index: int | None) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(index) >= (9, 0)
 
 
+def early_options(device: torch.device) -> dict[str, bool]:
+    """Arguments for the launch of a kernel that waits for the one before it if EARLY."""
+    early = early_launch(device)
+    return {"EARLY": early, "launch_pdl": early}
+
+
 # Arithmetic of sizes. Triton's own functions for it take microseconds on the host.
 
 

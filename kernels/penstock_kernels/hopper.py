@@ -63,22 +63,21 @@ def as_blocks(
 @gluon.jit
 def copy_tile(
     desc, table, plane, span, bar, blocks, at,
-    BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
+    HEIGHT: gl.constexpr, PAGES: gl.constexpr, HALVES: gl.constexpr,
 ):  # fmt: skip
-    """Starts the copies of KEYS rows of one plane, from block `span[0]` of a table, to tile `at`.
+    """Starts the copies of one plane of PAGES blocks, block `span[0]` of a table on, to tile `at`.
 
     `plane` = (planes of a block, plane, a row past the cache's end): blocks before `span[1]` and
     from `span[2]` on are not the sequence's and become zeros, since a weight of 0 would not silence
-    what others may have there. `blocks` is the ring of tiles as blocks of ATOM columns.
+    what others may have there. A plane has HEIGHT rows in `desc`, and HALVES times ATOM columns.
+    `blocks` is the ring of tiles as blocks of HEIGHT rows.
     """
     planes, number, nowhere = plane
     first, begin, end = span
-    PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
-    HALVES: gl.constexpr = D // ATOM
     for page in gl.static_range(PAGES):
         own = (first + page >= begin) & (first + page < end)
         block = gl.load(table + first + page, mask=own, other=0)
-        row = gl.where(own, (block * planes + number) * BLOCK_TOKENS, nowhere)
+        row = gl.where(own, (block * planes + number) * HEIGHT, nowhere)
         for half in gl.static_range(HALVES):
             target = blocks.index((at * HALVES + half) * PAGES + page)
             copy(desc, [row, half * ATOM], bar, target)

@@ -20,13 +20,19 @@ from absent import Absent
 from penstock_kernels.act_mul import ACTIVATIONS
 from penstock_kernels.act_mul.triton import act_mul
 from penstock_kernels.case import PLAIN, PLAIN_KV, QUANTIZED_KV, Heads, Scoring, paged, stored
+from penstock_kernels.expert_mlp import Activation, Experts
+from penstock_kernels.expert_mlp import triton as experts
+from penstock_kernels.expert_mlp.sort import place_chunk
 from penstock_kernels.linear import launch
 from penstock_kernels.linear.plan import BUCKETS
+from penstock_kernels.packed_linear import Kind, PackedWeight
 from penstock_kernels.paged_decode_attention import splits
 from penstock_kernels.paged_decode_attention import triton as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import triton as prefill
 from penstock_kernels.rope_kv_write import triton as rope
+from penstock_kernels.route_experts import Routed, Routing
+from penstock_kernels.route_experts import triton as router
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -47,9 +53,10 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
         command = [str(DUMP), "-res-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True)
     stack = re.findall(r" STACK:(\d+) ", usage.stdout + usage.stderr)
-    # A few registers, on some GPUs, of tiles of many rows and where a cache has fewer bits.
+    # A few registers, on some GPUs, of tiles of many rows, where numbers have fewer bits, and of
+    # a sort.
     narrow = options.get("BITS") or options.get("LARGEST")
-    spill = 128 if narrow or self.fn is prefill._attend_tile.fn else 0
+    spill = 128 if narrow or self.fn in (prefill._attend_tile.fn, place_chunk.fn) else 0
     assert stack and all(int(bytes_) <= spill for bytes_ in stack), f"{name}: {usage.stdout}"
     sys.stdout.write(f"{self.__name__}: compiled\n")
     return kernel
@@ -88,13 +95,45 @@ def write(heads: Heads, kv: str) -> None:
     rope.rope_kv_write(*(case[name] for name in names), kv_params=case.get("kv_params"))
 
 
+def fp4(outputs: int, inputs: int) -> PackedWeight:
+    """Codes of gpt-oss 20B's 32 experts, in groups of 32."""
+    words = torch.empty((32, outputs // 64, inputs // 64, 4, 128), dtype=torch.int32)
+    scales = torch.empty((32, inputs // 32, outputs), dtype=BF16)
+    return PackedWeight(words, scales, None, Kind.FP4, inputs)
+
+
+def mixtures() -> None:
+    """Qwen3 30B-A3B's router and experts, and gpt-oss 20B's, of few tokens and many."""
+    router.route_experts(torch.empty(3, 128), None, Routing(8, renormalise=True))
+    gate_up, down = (
+        torch.empty((128, 1536, 2048), dtype=BF16),
+        torch.empty((128, 2048, 768), dtype=BF16),
+    )
+    qwen3 = Experts(gate_up, down)
+    biases = torch.empty((32, 5760), dtype=BF16), torch.empty((32, 2880), dtype=BF16)
+    clamped = Activation.CLAMPED_SWIGLU
+    gpt_oss = Experts(fp4(5760, 2880), fp4(2880, 2880), *biases, clamped)
+    for tokens, top_k, layer in (
+        (1, 8, qwen3),
+        (32, 8, qwen3),
+        (2048, 8, qwen3),
+        (4, 4, gpt_oss),
+        (2048, 4, gpt_oss),
+    ):
+        ids = torch.empty((tokens, top_k), dtype=torch.int32)
+        hidden = 2048 if layer is qwen3 else 2880
+        x = torch.empty((tokens, hidden), dtype=BF16)
+        experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
+
+
 def main() -> None:
     driver.set_active(Absent(CAPABILITY))
     JITFunction.run = compile_only
     for module in (splits, launch):
         module.processors = lambda _device: PROCESSORS
     prefill.is_hopper = lambda _device: CAPABILITY == 90  # of its tiles
-    launch.shared_bytes = lambda _device: SHARED_BYTES
+    for module in (launch, experts):
+        module.shared_bytes = lambda _device: SHARED_BYTES
     for layer in LAYERS:
         attention(*layer)
     for kv in KINDS:
@@ -106,6 +145,7 @@ def main() -> None:
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)
     for rows in (rows for rows in BUCKETS if rows <= 64):
         launch.multiply(torch.empty((rows, 4096), dtype=torch.bfloat16), weight, None, gated=True)
+    mixtures()
 
 
 if __name__ == "__main__":

@@ -108,6 +108,9 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64),
           help_heading = "Workers")]
     pub tp: Option<u32>,
+    /// Share out the experts of each layer over the --tp workers, instead of a part of every expert
+    #[arg(long, help_heading = "Workers")]
+    pub ep: bool,
     /// Attach the worker that listens at this socket, as unix:PATH, instead of starting one; once
     /// per rank
     #[arg(

@@ -55,6 +55,10 @@ pub fn explain(
         model.layers, model.heads, model.kv_heads, model.head_dim
     );
     page.line("family", &model.family, &shape);
+    if let Some(experts) = model.experts {
+        let per_token = format!("{} of each layer's for a token", experts.per_token);
+        page.line("experts", experts.count, &per_token);
+    }
     page.line("dtype", plan.dtype.value.name(), &plan.dtype.why);
     let quantize = plan.quantize.value.map_or("no", Quantize::name);
     page.line("quantize", quantize, &plan.quantize.why);
@@ -71,6 +75,9 @@ pub fn explain(
         page.line("", ByteSize(device.memory), &device.name);
     }
     page.resolved("tp", &plan.tp);
+    if model.experts.is_some() {
+        page.resolved("ep", &plan.ep);
+    }
     page.resolved("threads", &plan.threads);
     page.title("steps");
     page.measured("max-slots", &plan.limits.max_slots);

@@ -181,6 +181,7 @@ impl Launch {
             block_tokens: plan.memory.block_tokens.value,
             threads: plan.threads.value,
             kv_dtype: plan.memory.kv_dtype.value.name().to_owned(),
+            expert_parallel: plan.ep.value,
             quantize: plan.quantize.value.map_or("", Quantize::name).to_owned(),
             ..LoadConfig::default()
         }

@@ -19,6 +19,15 @@ pub enum Weights {
     Elsewhere,
 }
 
+/// The experts of a layer of a mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// Routed experts; expert parallelism must divide them.
+    pub count: u64,
+    /// Experts that compute a token, for `--explain`.
+    pub per_token: u64,
+}
+
 /// Facts about a model from its directory. `resolve` derives every limit from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFacts {
@@ -34,6 +43,8 @@ pub struct ModelFacts {
     pub kv_heads: u64,
     /// Elements per head.
     pub head_dim: u64,
+    /// The experts, if the model has any.
+    pub experts: Option<Experts>,
     /// The context length of the model in tokens.
     pub max_tokens: u32,
     /// Whether layers may have a sliding window: a sequence then needs less KV memory than all of
@@ -107,6 +118,7 @@ impl ModelFacts {
             heads,
             kv_heads,
             head_dim,
+            experts: experts(text),
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
             sliding: slides(text),
             dtype: dtype.and_then(Dtype::from_name),
@@ -143,13 +155,24 @@ impl ModelFacts {
     }
 }
 
+/// Returns the experts; `None` for a dense model.
+fn experts(config: &Value) -> Option<Experts> {
+    let names = ["num_experts", "num_local_experts", "n_routed_experts"];
+    let count = names.iter().find_map(|name| config.get(*name)?.as_u64());
+    let per_token = config.get("num_experts_per_tok").and_then(Value::as_u64);
+    Some(Experts {
+        count: count.filter(|count| *count > 0)?,
+        per_token: per_token?,
+    })
+}
+
 /// Returns whether layers may have a sliding window.
 fn slides(config: &Value) -> bool {
     let is_off = config.get("use_sliding_window") == Some(&Value::Bool(false));
     let family = config.get("model_type").and_then(Value::as_str);
     match config.get("sliding_window") {
         Some(window) => !window.is_null() && !is_off,
-        None => family.is_some_and(|name| name.starts_with("gemma")),
+        None => family.is_some_and(|name| name.starts_with("gemma") || name == "gpt_oss"),
     }
 }
 
@@ -190,6 +213,8 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma2", "max_position_embeddings") => Some(8192),
         ("gemma3_text", "max_position_embeddings") => Some(131_072),
         ("qwen3", "head_dim") => Some(128),
+        ("gpt_oss", "head_dim") => Some(64),
+        ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
         _ => None,
     }
 }
@@ -256,6 +281,24 @@ mod tests {
         assert_eq!(heads, (8, 4, 256));
         assert_eq!(found.max_tokens, 131_072);
         assert!(found.sliding);
+    }
+
+    #[test]
+    fn experts_are_found_under_any_name() {
+        for name in ["num_experts", "num_local_experts", "n_routed_experts"] {
+            let mut config = json!({
+                "model_type": "mixtral", "hidden_size": 512, "num_attention_heads": 16,
+                "num_hidden_layers": 4, "max_position_embeddings": 2048, "num_experts_per_tok": 2,
+            });
+            assert_eq!(facts(&config).unwrap().experts, None);
+            config[name] = json!(16);
+            let found = facts(&config).unwrap();
+            let experts = Experts {
+                count: 16,
+                per_token: 2,
+            };
+            assert_eq!((found.experts, found.kv_heads), (Some(experts), 8));
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Plan {
     pub quantize: ResolvedValue<Option<Quantize>>,
     /// The number of workers that share each layer.
     pub tp: ResolvedValue<u32>,
+    /// Whether these workers share the experts of a layer, not each expert; for the workers.
+    pub ep: ResolvedValue<bool>,
     /// CPU threads per worker; the worker decides if it is 0.
     pub threads: ResolvedValue<u32>,
     /// Limits of steps and sequences; for the workers, which may lower them.
@@ -142,6 +144,7 @@ impl Resolver<'_> {
             threads: self.threads(device.value, tp.value),
             queue: self.queue(),
             quantize: self.quantize(),
+            ep: self.ep(tp.value)?,
             device,
             dtype,
             tp,
@@ -219,6 +222,27 @@ impl Resolver<'_> {
             )));
         }
         Ok(tp)
+    }
+
+    fn ep(&self, tp: u32) -> Outcome<ResolvedValue<bool>> {
+        match (self.typed.ep, self.model.experts) {
+            (false, _) => Ok(ResolvedValue::new(
+                false,
+                "each worker has a part of every expert",
+            )),
+            (true, None) => Err(Failure::runtime(format!(
+                "--ep shares out the experts of a model, and {} has none: leave it out.",
+                self.model.family
+            ))),
+            (true, Some(experts)) if !experts.count.is_multiple_of(u64::from(tp)) => {
+                Err(Failure::runtime(format!(
+                    "--ep: {tp} workers cannot share {} experts equally: set --tp to a divisor of \
+                     that number, or leave --ep out.",
+                    experts.count
+                )))
+            }
+            (true, Some(_)) => Ok(self.typed("ep", true)),
+        }
     }
 
     fn dtype(&self, device: Device) -> Outcome<ResolvedValue<Dtype>> {

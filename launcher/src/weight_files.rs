@@ -15,7 +15,7 @@ const MAX_HEADER: u64 = 100_000_000;
 /// Modules of checkpoints with images that a worker does not load.
 const NOT_LOADED: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
 /// Parts of the names of matrices that no format converts.
-const PLAIN: [&str; 2] = ["embed_tokens", "lm_head"];
+const PLAIN: [&str; 4] = ["embed_tokens", "lm_head", ".gate.weight", ".router.weight"];
 
 /// The sizes of the tensors that workers load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,8 @@ impl StoredWeights {
         };
         self.floats += floats;
         let dimensions = entry["shape"].as_array().map_or(0, Vec::len);
-        if dimensions == 2 && !PLAIN.iter().any(|module| name.contains(module)) {
+        // Three of them: the matrices of all experts of a layer.
+        if matches!(dimensions, 2 | 3) && !PLAIN.iter().any(|module| name.contains(module)) {
             self.linear += floats;
         }
     }
@@ -145,16 +146,18 @@ mod tests {
         let second = json!({
             "vision_tower.w": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]},
             "d": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [36, 40]},
+            "mlp.gate.weight": {"dtype": "BF16", "shape": [3, 2], "data_offsets": [40, 52]},
+            "experts.down_proj": {"dtype": "BF16", "shape": [3, 2, 2], "data_offsets": [52, 76]},
         });
         write(directory.path(), "1.safetensors", &first);
         write(directory.path(), "2.safetensors", &second);
         let found = StoredWeights::read(directory.path()).unwrap();
-        assert_eq!((found.floats, found.other_bytes), (30 + 7, 50 + 4));
-        assert_eq!(found.linear, 20);
-        assert_eq!(found.bytes(Dtype::Bfloat16, None), 37 * 2 + 54);
-        assert_eq!(found.bytes(Dtype::Float32, None), 37 * 4 + 54);
+        assert_eq!((found.floats, found.other_bytes), (30 + 7 + 18, 50 + 4));
+        assert_eq!(found.linear, 20 + 12);
+        assert_eq!(found.bytes(Dtype::Bfloat16, None), 55 * 2 + 54);
+        assert_eq!(found.bytes(Dtype::Float32, None), 55 * 4 + 54);
         let eight_bits = found.bytes(Dtype::Bfloat16, Some(Quantize::Fp8));
-        assert_eq!(eight_bits, 17 * 2 + 20 + 54);
+        assert_eq!(eight_bits, 23 * 2 + 32 + 54);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use penstock::cli::{Command, EngineArgs};
 use penstock::error::{Failure, FailureKind};
 use penstock::explain::explain;
 use penstock::hardware::Hardware;
-use penstock::model::ModelFacts;
+use penstock::model::{Experts, ModelFacts};
 use penstock::quantize::Quantize;
 use penstock::resolve::{Plan, resolve, resolve_http};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
@@ -32,6 +32,7 @@ fn model() -> ModelFacts {
         heads: 8,
         kv_heads: 4,
         head_dim: 64,
+        experts: None,
         max_tokens: 2048,
         sliding: false,
         dtype: Some(Dtype::Bfloat16),
@@ -276,6 +277,36 @@ fn ranks_must_divide_the_heads() {
     assert!(plan_on(&host(0), &["--tp", "4"]).is_ok());
     let said = refusal(&host(1), &["--tp", "2"]);
     assert!(said.contains("this host has 1"), "{said}");
+}
+
+#[test]
+fn expert_parallel_ranks_must_divide_the_experts() {
+    let plan = |flags: &[&str], experts| {
+        let settings = settings(flags, &[]).unwrap();
+        let model = ModelFacts { experts, ..model() };
+        resolve(engine(&settings), &settings.sources, &model, &host(0))
+    };
+    let experts = |count| {
+        Some(Experts {
+            count,
+            per_token: 2,
+        })
+    };
+    let dense = plan(&["--ep"], None).unwrap_err().to_string();
+    assert!(dense.contains("LlamaForCausalLM has none"), "{dense}");
+    let odd = plan(&["--ep", "--tp", "2"], experts(7)).unwrap_err();
+    let odd = odd.to_string();
+    assert!(odd.contains("2 workers cannot share 7 experts"), "{odd}");
+    assert!(!plan(&["--tp", "2"], experts(7)).unwrap().ep.value);
+    let plan = plan(&["--ep", "--tp", "2"], experts(8)).unwrap();
+    assert!(plan.ep.value);
+    let Settings { cli, sources } = settings(&[], &[]).unwrap();
+    let Command::Serve(arguments) = cli.command else {
+        panic!("not serve")
+    };
+    let bounds = resolve_http(&arguments.http, &sources, 2);
+    let page = explain(&plan, &bounds, &[]);
+    assert!(page.contains("2 of each layer's for a token"), "{page}");
 }
 
 #[test]

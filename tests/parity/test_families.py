@@ -19,7 +19,8 @@ from penstock.models.qwen import Qwen2
 from transformers import AutoConfig, Gemma3Config, Gemma3ForConditionalGeneration
 
 # Families and options that the other tests of several ranks do not have.
-SHARDED = ["qwen3-window", "phi3-window", "phi3-longrope", "gemma2", "gemma3"]
+EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"]
+SHARDED = ["qwen3-window", "phi3-window", "phi3-longrope", "gemma2", "gemma3", *EXPERTS]
 
 
 def run_alone(worker: LocalWorker, path: Path, sequence: Running, dtype: str) -> list[torch.Tensor]:

@@ -45,6 +45,8 @@ GEMMA: dict[str, Any] = {
     "final_logit_softcapping": 20.0,
 }
 
+EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
+
 CASES: dict[str, dict[str, Any]] = {
     "llama2": {"model_type": "llama", "num_key_value_heads": 4},
     "llama3-tied": {"model_type": "llama", "tie_word_embeddings": True},
@@ -113,6 +115,80 @@ CASES: dict[str, dict[str, Any]] = {
         },
     },
 }
+CASES |= {
+    "qwen3-moe": {
+        **EXPERTS,
+        "model_type": "qwen3_moe",
+        "head_dim": 32,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [1],
+    },
+    "qwen3-moe-window": {
+        **EXPERTS,
+        "model_type": "qwen3_moe",
+        "num_experts_per_tok": 2,
+        "attention_bias": True,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "decoder_sparse_step": 2,
+    },
+    "qwen2-moe": {
+        **EXPERTS,
+        "model_type": "qwen2_moe",
+        "num_experts_per_tok": 4,
+        "shared_expert_intermediate_size": 48,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 2,
+    },
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 8, "sliding_window": 24},
+    "olmoe": {
+        "model_type": "olmoe",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "attention_bias": True,
+        "num_key_value_heads": 4,
+    },
+    # transformers always takes the short factors; here both take them.
+    "phimoe": {
+        "model_type": "phimoe",
+        "num_local_experts": 8,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "router_jitter_noise": 0.2,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "original_max_position_embeddings": 512,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.8, 2.0],
+            "long_factor": [1.1, 1.4, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0],
+            "short_mscale": 1.1,
+            "long_mscale": 1.2,
+        },
+    },
+    "glm4-moe": {
+        "model_type": "glm4_moe",
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 2.5,
+        "n_group": 4,
+        "topk_group": 2,
+        "attention_bias": True,
+        "use_qk_norm": True,
+        "head_dim": 32,
+    },
+    "gpt-oss": {
+        "model_type": "gpt_oss",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "head_dim": 16,
+        "sliding_window": 24,
+        "rope_parameters": {**YARN, "truncate": False},
+    },
+}
 
 
 def make(directory: Path, case: str) -> Path:
@@ -127,7 +203,7 @@ def write(path: Path, **changes: Any) -> Path:
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in (*model.named_parameters(), *model.named_buffers()):
             if name.endswith("bias") or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(path)
@@ -140,8 +216,9 @@ def checkpoint_maker(directory: Path) -> Callable[[str], Path]:
 
 
 def reference(path: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
-    """The transformers model of a checkpoint, with its plainest attention."""
+    """The transformers model of a checkpoint, with its plainest attention and experts."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+    model.set_experts_implementation("eager")  # the others do not compute in float64
     return model.eval().to(device)
 
 

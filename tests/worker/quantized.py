@@ -20,7 +20,7 @@ from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-MATRICES = r"model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj|lm_head"
+MATRICES = r"model\.layers\.\d+\.(self_attn|mlp(\.experts\.\d+)?)\.\w+_proj|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
 # Two ranks have inputs in whole groups of 128.

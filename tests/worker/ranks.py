@@ -83,12 +83,13 @@ def prefilled(
     group: Group,
     methods: Methods,
     given: Tensor | None = None,
+    expert_parallel: bool = False,
 ) -> Tensor:
     """The last logits [1, vocab] float64 of a prompt, on a rank of a group; of the rows `given`,
     if any, in place of its tokens' embeddings."""
     device = torch.device("cpu")
     spec = cls.read_config(read_config(path))
-    model = cls(spec, Build(torch.float64, device, group, methods, 128))
+    model = cls(spec, Build(torch.float64, device, group, methods, 128, expert_parallel))
     with Checkpoint(path) as checkpoint:
         ignored = (*model.ignored, *methods.unused)
         targets, stages = model.checkpoint_targets(), model.stages()

@@ -11,7 +11,7 @@ from ..op import Op
 from . import reference
 from .weight import BLOCK, LINE, Kind, PackedWeight, matrix_of, pack, unpack
 
-__all__ = ["Kind", "PackedWeight", "matrix_of", "pack", "packed_linear", "unpack"]
+__all__ = ["Kind", "PackedWeight", "expect_packed", "matrix_of", "pack", "packed_linear", "unpack"]
 
 _OP = Op("packed_linear", reference.packed_linear)
 
@@ -35,7 +35,7 @@ def packed_linear(
     """
     expect_rank("x", x, "m, k")
     expect_rows("x", x)
-    _expect_weight(weight)
+    expect_packed(weight)
     expect("x", x, (x.shape[0], weight.inputs), FLOATS)
     if bias is not None:
         expect("bias", bias, (weight.outputs,), FLOATS)
@@ -46,7 +46,7 @@ def packed_linear(
     return _OP.on(x)(x, weight, bias, gated)
 
 
-def _expect_weight(weight: PackedWeight) -> None:
+def expect_packed(weight: PackedWeight) -> None:
     """Raises ValueError unless the tensors of a weight fit together."""
     expect_rank("scales", weight.scales, "inputs / group, outputs")
     groups, outputs = weight.scales.shape

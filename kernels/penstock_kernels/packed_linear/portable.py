@@ -53,7 +53,7 @@ def _values(codes, KIND: tl.constexpr):
 
 
 @triton.jit
-def _block(
+def block(
     words,
     scales,
     zeros,
@@ -116,11 +116,11 @@ def multiply(
     for at in range(begin, tl.minimum(begin + span, inputs), TILE):
         live = (r < rows)[None, :] & (at + k < inputs)[:, None]
         v = tl.load(x + r.to(tl.int64)[None, :] * x_stride + (at + k)[:, None], live, other=0)
-        w = _block(words, scales, zeros, tile, at, sizes, KIND, BITS, ZERO, HAS_ZEROS)
+        w = block(words, scales, zeros, tile, at, sizes, KIND, BITS, ZERO, HAS_ZEROS)
         total = tl.dot(w.to(v.dtype), v, total, input_precision="ieee")
         if GATED:
             side = tile + outputs // TILE
-            w = _block(words, scales, zeros, side, at, sizes, KIND, BITS, ZERO, HAS_ZEROS)
+            w = block(words, scales, zeros, side, at, sizes, KIND, BITS, ZERO, HAS_ZEROS)
             up = tl.dot(w.to(v.dtype), v, up, input_precision="ieee")
     keep = (n < outputs)[:, None] & (r < rows)[None, :]
     slot = r.to(tl.int64)[None, :] * outputs + n[:, None]
@@ -153,7 +153,7 @@ def dequantize(
     """out [outputs, inputs], a block of 64 x 64 a program."""
     tile, at = tl.program_id(1), tl.program_id(0) * TILE
     sizes = (outputs, inputs, group)
-    w = _block(words, scales, zeros, tile, at, sizes, KIND, BITS, ZERO, HAS_ZEROS)
+    w = block(words, scales, zeros, tile, at, sizes, KIND, BITS, ZERO, HAS_ZEROS)
     n, k = tile * TILE + tl.arange(0, TILE), at + tl.arange(0, TILE)
     keep = (n < outputs)[:, None] & (k < inputs)[None, :]
     targets = out + n.to(tl.int64)[:, None] * inputs + k[None, :]

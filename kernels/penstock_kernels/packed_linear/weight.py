@@ -55,7 +55,10 @@ class Kind(Enum):
 
 
 class PackedWeight(NamedTuple):
-    """A matrix [outputs, inputs]: (value of the code - zero point) * scale."""
+    """A matrix [outputs, inputs]: (value of the code - zero point) * scale.
+
+    The tensors of a layer's experts have a leading dimension more: `of_expert` is a matrix.
+    """
 
     words: Tensor
     """[ceil(outputs / 64), ceil(inputs / 64), bits, 128] int32, of FP8 [outputs, inputs] uint8 with
@@ -71,12 +74,17 @@ class PackedWeight(NamedTuple):
     @property
     def outputs(self) -> int:
         """Rows of the matrix."""
-        return self.scales.shape[1]
+        return self.scales.shape[-1]
 
     @property
     def group(self) -> int:
         """Inputs that share a scale."""
-        return self.inputs // self.scales.shape[0]
+        return self.inputs // self.scales.shape[-2]
+
+    def of_expert(self, index: int) -> PackedWeight:
+        """A view of one matrix, of tensors with a leading dimension of experts."""
+        zeros = None if self.zeros is None else self.zeros[index]
+        return self._replace(words=self.words[index], scales=self.scales[index], zeros=zeros)
 
     def codes(self) -> Tensor:
         """The codes [outputs, inputs] uint8."""

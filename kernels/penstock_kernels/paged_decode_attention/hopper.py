@@ -35,64 +35,20 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
-from ..hopper import ATOM, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
-from ..online_softmax import LOG2_E, LOWEST
+from ..hopper import ATOM, as_blocks, barrier, blocks_of, fits, make_bars
+from ..online_softmax import LOG2_E, LOWEST, with_sink
+from .hopper_copy import copy_share
 from .shares import begin_of, owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
 
+Memory = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+Rule = tuple[float, int, Tensor | None]
 GREATEST = 16  # query heads of a group, at most
 SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
 
 
 @gluon.jit
-def _copy(
-    desc, tables, kv_len, out, rings, bars, share, kv_heads, sequences, window, nowhere,
-    GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, EARLY: gl.constexpr,
-):  # fmt: skip
-    """The copying warp: all tiles of this program's share, one after another; zeros for padding."""
-    block_tables, slots, table_stride = tables
-    full, empty = bars
-    at, end, sequence, base, _, _, extra, live = share
-    done = 0
-    while at + extra < end:
-        length = gl.load(kv_len + sequence)
-        table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
-        passed = gl.maximum(length - window, 0) // BLOCK_TOKENS  # blocks behind the window
-        blocks = gl.cdiv(length, BLOCK_TOKENS)
-        first, tiles = tiles_in(length, window, KEYS)
-        head, start, skipped, count = part_at(at, end, base, tiles, extra)
-        for i in range(count):
-            stage = done % STAGES
-            span = ((first + skipped + i) * (KEYS // BLOCK_TOKENS), passed, blocks)
-            mbarrier.wait(empty.index(stage), (done // STAGES & 1) ^ 1)
-            mbarrier.expect(full.index(stage), 2 * KEYS * D * 2)
-            copy_tile(
-                desc, table, (2 * kv_heads, head, nowhere), span, full.index(stage), rings[0],
-                stage, BLOCK_TOKENS, KEYS, D,
-            )  # fmt: skip
-            copy_tile(
-                desc, table, (2 * kv_heads, kv_heads + head, nowhere), span, full.index(stage),
-                rings[1], stage, BLOCK_TOKENS, KEYS, D,
-            )  # fmt: skip
-            done += 1
-        at = start + tiles + extra
-        ended = head == kv_heads - 1
-        sequence = gl.where(ended, sequence + 1, sequence)
-        base = gl.where(ended, at, base)
-    if EARLY:
-        gdc_wait()  # the kernel before may still read `out`
-    L: gl.constexpr = gl.BlockedLayout([8], [32], [1], [0])
-    width = kv_heads * GROUP * D
-    for row in range(live + gl.program_id(0), sequences, gl.num_programs(0)):
-        for first in range(0, width, 256):
-            column = first + gl.arange(0, 256, L)
-            targets = out + row * width + column
-            gl.store(targets, gl.zeros([256], out.dtype.element_ty, L), mask=column < width)
-
-
-@gluon.jit
-def _rotation(angles, column, D: gl.constexpr):
+def rotation(angles, column, D: gl.constexpr):
     """(cosines, signed sines, the columns that they mix in) of `column` of a head."""
     HALF: gl.constexpr = D // 2
     cos = gl.load(angles + column % HALF)
@@ -102,13 +58,13 @@ def _rotation(angles, column, D: gl.constexpr):
 
 
 @gluon.jit
-def _put_queries(x, angles, queries, GROUP: gl.constexpr, HEADS: gl.constexpr, D: gl.constexpr):
+def put_queries(x, angles, queries, GROUP: gl.constexpr, HEADS: gl.constexpr, D: gl.constexpr):
     """The rotated query heads at pointers x [HEADS], into shared memory."""
     L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     live = (gl.arange(0, HEADS, gl.SliceLayout(1, L)) < GROUP)[:, None]
     for half in gl.static_range(D // ATOM):
         column = half * ATOM + gl.arange(0, ATOM, gl.SliceLayout(0, L))
-        cos, sin, other = _rotation(angles, column, D)
+        cos, sin, other = rotation(angles, column, D)
         straight = gl.load(x[:, None] + column[None, :], mask=live, other=0).to(gl.float32)
         crossed = gl.load(x[:, None] + other[None, :], mask=live, other=0).to(gl.float32)
         turned = straight * cos[None, :] + crossed * sin[None, :]
@@ -129,7 +85,7 @@ def _put_newest(
     row = gl.arange(0, rings[0].shape[1], gl.SliceLayout(1, L))
     for half in gl.static_range(D // ATOM):
         column = half * ATOM + gl.arange(0, ATOM, gl.SliceLayout(0, L))
-        cos, sin, other = _rotation(angles, column, D)
+        cos, sin, other = rotation(angles, column, D)
         crossed = gl.load(key + other).to(gl.float32) * sin
         new_key = (gl.load(key + column).to(gl.float32) * cos + crossed).to(rings[0].dtype)
         new_value = gl.load(value + column)
@@ -146,9 +102,10 @@ def _put_newest(
 
 
 @gluon.jit
-def _sum_parts(
-    parts, peaks, out, owners, start, total, programs, GROUP: gl.constexpr, D: gl.constexpr
-):
+def sum_parts(
+    parts, peaks, out, sinks, owners, start, total, programs,
+    GROUP: gl.constexpr, D: gl.constexpr, SINKS: gl.constexpr,
+):  # fmt: skip
     """Adds up what programs owners[0] .. owners[1] have of the pair at `start`, into rows `out`."""
     GROUP_ROWS: gl.constexpr = triton.next_power_of_2(GROUP)
     L: gl.constexpr = gl.BlockedLayout([1, D // 32], [1, 32], [4, 1], [1, 0])
@@ -172,6 +129,7 @@ def _sum_parts(
             acc = acc * old[:, None] + some * new[:, None]
             weight_sum = weight_sum * old + some_sum * new
             peak = new_peak
+    weight_sum = with_sink(weight_sum, peak, sinks, row, row < GROUP, SINKS)
     result = (acc / weight_sum[:, None]).to(out.dtype.element_ty)
     gl.store(out + row[:, None] * D + column[None, :], result, mask=(row < GROUP)[:, None])
 
@@ -181,11 +139,11 @@ def _sum(
     qkv, angles, slot_mapping, cache, kv_len, outs, rings, bars, operands, share, kv_heads, window,
     scale, strides,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
+    D: gl.constexpr, STAGES: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
-    out, parts, peaks, arrived = outs
+    out, parts, peaks, arrived, sinks = outs
     cos_sin, angle_stride = angles
     full, empty = bars
     key_tiles, value_tiles, key_blocks, value_blocks = rings
@@ -211,7 +169,7 @@ def _sum(
         head, start, skipped, count = part_at(at, end, base, tiles, extra)
         turn = cos_sin + gl.maximum(length - 1, 0).to(gl.int64) * angle_stride
         x = q + wide * strides[0] + (head * GROUP + query_row) * strides[1]
-        _put_queries(x, turn, query_blocks, GROUP, HEADS, D)
+        put_queries(x, turn, query_blocks, GROUP, HEADS, D)
         fence_async_shared()
         barrier()
         acc = gl.zeros([D, HEADS], gl.float32, S_LAYOUT)
@@ -252,7 +210,11 @@ def _sum(
         pair = wide * kv_heads + head
         owner = owner_of(start + extra, total, programs)
         last_owner = owner_of(start + extra + tiles - 1, total, programs)
+        own_sinks = sinks + head * GROUP
         if owner == last_owner:
+            weight_sum = with_sink(
+                weight_sum, peak, own_sinks, query_head, query_head < GROUP, SINKS
+            )
             whole = gl.where(weight_sum > 0, weight_sum, 1)
             result = (acc / whole[None, :]).to(out.dtype.element_ty)
             targets = out + ((pair * GROUP + query_head) * D)[None, :] + column[:, None]
@@ -267,9 +229,9 @@ def _sum(
             others = gl.atomic_add(arrived + pair, 1, sem="acq_rel")
             if others == last_owner - owner:
                 gl.store(arrived + pair, 0)  # for the next launch
-                _sum_parts(
-                    parts, peaks, out + pair * GROUP * D, (owner, last_owner), start, total,
-                    programs, GROUP, D,
+                sum_parts(
+                    parts, peaks, out + pair * GROUP * D, own_sinks, (owner, last_owner), start,
+                    total, programs, GROUP, D, SINKS,
                 )  # fmt: skip
         at = start + tiles + extra
         ended = head == kv_heads - 1
@@ -283,7 +245,7 @@ def _attend(
     sequences, nowhere,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
-    EARLY: gl.constexpr,
+    SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = cache.dtype.element_ty
     share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
@@ -308,11 +270,12 @@ def _attend(
             (_sum, (
                 qkv, angles, slot_mapping, cache, kv_len, outs,
                 (keys, values, key_blocks, value_blocks), bars, operands, share, kv_heads, window,
-                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, EARLY,
+                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, SINKS, EARLY,
             )),
-            (_copy, (
-                desc, tables, kv_len, outs[0], (key_blocks, value_blocks), bars, share, kv_heads,
-                sequences, window, nowhere, GROUP, BLOCK_TOKENS, KEYS, D, STAGES, EARLY,
+            (copy_share, (
+                (desc,), tables, kv_len, outs[0], ((key_blocks, value_blocks),), bars, share,
+                kv_heads, sequences, window, nowhere, GROUP, BLOCK_TOKENS, KEYS, D, D // ATOM,
+                2 * KEYS * D * 2, STAGES, EARLY,
             )),
         ],
         [1],
@@ -339,16 +302,15 @@ def tiles_of(size: int) -> Tiles:
     return Tiles(64, 3, 2, 2) if size == 128 else Tiles(128, 3, 1, 2)
 
 
-def launch(
-    tensors: tuple[Tensor, ...], memory: tuple[Tensor, ...], scale: float, window: int
-) -> bool:
+def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
-    kv_len).
+    kv_len, kv_params), `rule` = (scale, window, sinks).
     """
     q, k, v, cos_sin, slot_mapping, out = tensors
-    kv_cache, block_tables, slots, kv_len = memory
+    scale, window, sinks = rule
+    kv_cache, block_tables, slots, kv_len, _ = memory
     if not fits(q, kv_cache) or q.shape[1] > GREATEST * kv_cache.shape[2]:
         return False
     sequences, heads, size = q.shape
@@ -367,7 +329,7 @@ def launch(
         kv_cache,
         (block_tables, slots, block_tables.stride(0)),
         kv_len,
-        (out, parts, peaks, arrivals(q.device, PAIRS)),
+        (out, parts, peaks, arrivals(q.device, PAIRS), kv_len if sinks is None else sinks),
         scale * LOG2_E,
         window or block_tables.shape[1] * block_tokens,
         (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2]),
@@ -383,6 +345,7 @@ def launch(
         # Of 32 a warp adds up the tiles by itself.
         SEQUENCES=32 if sequences <= 32 else max(128, power_of_two(sequences)),
         LEAST=tiles.least,
+        SINKS=sinks is not None,
         EARLY=early,
         num_warps=4,
         maxnreg=128,

@@ -20,6 +20,7 @@ from ..online_softmax import LOWEST, constants, fold, scored, with_sink
 from .splits import PAIRS, SPLIT, plan
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
+HOPPER_QUANTIZED = ArchKernel(f"{__package__}.hopper_quantized", is_hopper)
 SUMMED = 16  # parts that are read together when they are summed up: more would not fit registers
 
 
@@ -258,9 +259,10 @@ def paged_decode_attention(
     capacity = block_tables.shape[1] * block_tokens
     group = heads // kv_heads
     tensors = q, k, v, cos_sin, slot_mapping, out
-    memory = kv_cache, block_tables, slots, kv_len
-    plain = not softcap and sinks is None  # all that the kernel for Hopper knows
-    if plain and HOPPER.launch(q.device, tensors, memory, scale, window):
+    memory = kv_cache, block_tables, slots, kv_len, kv_params
+    hopper = HOPPER if kv_cache.dtype == q.dtype else HOPPER_QUANTIZED
+    # The kernels for Hopper know no caps.
+    if not softcap and hopper.launch(q.device, tensors, memory, (scale, window, sinks)):
         return out
     chosen = plan(q, kv_heads, capacity)
     rows = cos_sin.stride(0), block_tables.stride(0)

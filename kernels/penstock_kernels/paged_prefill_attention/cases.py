@@ -124,6 +124,12 @@ CASES = [
         _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=rule)
         for kind, size, window, rule in SCORED
     ),
+    # Windows and sinks where a context is split, and windows that begin inside a tile.
+    *(
+        _case(Size.FULL, "bf16", Heads(8, 2, size, 16), [(16, 5000), (3, 700)], window, rule=rule)
+        for size, window, rule in [(64, 2000, PLAIN), (128, 1500, SINKS), (64, 0, SINKS)]
+    ),
+    _case(Size.FULL, "bf16", Heads(8, 2, 128, 16), [(1500, 2500), (40, 40)], window=300),
     # Gemma 2 9B, Gemma 3 1B, gpt-oss 20B.
     _case(Size.FULL, "bf16", Heads(16, 8, 256, 16), [(700, 700), (90, 3000)], rule=Scoring(50.0)),
     _case(Size.FULL, "bf16", Heads(4, 1, 256, 16), [(700, 700), (90, 3000)], window=512),

@@ -7,7 +7,7 @@ the one with the last tile of values together, and does its softmax while the se
 rows are few, the keys of a long context are split among enough programs to fill the
 multiprocessors a whole number of times, or nearly; each leaves its part, and who comes last adds
 them up in their order. How many there are is read on the device: a launch that is replayed knows
-shapes alone.
+shapes alone. Of a window, tiles that no row of a program sees are left out.
 
 Source: Shah et al., FlashAttention-3, 2024.
 """
@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from ..device import arrivals, divided_up, processors
 from ..hopper import ATOM, ROWS, add, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
-from ..online_softmax import LOG2_E, LOWEST
+from ..online_softmax import LOG2_E, LOWEST, with_sink
 from .splits import (
     LEAST,
     ROUNDS,
@@ -36,6 +36,8 @@ from .splits import (
     sum_parts,
 )
 
+Rule = tuple[float, int, Tensor | None]
+NO_WINDOW = 1 << 30  # more tokens than any sequence has
 SEQUENCES = gl.constexpr(32)  # of a launch, at most: a warp adds up their items by itself
 
 
@@ -44,25 +46,26 @@ def _copy(
     desc, table, rings, bars, plane, last, tiles, blocks,
     BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The copying warp: copies the tiles from `last` down."""
+    """The copying warp: copies the tiles from `last` down. `blocks` = (first visible one, end)."""
     full_keys, empty_keys = bars[0]
     full_values, empty_values = bars[1]
     heads, head, nowhere = plane
+    passed, end = blocks
     for i in range(tiles):
         stage = i % STAGES
         phase = (i // STAGES & 1) ^ 1
-        span = ((last - i) * (KEYS // BLOCK_TOKENS), 0, blocks)
+        span = ((last - i) * (KEYS // BLOCK_TOKENS), passed, end)
         mbarrier.wait(empty_keys.index(stage), phase)
         mbarrier.expect(full_keys.index(stage), KEYS * D * 2)
         copy_tile(
             desc, table, (2 * heads, head, nowhere), span, full_keys.index(stage), rings[0], stage,
-            BLOCK_TOKENS, KEYS, D,
+            BLOCK_TOKENS, KEYS // BLOCK_TOKENS, D // ATOM,
         )  # fmt: skip
         mbarrier.wait(empty_values.index(stage), phase)
         mbarrier.expect(full_values.index(stage), KEYS * D * 2)
         copy_tile(
             desc, table, (2 * heads, heads + head, nowhere), span, full_values.index(stage),
-            rings[1], stage, BLOCK_TOKENS, KEYS, D,
+            rings[1], stage, BLOCK_TOKENS, KEYS // BLOCK_TOKENS, D // ATOM,
         )  # fmt: skip
 
 
@@ -97,10 +100,20 @@ def _put_result(acc, total, out, targets, place, GROUP: gl.constexpr, D: gl.cons
 
 
 @gluon.jit
+def _masked(scores, key, position, window, WINDOWED: gl.constexpr):
+    """Scores of the keys at positions `key` that the queries at `position` see; else -inf."""
+    seen = key[None, :] <= position[:, None]
+    if WINDOWED:
+        seen = seen & (key[None, :] > (position - window)[:, None])
+    return gl.where(seen, scores, float("-inf"))
+
+
+@gluon.jit
 def _attend_rows(
-    q, outs, which, rings, bars, queries, place, strides, span, scale,
+    q, outs, which, rings, bars, queries, place, strides, span, rule,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, PART: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, WINDOWED: gl.constexpr, SINKS: gl.constexpr,
+    PART: gl.constexpr,
 ):  # fmt: skip
     """A warp group: its rows against every tile that the copying warp brings."""
     out, parts, peaks, arrived = outs
@@ -109,7 +122,8 @@ def _attend_rows(
     full_keys, empty_keys = bars[0]
     full_values, empty_values = bars[1]
     start, count, earlier, first_row, _, head = place
-    last_tile, tiles, masked, length = span
+    last_tile, tiles, masked, windowed, length = span
+    scale, window, sinks = rule
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
@@ -136,7 +150,7 @@ def _attend_rows(
     scores = warpgroup_mma(own, key_tiles.index(0).permute((1, 0)), blank, use_acc=False)
     mbarrier.arrive(empty_keys.index(0), count=1)
     last = last_tile * KEYS
-    scores = gl.where((last + column_key)[None, :] <= position[:, None], scores, float("-inf"))
+    scores = _masked(scores, last + column_key, position, window, WINDOWED)
     peak = gl.maximum(gl.max(scores, 1) * scale, LOWEST)
     weights = gl.exp2(scores * scale - peak[:, None])
     total = gl.sum(weights, 1)
@@ -156,9 +170,9 @@ def _attend_rows(
         adding = warpgroup_mma(p, value_tiles.index(before), acc, is_async=True)
         scores = warpgroup_mma_wait(1, [flying])
         mbarrier.arrive(empty_keys.index(stage), count=1)
-        if i < masked:
+        if (i < masked) | (WINDOWED & (i >= windowed)):
             key = (last_tile - i) * KEYS + column_key
-            scores = gl.where(key[None, :] <= position[:, None], scores, float("-inf"))
+            scores = _masked(scores, key, position, window, WINDOWED)
         new_peak = gl.maximum(peak, gl.max(scores, 1) * scale)
         weights = gl.exp2(scores * scale - new_peak[:, None])
         shrink = gl.exp2(peak - new_peak)
@@ -173,10 +187,13 @@ def _attend_rows(
     acc = warpgroup_mma(p, value_tiles.index(stage), acc)
 
     targets = (token, row, column, live)
+    own_sinks = sinks + head * GROUP
     if SPLITS == 1:
+        total = with_sink(total, peak, own_sinks, s_row % GROUP, s_row >= 0, SINKS)
         _put_result(acc, total, out, targets, place, GROUP, D)
     else:
         if used == 1:
+            total = with_sink(total, peak, own_sinks, s_row % GROUP, s_row >= 0, SINKS)
             _put_result(acc, total, out, targets, place, GROUP, D)
         else:
             first = item * wanted * 2 + PART
@@ -185,15 +202,18 @@ def _attend_rows(
             others = gl.atomic_add(counter, 1, sem="acq_rel")
             if others == used - 1:
                 gl.store(counter, 0)  # for the next launch
-                sums, whole = sum_parts(parts, peaks, first, used, O_LAYOUT, D)
+                sums, top, whole = sum_parts(parts, peaks, first, used, O_LAYOUT, D)
+                o_row = first_row + PART * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, O_LAYOUT))
+                whole = with_sink(whole, top, own_sinks, o_row % GROUP, o_row >= 0, SINKS)
                 _put_result(sums, whole, out, targets, place, GROUP, D)
 
 
 @gluon.jit(do_not_specialize=["sequences"])
 def _attend(
-    desc, q, tables, query_start, kv_len, outs, scale, strides, heads, sequences, nowhere,
+    desc, q, tables, query_start, kv_len, outs, rule, strides, heads, sequences, nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
     STAGES: gl.constexpr, SPLITS: gl.constexpr, PROGRAMS: gl.constexpr,
+    WINDOWED: gl.constexpr, SINKS: gl.constexpr,
 ):  # fmt: skip
     L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     every = gl.arange(0, SEQUENCES, L)
@@ -203,7 +223,9 @@ def _attend(
     items = gl.cdiv(counts * GROUP, 2 * ROWS)
     ends = gl.associative_scan(items, 0, add)
     total = gl.sum(items, 0)
+    _, window, _ = rule
     lengths = gl.load(kv_len + every, mask=exists & (counts > 0), other=0)
+    lengths = gl.minimum(lengths, window + 2 * ROWS // GROUP)  # what a program sees, at most
     wanted = splits_of(total * heads, gl.cdiv(gl.max(lengths, 0), KEYS), PROGRAMS, SPLITS)
     # All items of a split run side by side: they read the same keys and values.
     head = gl.program_id(0) % heads
@@ -222,13 +244,16 @@ def _attend(
     table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
     earlier = length - count
     end = gl.minimum(length, earlier + (first_row + 2 * ROWS - 1) // GROUP + 1)
-    seen = gl.cdiv(end, KEYS)
-    whole = (earlier + first_row // GROUP + 1) // KEYS  # tiles that every row sees in full
+    begin = gl.maximum(earlier + first_row // GROUP + 1 - window, 0)
+    first = begin // KEYS
+    seen = gl.cdiv(end, KEYS) - first
+    whole = (earlier + first_row // GROUP + 1) // KEYS  # tiles before them end before the first row
+    inside = gl.cdiv(gl.maximum(end - window, 0), KEYS)  # from there on tiles are in all windows
     used = gl.minimum(gl.maximum(seen // LEAST, 1), wanted)
     if split >= used:
         return
-    after = seen * (split + 1) // used
-    tiles = after - seen * split // used
+    after = first + seen * (split + 1) // used
+    tiles = after - first - seen * split // used
 
     kind: gl.constexpr = q.dtype.element_ty
     BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
@@ -245,21 +270,22 @@ def _attend(
 
     rings = (keys, values, value_blocks)
     place = (start, count, earlier, first_row, heads, head)
-    span = (after - 1, tiles, after - whole, length)
+    span = (after - 1, tiles, after - whole, after - inside, length)
+    blocks = (begin // BLOCK_TOKENS, gl.cdiv(length, BLOCK_TOKENS))
     which = (item * heads + head, wanted, split, used)
     gl.warp_specialize(
         [
             (_attend_rows, (
-                q, outs, which, rings, bars, queries, place, strides, span, scale,
-                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, 0,
+                q, outs, which, rings, bars, queries, place, strides, span, rule,
+                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 0,
             )),
             (_attend_rows, (
-                q, outs, which, rings, bars, queries, place, strides, span, scale,
-                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, 1,
+                q, outs, which, rings, bars, queries, place, strides, span, rule,
+                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 1,
             )),
             (_copy, (
                 desc, table, (key_blocks, value_blocks), bars, (heads, head, nowhere), after - 1,
-                tiles, gl.cdiv(length, BLOCK_TOKENS), BLOCK_TOKENS, KEYS, D, STAGES,
+                tiles, blocks, BLOCK_TOKENS, KEYS, D, STAGES,
             )),
         ],
         [4, 1],
@@ -273,18 +299,15 @@ KEYS = 128
 STAGES = 2
 
 
-def launch(
-    tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: tuple[float, int]
-) -> bool:
-    """Whether this kernel takes such tensors and no window; if so, it is launched.
+def launch(tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: Rule) -> bool:
+    """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len), `rule` =
-    (scale, window).
+    (scale, window, sinks).
     """
     q, out = tensors
     kv_cache, block_tables, slots, query_start, kv_len = memory
-    scale, window = rule
-    if window or not fits(q, kv_cache):
+    if not fits(q, kv_cache):
         return False
     most = SEQUENCES.value
     splits = most_splits(q, kv_cache.shape[2])
@@ -298,15 +321,16 @@ def launch(
     for first in range(0, len(kv_len), most):
         last = min(first + most, len(kv_len))
         some = slots[first:last], query_start[first : last + 1], kv_len[first:last]
-        _launch(q, outs, (kv_cache, block_tables, *some), scale, splits)
+        _launch(q, outs, (kv_cache, block_tables, *some), rule, splits)
     return True
 
 
 def _launch(
-    q: Tensor, outs: tuple[Tensor, ...], memory: tuple[Tensor, ...], scale: float, splits: int
+    q: Tensor, outs: tuple[Tensor, ...], memory: tuple[Tensor, ...], rule: Rule, splits: int
 ) -> None:
     """`outs` = (out, parts, peaks, arrivals), `memory` of SEQUENCES or fewer."""
     kv_cache, block_tables, slots, query_start, kv_len = memory
+    scale, window, sinks = rule
     tokens, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
     group, programs = heads // kv_heads, processors(q.device)
@@ -319,7 +343,7 @@ def _launch(
         query_start,
         kv_len,
         outs,
-        scale * LOG2_E,
+        (scale * LOG2_E, window or NO_WINDOW, kv_len if sinks is None else sinks),
         q.stride()[:2],
         kv_heads,
         len(kv_len),
@@ -331,6 +355,8 @@ def _launch(
         STAGES=STAGES,
         SPLITS=splits,
         PROGRAMS=programs,
+        WINDOWED=window > 0,
+        SINKS=sinks is not None,
         num_warps=4,
         maxnreg=168,
     )

@@ -50,7 +50,7 @@ def put_part(acc, peak, total, parts, peaks, part, D: gl.constexpr):
 
 @gluon.jit
 def sum_parts(parts, peaks, first, used, LAYOUT: gl.constexpr, D: gl.constexpr):
-    """(sums [ROWS, D], sums of weights [ROWS]) over `used` splits, always in the same order.
+    """(sums [ROWS, D], peaks [ROWS], sums of weights [ROWS]) over `used` splits, in their order.
 
     Their parts are `first` and, as a program has two warp groups, every second one after it.
     """
@@ -69,7 +69,7 @@ def sum_parts(parts, peaks, first, used, LAYOUT: gl.constexpr, D: gl.constexpr):
         acc = acc * old[:, None] + some * new[:, None]
         total = total * old + some_total * new
         peak = new_peak
-    return acc, total
+    return acc, peak, total
 
 
 def most_splits(q: Tensor, kv_heads: int) -> int:

@@ -153,8 +153,8 @@ def paged_prefill_attention(
     if not max_query or not len(kv_len):
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
-    plain = not softcap and sinks is None  # all that the kernel for Hopper knows
-    if plain and HOPPER.launch(q.device, (q, out), memory, (scale, window)):
+    # The kernel for Hopper knows no caps.
+    if not softcap and HOPPER.launch(q.device, (q, out), memory, (scale, window, sinks)):
         return out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q, kv_cache, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,34 @@ QUANTIZATION_FILES = {
     "quant_config.json": "awq",
     "hf_quant_config.json": "modelopt",
 }
+# Fields of any config.json that do not change what a model computes, or that others read.
+UNUSED = (
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache",
+    "_name_or_path", "auto_map", "initializer_range", "bos_token_id", "eos_token_id",
+    "pad_token_id", "attention_dropout", "output_router_logits", "router_aux_loss_coef",
+    "quantization_config", "compression_config", "return_dict", "chunk_size_feed_forward",
+    "is_encoder_decoder", "id2label", "label2id", "problem_type",
+)  # fmt: skip
+NEUTRAL: tuple[Any, ...] = (None, False, 0, "", [], {})
 MOST = 1 << 31  # no size may be larger: 32-bit indices count it
+
+
+class _Recorded(Mapping[str, Any]):
+    """A mapping that notes which of its fields are read."""
+
+    def __init__(self, raw: Mapping[str, Any], read: set[str]) -> None:
+        self._raw = raw
+        self._read = read
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return self._raw[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
 
 
 class Fields:
@@ -25,7 +52,8 @@ class Fields:
     """
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        self.raw = raw
+        self._read: set[str] = set()
+        self.raw: Mapping[str, Any] = _Recorded(raw, self._read)
 
     def number(self, name: str, default: float | None = None) -> float:
         """Returns the number under `name`; absent or null gives `default`, or an error without
@@ -83,6 +111,16 @@ class Fields:
         for name in names:
             value = self.raw.get(name)
             if value not in (None, False):
+                raise BadModel(f"config.json: {name} {value!r} is not supported")
+
+    def done(self, *unused: str) -> None:
+        """Rejects a model that sets a field which nothing has read, unless its value is neutral.
+
+        `unused` are fields of the family that change nothing in inference.
+        """
+        known = self._read.union(UNUSED, unused)
+        for name in self.raw:
+            if name not in known and (value := self.raw[name]) not in NEUTRAL:
                 raise BadModel(f"config.json: {name} {value!r} is not supported")
 
     def require(self, name: str, wanted: Any) -> None:

@@ -22,7 +22,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
 _LISTS: Mapping[str, tuple[str, ...]] = {"longrope": ("short_factor", "long_factor")}
 _MAY: Mapping[str, tuple[str, ...]] = {
     "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
-    "longrope": ("factor", "attention_factor"),
+    "longrope": ("factor", "attention_factor", "short_mscale", "long_mscale"),
 }
 
 

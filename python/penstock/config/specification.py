@@ -7,7 +7,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from penstock_kernels.expert_mlp import Activation as ExpertActivation
+from penstock_kernels.route_experts import Routing
+
 from penstock.faults import BadModel
+
+EXPERT_ACTIVATIONS = frozenset(activation.value for activation in ExpertActivation)
 
 
 class Activation(Enum):
@@ -17,6 +22,8 @@ class Activation(Enum):
     GELU_TANH = "gelu_tanh"
     GELU = "gelu"
     RELU_SQUARED = "relu_squared"
+    CLAMPED_SWIGLU = "clamped_swiglu"
+    """Of experts only: min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
 
 
 class Placement(Enum):
@@ -155,12 +162,73 @@ class MlpSpec:
             raise BadModel("config.json: a gate with squared ReLU is not supported")
 
 
+class ExpertStorage(Enum):
+    """How a checkpoint stores the matrices of a layer's experts."""
+
+    SEPARATE = "separate"
+    """Gate, up and down of each expert are tensors of their own."""
+    INTERLEAVED = "interleaved"
+    """A tensor holds a matrix of all experts; gate and up alternate along the outputs. Unquantized
+    matrices are [experts, inputs, outputs]."""
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """The linear layer that scores the experts for each token."""
+
+    bias: bool = False
+    """Whether its logits have a learned bias."""
+    correction: bool = False
+    """Whether a learned bias is added to the scores for the choice of experts alone."""
+    float32: bool = False
+    """Whether it computes in float32, whatever the model's dtype is."""
+    sparse_mixer: float = 0.0
+    """The threshold of SparseMixer-v2 (Phi-3.5-MoE), which chooses two experts: each one's weight
+    is the softmax among experts whose logits are within this share of the best; 0 = not used."""
+
+
+@dataclass(frozen=True)
+class MoeSpec:
+    """A mixture of experts: the weighted sum of each token's experts, and shared experts."""
+
+    experts: int
+    expert: MlpSpec
+    """Each expert; all are gated."""
+    routing: Routing
+    """How a token's experts and their weights follow from the router's logits."""
+    router: RouterSpec = RouterSpec()
+    shared: MlpSpec | None = None
+    """Shared experts as one layer, whose output is added for every token; None = there are none."""
+    shared_gate: bool = False
+    """Whether the sigmoid of a learned product with the token scales the shared experts' output."""
+    storage: ExpertStorage = ExpertStorage.SEPARATE
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for numbers of experts that do not fit each other."""
+        routing, experts = self.routing, self.experts
+        if experts % routing.groups:
+            raise BadModel(
+                f"config.json: {experts} experts do not form {routing.groups} equal groups"
+            )
+        choice = experts // routing.groups * routing.kept_groups
+        if routing.top_k > choice:
+            raise BadModel(
+                f"config.json: num_experts_per_tok is {routing.top_k}, but a token can only choose "
+                f"among {choice} experts"
+            )
+        if self.expert.activation.value not in EXPERT_ACTIVATIONS:
+            raise BadModel(
+                f"config.json: experts with the activation {self.expert.activation.value} are not "
+                f"supported, only with {', '.join(sorted(EXPERT_ACTIVATIONS))}"
+            )
+
+
 @dataclass(frozen=True)
 class LayerSpec:
     """One decoder layer. Layers with equal specifications launch the same kernels."""
 
     attention: AttentionSpec
-    mlp: MlpSpec
+    mlp: MlpSpec | MoeSpec
 
 
 @dataclass(frozen=True)
@@ -184,6 +252,8 @@ class Specification:
     layers: tuple[LayerSpec, ...]
     tied: bool
     """Whether the head shares the embedding's matrix."""
+    head_bias: bool = False
+    """Whether the logits have a learned bias."""
     embedding_scale: float = 1.0
     """Factor of the embedding's rows."""
     learned_positions: bool = False
@@ -209,14 +279,29 @@ class Specification:
         return self.layers[0].attention.head_dim
 
     @property
-    def shared_sizes(self) -> Mapping[str, int]:
-        """Sizes that the ranks must be able to share equally, by config.json's names."""
-        attention, mlp = self.layers[0].attention, self.layers[0].mlp
-        return {
-            "num_attention_heads": attention.heads,
-            "num_key_value_heads": attention.kv_heads,
-            "intermediate_size": mlp.intermediate,
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(isinstance(layer.mlp, MoeSpec) for layer in self.layers)
+
+    def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
+        """Returns sizes that the ranks must be able to share equally, by config.json's names or in
+        words. `expert_parallel`: ranks share the experts, not their intermediate size."""
+        attention = self.layers[0].attention
+        found = {
+            ("num_attention_heads", attention.heads): None,
+            ("num_key_value_heads", attention.kv_heads): None,
         }
+        for mlp in (layer.mlp for layer in self.layers):
+            if isinstance(mlp, MlpSpec):
+                found["intermediate_size", mlp.intermediate] = None
+                continue
+            if expert_parallel:
+                found["the number of experts", mlp.experts] = None
+            else:
+                found["the experts' intermediate size", mlp.expert.intermediate] = None
+            if mlp.shared is not None:
+                found["the shared experts' intermediate size", mlp.shared.intermediate] = None
+        return list(found)
 
     def within(self, tokens: int) -> Specification:
         """Returns a copy for sequences of at most `tokens` tokens: a window that none of them

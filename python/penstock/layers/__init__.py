@@ -2,16 +2,10 @@
 
 from penstock.layers.attention import Attention, NormedAttention, attention_of
 from penstock.layers.base import Build, Layer, Residual
-from penstock.layers.block import (
-    Block,
-    GatedMlp,
-    Mlp,
-    ParallelBlock,
-    SandwichBlock,
-    block_of,
-    mlp_of,
-)
+from penstock.layers.block import Block, ParallelBlock, SandwichBlock, block_of, mlp_of
+from penstock.layers.experts import MoeMlp
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
+from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import FullWidthNorm, HeadNorm, LayerNorm, Norm, RmsNorm, norm_of
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
@@ -30,6 +24,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Mlp",
+    "MoeMlp",
     "Norm",
     "NormedAttention",
     "ParallelBlock",

@@ -9,7 +9,7 @@ from penstock.attention import KvScales, StepContext, attend
 from penstock.config import AttentionSpec, ResidualSpec
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
-from penstock.layers.norm import Norm, qk_norm_of
+from penstock.layers.norm import Norm, normed_heads, qk_norm_of
 from penstock.layers.rope import rope_order
 from penstock.weights import Target
 
@@ -108,7 +108,7 @@ class NormedAttention(Attention):
         """As `Attention.mix`, with normalised queries and keys."""
         heads = qkv.view(len(qkv), -1, self.head_dim)
         q, k, v = torch.split(heads, self.split, dim=1)
-        q, k = self.q_norm.heads(q), self.k_norm.heads(k)
+        q, k = normed_heads(q, k, self.q_norm, self.k_norm)
         return attend(q, k, v, self, context).view(len(qkv), -1)
 
 

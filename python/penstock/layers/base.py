@@ -28,6 +28,8 @@ class Build:
     """The weight format of each matrix, by its module's path in the checkpoint."""
     positions: int = 0
     """Tokens of the longest sequence: rows of the RoPE tables."""
+    expert_parallel: bool = False
+    """Whether ranks share the experts of a layer, not the inner dimension of each expert."""
     path: str = ""
     """Where in the model's tree the layer is; set by `below`."""
     names: Names = field(default_factory=lambda: Names({}))

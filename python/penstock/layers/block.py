@@ -2,70 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch.nn.functional as F
 from torch import Tensor
 
 from penstock.attention import StepContext
-from penstock.config import Activation, MlpSpec, Placement, ResidualSpec, Specification
+from penstock.config import MlpSpec, MoeSpec, Placement, ResidualSpec, Specification
 from penstock.layers.attention import attention_of
 from penstock.layers.base import Build, Layer, Residual
-from penstock.layers.linear import ColumnLinear, RowLinear
+from penstock.layers.experts import MoeMlp
+from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import Norm, norm_of
 
 
-class GatedMlp(Layer):
-    """down(act(gate(x)) * up(x)) (GLU variants, arXiv:2002.05202), gate and up fused."""
-
-    def __init__(self, build: Build, residual: ResidualSpec, spec: MlpSpec) -> None:
-        parts, size = {"gate": spec.intermediate, "up": spec.intermediate}, spec.intermediate
-        below, gate = build.below("gate_up"), spec.activation
-        self.gate_up = ColumnLinear(below, parts, residual, spec.bias, gate)
-        self.down = RowLinear(build.below("down"), residual, size, spec.bias)
-
-    def __call__(self, norm: Norm, residual: Residual) -> Residual:
-        """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer."""
-        x, total = self.gate_up(norm, residual)
-        return self.down(x, total)
-
-    def product(self, x: Tensor) -> Tensor:
-        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
-        ranks."""
-        return self.down.product(self.gate_up.product(x))
-
-
-class Mlp(Layer):
-    """down(act(up(x)))."""
-
-    def __init__(self, build: Build, residual: ResidualSpec, spec: MlpSpec) -> None:
-        parts = {"up": spec.intermediate}
-        self.inner = ColumnLinear(build.below("inner"), parts, residual, spec.bias)
-        self.down = RowLinear(build.below("down"), residual, spec.intermediate, spec.bias)
-        self.activate = _ACTIVATIONS[spec.activation]
-
-    def __call__(self, norm: Norm, residual: Residual) -> Residual:
-        """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer."""
-        x, total = self.inner(norm, residual)
-        return self.down(self.activate(x), total)
-
-    def product(self, x: Tensor) -> Tensor:
-        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
-        ranks."""
-        return self.down.product(self.activate(self.inner.product(x)))
-
-
-def mlp_of(build: Build, residual: ResidualSpec, spec: MlpSpec) -> GatedMlp | Mlp:
+def mlp_of(
+    build: Build, residual: ResidualSpec, spec: MlpSpec | MoeSpec
+) -> GatedMlp | Mlp | MoeMlp:
     """Builds the feed-forward layer of a specification."""
+    if isinstance(spec, MoeSpec):
+        return MoeMlp(build, residual, spec)
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
-
-
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    Activation.SILU: F.silu,
-    Activation.GELU: F.gelu,
-    Activation.GELU_TANH: lambda x: F.gelu(x, approximate="tanh"),
-    Activation.RELU_SQUARED: lambda x: F.relu(x).square(),
-}
 
 
 class Block(Layer):

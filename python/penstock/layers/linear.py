@@ -12,6 +12,7 @@ from penstock.config import Activation, NormKind, Placement, ResidualSpec
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.norm import Norm
+from penstock.parallel import Group
 from penstock.quant import (
     CutsInputs,
     FusesGate,
@@ -25,6 +26,71 @@ from penstock.quant import (
 from penstock.weights import Target
 
 
+def allocated(
+    method: LinearMethod, shape: tuple[int, int], ranks: int = 1
+) -> dict[str, WeightTensor]:
+    """Allocates a matrix in a weight format. `shape`: outputs and inputs on this rank; `ranks`
+    share the inputs."""
+    if ranks > 1 and isinstance(method, CutsInputs):
+        return method.allocate_share(*shape, ranks)
+    return method.allocate(*shape)
+
+
+def column_targets(
+    parts: Mapping[str, int],
+    stored: Mapping[str, WeightTensor],
+    bias: Tensor | None,
+    group: Group,
+) -> dict[str, Target]:
+    """Returns the targets of a fused matrix that ranks share along its outputs.
+
+    `parts` are its matrices and their outputs on this rank. A part has its rows of each stored
+    tensor, and of the bias. Raises BadModel if the weight format cannot cut it there.
+    """
+
+    def share(data: Tensor, dim: int | None) -> Target:
+        return replace(Target.share(data, dim, group.rank, group.size), joins=dim)
+
+    found = {}
+    start = 0
+    for part, count in parts.items():
+        for name, tensor in stored.items():
+            data = tensor.data
+            if tensor.output_dim is not None:
+                data = _rows(tensor, slice(start, start + count), parts)
+            found[f"{part}.{name}"] = tensor.fill(share(data, tensor.output_dim))
+        if bias is not None:
+            found[f"{part}.bias"] = share(bias.narrow(0, start, count), 0)
+        start += count
+    return found
+
+
+def _rows(stored: WeightTensor, part: slice, parts: Mapping[str, int]) -> Tensor:
+    """The part of a tensor that has these outputs. Raises BadModel if its numbers are not whole
+    there."""
+    dim, data, outputs = stored.output_dim, stored.data, sum(parts.values())
+    assert dim is not None
+    tile = max(stored.output_tile, outputs // data.shape[dim])
+    if part.start % tile or part.stop % tile:
+        raise BadModel(
+            f"the weight format stores {tile} outputs together, but of {', '.join(parts)} "
+            f"this rank has {', '.join(map(str, parts.values()))}; use fewer ranks"
+        )
+    start, stop = (at * data.shape[dim] // outputs for at in (part.start, part.stop))
+    return data.narrow(dim, start, stop - start)
+
+
+def row_targets(
+    stored: Mapping[str, WeightTensor], bias: Tensor | None, group: Group
+) -> dict[str, Target]:
+    """Returns the targets of a matrix that ranks share along its inputs, and of its whole bias."""
+    found = {
+        name: tensor.fill(Target.share(tensor.data, tensor.input_dim, group.rank, group.size))
+        for name, tensor in stored.items()
+    }
+    return found if bias is None else {**found, "bias": Target.whole(bias)}
+
+
 class Linear(Layer):
     """A matrix [T, inputs] -> [T, outputs] of this rank, in the weight format `method`."""
 
@@ -35,11 +101,8 @@ class Linear(Layer):
         self.method = method
         self.device = build.device
         self.group = build.group
-        self.outputs, inputs = shape
-        if ranks > 1 and isinstance(method, CutsInputs):
-            self.stored = method.allocate_share(self.outputs, inputs, ranks)
-        else:
-            self.stored = method.allocate(self.outputs, inputs)
+        self.outputs = shape[0]
+        self.stored = allocated(method, shape, ranks)
         self.weights: Weights = {k: s.data for k, s in self.stored.items()}
         self.bias: Tensor | None = None
 
@@ -113,35 +176,7 @@ class ColumnLinear(Linear):
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of each part: the rows of each stored tensor, and the bias."""
-        found = {}
-        start = 0
-        for part, count in self.parts.items():
-            for name, stored in self.stored.items():
-                data = stored.data
-                if stored.output_dim is not None:
-                    data = self._rows(stored, slice(start, start + count))
-                found[f"{part}.{name}"] = stored.fill(self._share(data, stored.output_dim))
-            if self.bias is not None:
-                found[f"{part}.bias"] = self._share(self.bias.narrow(0, start, count), 0)
-            start += count
-        return found
-
-    def _rows(self, stored: WeightTensor, part: slice) -> Tensor:
-        """The part of a tensor that has these outputs. Raises BadModel if its numbers are not whole
-        there."""
-        dim, data = stored.output_dim, stored.data
-        assert dim is not None
-        tile = max(stored.output_tile, self.outputs // data.shape[dim])
-        if part.start % tile or part.stop % tile:
-            raise BadModel(
-                f"the weight format stores {tile} outputs together, but of {', '.join(self.parts)} "
-                f"this rank has {', '.join(map(str, self.parts.values()))}; use fewer ranks"
-            )
-        start, stop = (at * data.shape[dim] // self.outputs for at in (part.start, part.stop))
-        return data.narrow(dim, start, stop - start)
-
-    def _share(self, data: Tensor, dim: int | None) -> Target:
-        return replace(Target.share(data, dim, self.group.rank, self.group.size), joins=dim)
+        return column_targets(self.parts, self.stored, self.bias, self.group)
 
     def __call__(self, norm: Norm, residual: Residual) -> tuple[Tensor, Tensor]:
         """Returns (the output [T, this rank's outputs] for the normalised sum, the sum)."""
@@ -177,14 +212,7 @@ class RowLinear(Linear):
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets: this rank's columns of each stored tensor, and the whole bias."""
-        rank, size = self.group.rank, self.group.size
-        found = {
-            name: stored.fill(Target.share(stored.data, stored.input_dim, rank, size))
-            for name, stored in self.stored.items()
-        }
-        if self.bias is not None:
-            found["bias"] = Target.whole(self.bias)
-        return found
+        return row_targets(self.stored, self.bias, self.group)
 
     def finish(self) -> None:
         """Also drops the bias on all ranks except the first, so that the sum contains it once."""

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from penstock_kernels import head_norm
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
@@ -77,19 +78,11 @@ def norm_of(build: Build, size: int, spec: NormSpec) -> RmsNorm | LayerNorm:
 
 
 class HeadNorm(RmsNorm):
-    """RMSNorm of each head separately; all heads share the weight."""
+    """RMSNorm of each head separately; all heads share the weight. See `normed_heads`."""
 
     def reorder(self, order: Tensor) -> None:
         """Permutes the dimensions of a head."""
         self.weight.copy_(self.weight[order])
-
-    def heads(self, x: Tensor) -> Tensor:
-        """Normalises [T, heads, head_dim]; returns a contiguous tensor of this shape."""
-        return (
-            NormInput(x.reshape(-1, x.shape[-1]), None, self.weight, self.eps)
-            .normed()[0]
-            .view(x.shape)
-        )
 
 
 class FullWidthNorm(RmsNorm):
@@ -120,8 +113,21 @@ class FullWidthNorm(RmsNorm):
         return normed.to(x.dtype).view(x.shape)
 
 
-def qk_norm_of(build: Build, spec: QkNorm, heads: int, head_dim: int) -> HeadNorm | FullWidthNorm:
+QkNormLayer = HeadNorm | FullWidthNorm
+
+
+def qk_norm_of(build: Build, spec: QkNorm, heads: int, head_dim: int) -> QkNormLayer:
     """Builds the norm of queries or of keys. `heads`: their number in the whole model."""
     if spec.width is QkNormWidth.HEAD:
         return HeadNorm(build, head_dim, spec.norm)
     return FullWidthNorm(build, heads * head_dim, spec.norm)
+
+
+def normed_heads(
+    q: Tensor, k: Tensor, q_norm: QkNormLayer, k_norm: QkNormLayer
+) -> tuple[Tensor, Tensor]:
+    """Returns normalised q [T, heads, head_dim] and k; both may be normalised in place."""
+    if isinstance(q_norm, HeadNorm) or isinstance(k_norm, HeadNorm):
+        head_norm(q, k, q_norm.weight, k_norm.weight, q_norm.eps)
+        return q, k
+    return q_norm.heads(q), k_norm.heads(k)

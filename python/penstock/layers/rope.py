@@ -124,8 +124,9 @@ def _longrope(powers: Tensor, rope: RopeSpec, positions: int) -> tuple[Tensor, f
     """
     numbers = rope.numbers
     original, factor = numbers["original_max_position_embeddings"], numbers["factor"]
-    factors = numbers["long_factor" if positions > original else "short_factor"]
-    given = numbers.get("attention_factor")
+    length = "long" if positions > original else "short"
+    factors = numbers[f"{length}_factor"]
+    given = numbers.get(f"{length}_mscale") or numbers.get("attention_factor")
     if given is None:
         given = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return 1.0 / (torch.tensor(factors, dtype=torch.float32) * powers), given

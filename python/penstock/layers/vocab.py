@@ -100,6 +100,7 @@ class Head(Layer):
         self.vocab = spec.vocab
         self.rows = -(-spec.vocab // self.group.size)
         self.span = Span(spec.vocab, self.rows, self.group.rank)
+        self.bias = build.empty(self.rows).zero_() if spec.head_bias else None
         self.scale, self.softcap = spec.logits_scale, spec.logits_softcap
         self.method = build.method() if tied is None else build.methods.plain
         if tied is None:
@@ -110,14 +111,14 @@ class Head(Layer):
             self.weights = {"weight": tied.weight}
 
     def targets(self) -> dict[str, Target]:
-        """Returns the targets of this rank's rows; none when tied."""
+        """Returns the targets of this rank's rows, those of a tied matrix excepted."""
         found = {}
         for name, stored in self.stored.items():
             target = Target.whole(stored.data)
             if stored.output_dim is not None:
                 target = self.span.target(stored.data, stored.output_dim)
             found[name] = stored.fill(target)
-        return found
+        return found if self.bias is None else {**found, "bias": self.span.target(self.bias)}
 
     def prepare(self) -> None:
         """Allocates what the method has left for this moment."""
@@ -126,8 +127,10 @@ class Head(Layer):
             self.weights = {k: s.data.zero_() for k, s in self.stored.items()}
 
     def kept(self) -> Iterator[Tensor]:
-        """Yields what the method keeps."""
+        """Yields what the method keeps, and the bias."""
         yield from self.weights.values()
+        if self.bias is not None:
+            yield self.bias
 
     def finish(self) -> None:
         """Lets the method repack the matrix; a tied embedding stays as it is."""
@@ -136,7 +139,7 @@ class Head(Layer):
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> logits [R, vocab], on every rank."""
-        logits = self.method.apply(self.weights, hidden, None)
+        logits = self.method.apply(self.weights, hidden, self.bias)
         if self.scale != 1:
             logits.mul_(self.scale)
         if self.softcap:

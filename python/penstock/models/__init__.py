@@ -20,11 +20,19 @@ FAMILIES: dict[str, str] = {
     "Gemma2ForCausalLM": "gemma2:Gemma2",
     "Gemma3ForCausalLM": "gemma3:Gemma3Text",
     "Gemma3ForConditionalGeneration": "gemma3:Gemma3",
+    "Glm4MoeForCausalLM": "glm4_moe:Glm4Moe",
+    "GptOssForCausalLM": "gpt_oss:GptOss",
     "LlamaForCausalLM": "llama:Llama",
     "MistralForCausalLM": "llama:Mistral",
+    "MixtralForCausalLM": "mixtral:Mixtral",
+    "OlmoeForCausalLM": "olmoe:Olmoe",
     "Phi3ForCausalLM": "phi3:Phi3",
+    "PhiMoEForCausalLM": "phimoe:Phimoe",
+    "PhimoeForCausalLM": "phimoe:Phimoe",
     "Qwen2ForCausalLM": "qwen:Qwen2",
+    "Qwen2MoeForCausalLM": "qwen2_moe:Qwen2Moe",
     "Qwen3ForCausalLM": "qwen:Qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
 }
 
 

@@ -37,6 +37,14 @@ LLAMA_NAMES = {
     "lm_head": "head",
 }
 
+# Of a mixture of experts, as most families spell it.
+EXPERT_NAMES = {
+    "model.layers.{}.mlp.gate": "blocks.{}.mlp.router",
+    "model.layers.{}.mlp.experts.{}.gate_proj": "blocks.{}.mlp.experts.{}.gate_up.gate",
+    "model.layers.{}.mlp.experts.{}.up_proj": "blocks.{}.mlp.experts.{}.gate_up.up",
+    "model.layers.{}.mlp.experts.{}.down_proj": "blocks.{}.mlp.experts.{}.down",
+}
+
 
 class Decoder(Layer):
     """A decoder-only transformer, assembled from its specification.

@@ -4,6 +4,7 @@ from penstock.quant.awq import read_awq
 from penstock.quant.bitsandbytes import FourBit, Int8, read_bitsandbytes
 from penstock.quant.compressed_tensors import read_compressed_tensors
 from penstock.quant.eetq import read_eetq
+from penstock.quant.experts import stacks_experts
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
 from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8, read_fp8
 from penstock.quant.gptq import read_gptq
@@ -15,6 +16,7 @@ from penstock.quant.method import (
     FusesResidual,
     LinearMethod,
     OrdersOutputs,
+    StacksExperts,
     Weights,
     WeightTensor,
 )
@@ -60,10 +62,12 @@ __all__ = [
     "Plain",
     "Quantized",
     "RoundToNearest",
+    "StacksExperts",
     "Transposed",
     "Unquantized",
     "WeightTensor",
     "Weights",
     "kept_modules",
     "read_methods",
+    "stacks_experts",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
+from penstock_kernels.packed_linear import PackedWeight
 from torch import Tensor
 
 from penstock.weights import Form, Target
@@ -133,4 +134,15 @@ class FusesResidual(Protocol):
         """Returns (`apply`, residual), or (their sum, None) if the op adds them.
 
         The sum overwrites the residual's memory.
+        """
+
+
+@runtime_checkable
+class StacksExperts(Protocol):
+    """Keeps one matrix of many experts as a weight of the op `expert_mlp`."""
+
+    def stacked(self, weights: Weights) -> Tensor | PackedWeight:
+        """The weight of loaded tensors: those of `allocate`, with a leading dimension of experts.
+
+        Called in place of `finish`, once after loading.
         """

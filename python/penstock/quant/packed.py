@@ -67,9 +67,7 @@ class Packed(ABC):
         if OUTPUT_ORDER in weights:
             quantized = quantized.with_outputs(weights[OUTPUT_ORDER])
         if self.on_cpu:
-            codes, scales, zeros, order = self._rounded(quantized)
-            matrix = matrix_of(codes, scales, zeros, self.kind, self.plain.dtype)
-            return self.plain.finish({"weight": in_order(matrix, order)})
+            return self.plain.finish({"weight": self._matrix(quantized)})
         packed = self._packed(quantized)
         finished = {"words": packed.words, "scales": packed.scales}
         # Weights are tensors. This one has no elements, and a shape that names the inputs.
@@ -79,6 +77,23 @@ class Packed(ABC):
         if quantized.order is not None:
             finished["order"] = quantized.order
         return finished
+
+    def stacked(self, weights: Weights) -> Tensor | PackedWeight:
+        """Packs the codes of every expert; on a CPU, dequantizes them."""
+        experts = len(next(iter(weights.values())))
+        each = (
+            self.read({name: tensor[index] for name, tensor in weights.items()})
+            for index in range(experts)
+        )
+        if self.on_cpu:
+            return torch.stack([self._matrix(one) for one in each])
+        whole: PackedWeight | None = None
+        for index, one in enumerate(each):
+            packed = self._packed(one)
+            whole = whole or _room(packed, experts)
+            _copy(packed, whole.of_expert(index))
+        assert whole is not None
+        return whole
 
     def apply(self, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + b."""
@@ -99,6 +114,11 @@ class Packed(ABC):
         matrix = self._weight(weights).matrix(self.plain.dtype)
         return in_order(matrix, weights.get("order"))
 
+    def _matrix(self, quantized: Quantized) -> Tensor:
+        """The matrix in the model's dtype."""
+        codes, scales, zeros, order = self._rounded(quantized)
+        return in_order(matrix_of(codes, scales, zeros, self.kind, self.plain.dtype), order)
+
     def _rounded(self, quantized: Quantized) -> Quantized:
         """With scales and zeros in the dtypes that are kept."""
         scales, zeros = quantized.scales.to(self.scale_dtype).contiguous(), quantized.zeros
@@ -113,6 +133,23 @@ class Packed(ABC):
     def _weight(self, weights: Weights) -> PackedWeight:
         words, scales, zeros = weights["words"], weights["scales"], weights.get("zeros")
         return PackedWeight(words, scales, zeros, self.kind, len(weights["inputs"]))
+
+
+def _room(weight: PackedWeight, experts: int) -> PackedWeight:
+    """Memory for as many weights like this one."""
+
+    def room(part: Tensor) -> Tensor:
+        return part.new_empty((experts, *part.shape))
+
+    zeros = None if weight.zeros is None else room(weight.zeros)
+    return weight._replace(words=room(weight.words), scales=room(weight.scales), zeros=zeros)
+
+
+def _copy(weight: PackedWeight, to: PackedWeight) -> None:
+    to.words.copy_(weight.words)
+    to.scales.copy_(weight.scales)
+    if weight.zeros is not None and to.zeros is not None:
+        to.zeros.copy_(weight.zeros)
 
 
 def ordered(weights: Weights, x: Tensor) -> Tensor:

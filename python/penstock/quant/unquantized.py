@@ -26,6 +26,10 @@ class Plain(ABC):
         data = torch.empty((outputs, inputs), dtype=self.dtype, device=self.device)
         return {"weight": WeightTensor(data, 0, 1)}
 
+    def stacked(self, weights: Weights) -> Tensor:
+        """Keeps the matrices of the experts as they are."""
+        return weights["weight"]
+
     @abstractmethod
     def finish(self, weights: Weights) -> Weights:
         """Repacks the loaded matrix."""

@@ -100,6 +100,8 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
     spec = cls.read_config(raw)
     if spec.learned_positions:
         raise BadModel("penstock quantize does not support learned positions")
+    if spec.has_experts:
+        raise BadModel("penstock quantize does not support mixtures of experts")
     dtypes = {checkpoint[name].dtype for name in checkpoint}
     known = [one for one in (torch.bfloat16, torch.float16, torch.float32) if one in dtypes]
     if not known:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadRequest(_message.Message):
-    __slots__ = ("protocol_version", "model_path", "device", "dtype", "rank", "world_size", "rendezvous", "max_sequence_tokens", "max_slots", "max_step_tokens", "kv_memory_bytes", "memory_fraction", "block_tokens", "threads", "kv_dtype", "quantize")
+    __slots__ = ("protocol_version", "model_path", "device", "dtype", "rank", "world_size", "rendezvous", "max_sequence_tokens", "max_slots", "max_step_tokens", "kv_memory_bytes", "memory_fraction", "block_tokens", "threads", "kv_dtype", "quantize", "expert_parallel")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class LoadRequest(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZE_FIELD_NUMBER: _ClassVar[int]
+    EXPERT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model_path: str
     device: str
@@ -41,7 +42,8 @@ class LoadRequest(_message.Message):
     threads: int
     kv_dtype: str
     quantize: str
-    def __init__(self, protocol_version: _Optional[int] = ..., model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ..., max_sequence_tokens: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., kv_memory_bytes: _Optional[int] = ..., memory_fraction: _Optional[float] = ..., block_tokens: _Optional[int] = ..., threads: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., quantize: _Optional[str] = ...) -> None: ...
+    expert_parallel: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ..., max_sequence_tokens: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., kv_memory_bytes: _Optional[int] = ..., memory_fraction: _Optional[float] = ..., block_tokens: _Optional[int] = ..., threads: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., expert_parallel: bool = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("progress", "loaded")

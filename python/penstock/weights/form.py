@@ -21,6 +21,8 @@ class Form(ABC):
 
     dtype: torch.dtype | None = None
     """What the file must store; None = the dtype of the layer's tensor, or floats for floats."""
+    in_order: bool = False
+    """Whether the file has the entries of the layer's tensor in its order, as of another shape."""
 
     @abstractmethod
     def shapes(self, shape: Shape) -> list[Shape]:
@@ -42,9 +44,28 @@ class Form(ABC):
 class Flat(Form):
     """All entries one after the other."""
 
+    in_order = True
+
     def shapes(self, shape: Shape) -> list[Shape]:
         """One dimension."""
         return [(_product(shape),)]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """A view."""
+        return stored.view(shape)[tuple(region)]
+
+
+@dataclass(frozen=True)
+class Merged(Form):
+    """Dimension `dim` and the next one as one."""
+
+    dim: int
+    in_order = True
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """One dimension less."""
+        first, second = shape[self.dim : self.dim + 2]
+        return [(*shape[: self.dim], first * second, *shape[self.dim + 2 :])]
 
     def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
         """A view."""

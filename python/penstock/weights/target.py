@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from penstock.weights.form import Flat, Form, Shape
+from penstock.weights.form import Form, Shape
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,18 @@ class Target:
     @property
     def gathered(self) -> bool:
         """Whether entries are looked up in the stored tensor: it is small, and read whole."""
-        return self.form is not None and not isinstance(self.form, Flat)
+        return self.form is not None and not self.form.in_order
 
     def accepts(self, shape: Shape) -> bool:
         """Whether a stored tensor of this shape fits."""
         if self.form is None:
             return shape == self.shape
         return self.form.accepts(shape, self.shape)
+
+    def nothing(self) -> Target:
+        """Returns a target that checks the same tensor, and receives nothing of it."""
+        region = (slice(0, 0), *self.region[1:])
+        return replace(self, destination=self.destination.narrow(0, 0, 0), region=region)
 
     @classmethod
     def whole(cls, destination: Tensor) -> Target:

@@ -57,6 +57,7 @@ def to_settings(request: pb.LoadRequest) -> Settings:
         threads=request.threads,
         kv_dtype=request.kv_dtype or "auto",
         quantize=request.quantize,
+        expert_parallel=request.expert_parallel,
     )
 
 

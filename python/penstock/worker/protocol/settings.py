@@ -52,6 +52,7 @@ class Settings:
     threads: int
     kv_dtype: str  # "auto" = dtype
     quantize: str  # a weight format; "" = as the checkpoint is stored
+    expert_parallel: bool  # whether ranks share the experts of a layer, not each one's inner size
 
 
 @dataclass(frozen=True)

@@ -63,11 +63,11 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     # Before the ranks meet: none of them waits for one that has failed.
     _check_kv_dtype(kv_format(settings.kv_dtype, dtype), device)
     methods = read_methods(raw, dtype, device, settings.quantize)
-    _check_shares(Group(settings.rank, settings.world_size), config)
+    _check_shares(settings, config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
         positions = capacity.sequence_tokens
-        build = Build(dtype, device, group, methods, positions)
+        build = Build(dtype, device, group, methods, positions, settings.expert_parallel)
         return _Loader(settings, config, capacity, build, progress).load(cls, warmup)
     except torch.OutOfMemoryError as error:
         group.leave()
@@ -283,8 +283,11 @@ def _check_kv_dtype(stored: KvFormat, device: torch.device) -> None:
             )
 
 
-def _check_shares(group: Group, config: Specification) -> None:
-    for name, size in config.shared_sizes.items():
+def _check_shares(settings: Settings, config: Specification) -> None:
+    if settings.expert_parallel and not config.has_experts:
+        raise BadSetting("expert_parallel is set, but this model has no experts; leave --ep out")
+    group = Group(settings.rank, settings.world_size)
+    for name, size in config.shared_sizes(settings.expert_parallel):
         group.share(size, name)
 
 

@@ -48,6 +48,9 @@ pub struct LoadRequest {
     /// weight format: the checkpoint's own, or one to convert to; "" = as stored
     #[prost(string, tag = "16")]
     pub quantize: ::prost::alloc::string::String,
+    /// ranks share the experts of a layer, not each expert's inner size
+    #[prost(bool, tag = "17")]
+    pub expert_parallel: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LoadProgress {

@@ -40,6 +40,8 @@ pub struct LoadConfig {
     pub kv_dtype: String,
     /// Weight format: the checkpoint's own, or one to convert to while loading; empty = as stored.
     pub quantize: String,
+    /// Whether ranks share the experts of a layer, not the inner size of each expert.
+    pub expert_parallel: bool,
 }
 
 /// Load progress of one worker.
@@ -118,6 +120,7 @@ impl LoadConfig {
             threads: self.threads,
             kv_dtype: self.kv_dtype.clone(),
             quantize: self.quantize.clone(),
+            expert_parallel: self.expert_parallel,
         }
     }
 }

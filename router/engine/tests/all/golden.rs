@@ -34,6 +34,7 @@ fn load() {
             threads: 4,
             kv_dtype: "int8".into(),
             quantize: "int4".into(),
+            expert_parallel: true,
         },
     );
     let progress = Progress {

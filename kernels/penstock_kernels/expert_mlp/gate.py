@@ -1,0 +1,23 @@
+"""Activations of expert_mlp in Triton."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import triton
+import triton.language as tl
+
+from .experts import LIMIT, SLOPE
+
+MOST, STEEP = tl.constexpr(LIMIT), tl.constexpr(SLOPE)
+TWICE_ROOT = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
+
+
+@triton.jit
+def activated(gate, up, ACTIVATION: tl.constexpr):
+    """Float32 products of activated gates and ups: see `Activation`."""
+    if ACTIVATION == "clamped_swiglu":
+        gate = tl.minimum(gate, MOST)
+        up = tl.minimum(tl.maximum(up, -MOST), MOST)
+        return gate * tl.sigmoid(gate * STEEP) * (up + 1.0)
+    elif ACTIVATION == "gelu_tanh":  # noqa: RET505
+        return gate * tl.sigmoid((gate + 0.044715 * gate * gate * gate) * TWICE_ROOT) * up
+    else:
+        return gate * tl.sigmoid(gate) * up

@@ -1,0 +1,51 @@
+"""Reference of expert_mlp in torch: experts in turn, each with its tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, linear, silu
+
+from ..route_experts.routing import Routed
+from ..shared import wide
+from .experts import LIMIT, SLOPE, Activation, Experts, Matrices
+
+
+def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
+    """See the public function."""
+    rows = wide(x)
+    total = torch.zeros_like(rows)
+    ids = routed.ids.long() - experts.first
+    for expert in ids.unique().tolist():
+        if 0 <= expert < experts.count:
+            tokens, choices = (ids == expert).nonzero(as_tuple=True)
+            weights = routed.weights[tokens, choices].to(rows.dtype)
+            total.index_add_(0, tokens, _one(rows[tokens], experts, expert) * weights[:, None])
+    return total.to(x.dtype)
+
+
+def _one(rows: Tensor, experts: Experts, expert: int) -> Tensor:
+    """What one expert makes of rows [n, hidden]."""
+    gate_up = _matrix(experts.gate_up, expert, rows.dtype)
+    down = _matrix(experts.down, expert, rows.dtype)
+    gate, up = linear(rows, gate_up, _bias(experts.gate_up_bias, expert, rows.dtype)).chunk(2, -1)
+    inner = activated(gate, up, experts.activation)
+    return linear(inner, down, _bias(experts.down_bias, expert, rows.dtype))
+
+
+def activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    """The product of activated gates and ups."""
+    if activation is Activation.CLAMPED_SWIGLU:
+        gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
+        return gate * torch.sigmoid(SLOPE * gate) * (up + 1)
+    return (silu(gate) if activation is Activation.SILU else gelu(gate, approximate="tanh")) * up
+
+
+def _matrix(matrices: Matrices, expert: int, dtype: torch.dtype) -> Tensor:
+    if isinstance(matrices, Tensor):
+        return matrices[expert].to(dtype)
+    return matrices.of_expert(expert).matrix(dtype)
+
+
+def _bias(bias: Tensor | None, expert: int, dtype: torch.dtype) -> Tensor | None:
+    return None if bias is None else bias[expert].to(dtype)

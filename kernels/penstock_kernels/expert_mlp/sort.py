@@ -1,0 +1,175 @@
+"""Triton kernels that sort choices by expert, on the device.
+
+Every chunk of choices counts its experts (`count_chunk`); then every chunk places its choices
+(`place_chunk`): after those of lower experts, of earlier chunks, and earlier ones of its own. So
+the order of an expert's choices is theirs. The same kernel writes the table of tiles: pieces of up
+to ROWS choices of one expert.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ..device import divided_up, early_options, power_of_two
+from ..route_experts.routing import Routed
+from .experts import Experts
+from .plan import CHUNK, FEWEST_CHUNK, LARGE_CHUNK, LARGE_CHUNK_CHOICES, READ_COUNTS, most_tiles
+
+
+@triton.jit
+def _experts(ids, choice, count, first, EXPERTS: tl.constexpr, SIDE: tl.constexpr):
+    """The places of experts among those here; SIDE of choices that are not for them."""
+    expert = tl.load(ids + choice, choice < count, other=-1) - first
+    here = (choice < count) & (expert >= 0) & (expert < EXPERTS)
+    return tl.where(here, expert, SIDE)
+
+
+@triton.jit(do_not_specialize=["count"])
+def count_chunk(
+    ids,
+    counts,
+    count,
+    first,
+    EXPERTS: tl.constexpr,
+    SIDE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """counts [chunks, SIDE]: choices of each expert in each chunk. SIDE: a power of two."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    chunk = tl.program_id(0)
+    expert = _experts(ids, chunk * CHUNK + tl.arange(0, CHUNK), count, first, EXPERTS, SIDE)
+    each = tl.arange(0, SIDE)
+    number = tl.sum((expert[:, None] == each[None, :]).to(tl.int32), 0)
+    tl.store(counts + chunk * SIDE + each, number)
+
+
+@triton.jit
+def _totals(counts, own, chunk, chunks, SIDE: tl.constexpr, READ: tl.constexpr):
+    """Choices of each expert [SIDE], and those of them in earlier chunks."""
+    total = tl.zeros([SIDE], tl.int32)
+    before = tl.zeros([SIDE], tl.int32)
+    if READ == 0:
+        total = tl.sum(own.to(tl.int32), 0)
+    else:
+        for start in range(0, chunks, READ):
+            other = start + tl.arange(0, READ)[:, None]
+            number = tl.load(
+                counts + other * SIDE + tl.arange(0, SIDE)[None, :], other < chunks, other=0
+            )
+            total += tl.sum(number, 0)
+            before += tl.sum(tl.where(other < chunk, number, 0), 0)
+    return total, before
+
+
+@triton.jit(do_not_specialize=["count", "chunks", "most"])
+def place_chunk(
+    ids,
+    counts,
+    order,
+    tiles,
+    count,
+    chunks,
+    most,
+    first,
+    EXPERTS: tl.constexpr,
+    SIDE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    READ: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """order [count]: choices sorted by expert, of those here; tiles [3, most] and one number more.
+
+    A tile is (expert, its first place in `order`, the place after its last); the number of tiles
+    comes after them. READ rows of counts are read at once; 0: there is one chunk, not counted.
+    """
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    chunk = tl.program_id(0)
+    choice = chunk * CHUNK + tl.arange(0, CHUNK)
+    expert = _experts(ids, choice, count, first, EXPERTS, SIDE)
+    each = tl.arange(0, SIDE)[None, :]
+    own = expert[:, None] == each
+    total, before = _totals(counts, own, chunk, chunks, SIDE, READ)
+    begin = tl.cumsum(total, 0) - total
+    number_of_tiles = (total + ROWS - 1) // ROWS
+    last_tile = tl.cumsum(number_of_tiles, 0)
+    first_tile = last_tile - number_of_tiles
+
+    # The same choices along both sides of a square.
+    across = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
+    others = _experts(ids, across, count, first, EXPERTS, SIDE)
+    earlier = (others == expert[:, None]) & (across < choice[:, None])
+    rank = tl.sum(earlier.to(tl.int32), 1)
+    place = rank + tl.sum(tl.where(own, (begin + before)[None, :], 0), 1)
+    tl.store(order + place, choice, expert < SIDE)
+
+    # There are as many tiles as choices, at most.
+    begin = begin[None, :]
+    first_tile, last_tile = first_tile[None, :], last_tile[None, :]
+    within = (choice[:, None] >= first_tile) & (choice[:, None] < last_tile)
+    from_place = tl.sum(tl.where(within, begin - first_tile * ROWS, 0), 1) + choice * ROWS
+    end = tl.sum(tl.where(within, begin + total[None, :], 0), 1)
+    tl.store(tiles + choice, tl.sum(tl.where(within, each, 0), 1), choice < most)
+    tl.store(tiles + most + choice, from_place, choice < most)
+    tl.store(tiles + 2 * most + choice, tl.minimum(end, from_place + ROWS), choice < most)
+    if chunk == 0:
+        tl.store(tiles + 3 * most, tl.sum(number_of_tiles, 0))
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """Choices sorted by expert, in tiles of rows."""
+
+    rows: int
+    """Of a tile."""
+    most: int
+    """Tiles that there may be."""
+    top_k: int
+    order: Tensor
+    """[choices] int32; of those of other ranks' experts nothing."""
+    tiles: Tensor
+    """[3 most + 1] int32: see `sort.place_chunk`."""
+
+
+def sort_choices(rows: int, routed: Routed, experts: Experts) -> Tiled:
+    """Launches the sort of choices by expert, in tiles of `rows`."""
+    ids, count = routed.ids, routed.ids.numel()
+    most = most_tiles(count, experts.count, rows)
+    order = torch.empty(count, dtype=torch.int32, device=ids.device)
+    tiles = torch.empty(3 * most + 1, dtype=torch.int32, device=ids.device)
+    chunk = FEWEST_CHUNK if count <= FEWEST_CHUNK else CHUNK
+    if count > LARGE_CHUNK_CHOICES:
+        chunk = LARGE_CHUNK
+    chunks, side = divided_up(count, chunk), power_of_two(experts.count)
+    common = {**early_options(ids.device), "EXPERTS": experts.count, "SIDE": side, "CHUNK": chunk}
+    counts = ids
+    if chunks > 1:
+        counts = torch.empty((chunks, side), dtype=torch.int32, device=ids.device)
+        count_chunk[(chunks,)](ids, counts, count, experts.first, num_warps=4, **common)
+    place_chunk[(chunks,)](
+        ids,
+        counts,
+        order,
+        tiles,
+        count,
+        chunks,
+        most,
+        experts.first,
+        ROWS=rows,
+        READ=max(1, READ_COUNTS // side) if chunks > 1 else 0,
+        num_warps=max(4, chunk // 16),
+        **common,
+    )
+    return Tiled(rows, most, routed.ids.shape[1], order, tiles)

@@ -1,0 +1,65 @@
+"""The copying warp of the decode attention kernels for Hopper GPUs."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.language.extra.cuda import gdc_wait
+
+from ..hopper import copy_tile
+from .shares import part_at, tiles_in
+
+
+@gluon.jit
+def copy_share(
+    descs, tables, kv_len, out, rings, bars, share, kv_heads, sequences, window, nowhere,
+    GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
+    HALVES: gl.constexpr, BYTES: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    """The copying warp: all tiles of this program's share, one after another; zeros for padding.
+
+    `descs` = (cache,), or (cache, parameters) of a quantized one; `rings`: for each of them, that
+    of keys and that of values. A tile has BYTES in all.
+    """
+    block_tables, slots, table_stride = tables
+    full, empty = bars
+    at, end, sequence, base, _, _, extra, live = share
+    done = 0
+    while at + extra < end:
+        length = gl.load(kv_len + sequence)
+        table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
+        passed = gl.maximum(length - window, 0) // BLOCK_TOKENS  # blocks behind the window
+        blocks = gl.cdiv(length, BLOCK_TOKENS)
+        first, tiles = tiles_in(length, window, KEYS)
+        head, start, skipped, count = part_at(at, end, base, tiles, extra)
+        for i in range(count):
+            stage = done % STAGES
+            span = ((first + skipped + i) * (KEYS // BLOCK_TOKENS), passed, blocks)
+            mbarrier.wait(empty.index(stage), (done // STAGES & 1) ^ 1)
+            bar = full.index(stage)
+            mbarrier.expect(bar, BYTES)
+            for kind in gl.static_range(2):
+                plane = (2 * kv_heads, kind * kv_heads + head, nowhere)
+                copy_tile(
+                    descs[0], table, plane, span, bar, rings[0][kind], stage,
+                    BLOCK_TOKENS, KEYS // BLOCK_TOKENS, HALVES,
+                )  # fmt: skip
+                if len(descs) == 2:
+                    copy_tile(
+                        descs[1], table, plane, span, bar, rings[1][kind], stage,
+                        1, KEYS // BLOCK_TOKENS, 1,
+                    )  # fmt: skip
+            done += 1
+        at = start + tiles + extra
+        ended = head == kv_heads - 1
+        sequence = gl.where(ended, sequence + 1, sequence)
+        base = gl.where(ended, at, base)
+    if EARLY:
+        gdc_wait()  # the kernel before may still read `out`
+    L: gl.constexpr = gl.BlockedLayout([8], [32], [1], [0])
+    width = kv_heads * GROUP * D
+    for row in range(live + gl.program_id(0), sequences, gl.num_programs(0)):
+        for first in range(0, width, 256):
+            column = first + gl.arange(0, 256, L)
+            targets = out + row * width + column
+            gl.store(targets, gl.zeros([256], out.dtype.element_ty, L), mask=column < width)

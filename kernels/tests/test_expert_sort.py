@@ -1,0 +1,61 @@
+"""Choices sorted by expert on the device, and their tiles: run compiled, or by the interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from penstock_kernels.expert_mlp import Experts
+from penstock_kernels.expert_mlp.plan import most_tiles
+from penstock_kernels.route_experts import Routed
+
+# Tokens, choices, experts of a rank, the first of them; of one chunk, of several, of large ones.
+ROUTINGS = [
+    (1, 1, 1, 0),
+    (5, 2, 7, 0),
+    (16, 2, 40, 3),
+    (60, 2, 3, 0),
+    (150, 3, 5, 2),
+    (700, 4, 130, 90),
+]
+
+
+def check(routing: tuple[int, int, int, int], rows: int, spread: int, device: torch.device) -> None:
+    """Compares with torch's stable sort. `spread`: ids are below it."""
+    from penstock_kernels.expert_mlp.sort import sort_choices
+
+    tokens, top_k, count, first = routing
+    ids = torch.randint(spread, (tokens, top_k), dtype=torch.int32, device=device)
+    experts = Experts(torch.empty(count, 2, 1), torch.empty(count, 1, 1), first=first)
+    tiled = sort_choices(rows, Routed(ids, torch.empty(ids.shape)), experts)
+    own = ids.flatten().long().cpu() - first
+    own = own.where((own >= 0) & (own < count), count)
+    order = own.sort(stable=True).indices
+    present = int((own < count).sum())
+    assert tiled.order[:present].tolist() == order[:present].tolist()
+    expected, begin = [], 0
+    for expert, number in enumerate(own.bincount(minlength=count)[:count].tolist()):
+        for at in range(0, number, rows):
+            expected.append((expert, begin + at, begin + min(at + rows, number)))
+        begin += number
+    most = tiled.most
+    assert len(expected) == int(tiled.tiles[-1]) <= most == most_tiles(own.numel(), count, rows)
+    table = tiled.tiles[:-1].view(3, most)[:, : len(expected)].t().tolist()
+    assert [tuple(tile) for tile in table] == expected
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_sorted_choices_in_the_interpreter(routing: tuple[int, int, int, int]) -> None:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("run by test_interpreter.py")
+    for spread in (1, routing[2] + routing[3] + 2):
+        check(routing, 16, spread, torch.device("cpu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [16, 128])
+@pytest.mark.parametrize("routing", [*ROUTINGS, (3000, 8, 256, 0), (4097, 6, 100, 50)])
+def test_sorted_choices_on_the_device(routing: tuple[int, int, int, int], rows: int) -> None:
+    for spread in (1, routing[2] + routing[3] + 2):
+        check(routing, rows, spread, torch.device("cuda"))

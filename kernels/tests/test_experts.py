@@ -1,0 +1,177 @@
+"""Routing and experts: rules of the choice, and what the ops refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from penstock_kernels import expert_mlp, route_experts, use
+from penstock_kernels.expert_mlp import Activation, Experts
+from penstock_kernels.packed_linear import Kind, PackedWeight, pack
+from penstock_kernels.route_experts import GroupScore, Routed, Routing, Score
+from torch import Tensor
+
+
+def row(*logits: float) -> Tensor:
+    return torch.tensor([logits], dtype=torch.float32)
+
+
+def test_equal_logits_choose_the_lowest_ids() -> None:
+    routed = route_experts(row(1, 2, 1, 2, 2), None, Routing(4))
+    assert routed.ids.tolist() == [[1, 3, 4, 0]]
+    assert routed.ids.dtype == torch.int32 and routed.weights.dtype == torch.float32
+
+
+def test_scores_weight_the_chosen() -> None:
+    logits = row(0, 3, -1, 2)
+    everyone = route_experts(logits, None, Routing(2))
+    torch.testing.assert_close(everyone.weights, logits.softmax(-1)[:, [1, 3]])
+    chosen = route_experts(logits, None, Routing(2, score_after_choice=True))
+    torch.testing.assert_close(chosen.weights, row(3, 2).softmax(-1))
+    # Mixtral's rule: the softmax of all, renormalised, is that of the chosen.
+    same = route_experts(logits, None, Routing(2, renormalise=True))
+    torch.testing.assert_close(same.weights, chosen.weights)
+    scaled = route_experts(logits, None, Routing(2, Score.SIGMOID, scale=2.5))
+    torch.testing.assert_close(scaled.weights, 2.5 * row(3, 2).sigmoid())
+    root = route_experts(logits, None, Routing(2, Score.SQRT_SOFTPLUS))
+    torch.testing.assert_close(root.weights, row(3, 2).exp().add(1).log().sqrt())
+
+
+def test_the_bias_is_for_the_choice_only() -> None:
+    bias = torch.tensor([0.0, -9.0, 0.0, 9.0])
+    routed = route_experts(row(1, 5, 2, -3), bias, Routing(2, Score.SIGMOID))
+    assert routed.ids.tolist() == [[3, 2]]
+    torch.testing.assert_close(routed.weights, row(-3, 2).sigmoid())
+
+
+def test_only_experts_of_the_best_groups_are_chosen() -> None:
+    logits = row(5, -9, 3, 3, 4, -8)
+    best = Routing(2, Score.SIGMOID, groups=3)
+    assert route_experts(logits, None, best).ids.tolist() == [[0, 1]]
+    two = replace(best, group_score=GroupScore.TOP2_SUM)
+    assert route_experts(logits, None, two).ids.tolist() == [[2, 3]]
+    # A lost group has the better experts, and biases may make every key negative.
+    lost = replace(two, kept_groups=2)
+    assert route_experts(logits, torch.full((6,), -5.0), lost).ids.tolist() == [[0, 2]]
+
+
+def test_routings_that_contradict_themselves_are_refused() -> None:
+    with pytest.raises(ValueError, match="top_k is 0"):
+        Routing(0)
+    with pytest.raises(ValueError, match="kept_groups is 3; expected 1 to 2"):
+        Routing(1, groups=2, kept_groups=3)
+    with pytest.raises(ValueError, match="expected softmax"):
+        Routing(1, Score.SIGMOID, score_after_choice=True)
+
+
+@pytest.mark.parametrize(
+    ("experts", "routing", "message"),
+    [
+        (6, Routing(1, groups=4), "6 experts, which 4 groups"),
+        (4, Routing(1, groups=4, group_score=GroupScore.TOP2_SUM), "4 experts, which 4 groups"),
+        (8, Routing(3, groups=4), "top_k is 3; expected up to 2"),
+        (513, Routing(1), "expected up to 512"),
+    ],
+)
+def test_logits_that_do_not_fit_the_routing_are_refused(
+    experts: int, routing: Routing, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        route_experts(torch.zeros(1, experts), None, routing)
+    with pytest.raises(ValueError, match="bias has shape"):
+        route_experts(torch.zeros(1, 8), torch.zeros(7), Routing(1))
+
+
+def some() -> tuple[Tensor, Routed, Experts]:
+    ids = torch.tensor([[1, 0], [2, 1], [0, 2]], dtype=torch.int32)
+    experts = Experts(torch.randn(3, 8, 6), torch.randn(3, 6, 4))
+    return torch.randn(3, 6), Routed(ids, torch.rand(3, 2)), experts
+
+
+def test_experts_of_ranks_add_up() -> None:
+    x, routed, experts = some()
+    parts = [
+        replace(experts, gate_up=experts.gate_up[at], down=experts.down[at], first=at.start)
+        for at in (slice(0, 1), slice(1, 3))
+    ]
+    total = sum(expert_mlp(x, routed, part) for part in parts)
+    torch.testing.assert_close(total, expert_mlp(x, routed, experts))
+
+
+def test_gpt_oss_clamps_gates_from_above_and_ups_on_both_sides() -> None:
+    gate_up = torch.tensor([9.0, -9.0, 1.0, 1.0, 1.0, 1.0, 9.0, -9.0])
+    weights = torch.nn.functional.pad(gate_up[:, None], (0, 3))[None]
+    experts = Experts(weights, torch.eye(4)[None], activation=Activation.CLAMPED_SWIGLU)
+    routed = Routed(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1))
+    gate, up = torch.tensor([7.0, -9.0, 1.0, 1.0]), torch.tensor([1.0, 1.0, 7.0, -7.0])
+    expected = gate * (1.702 * gate).sigmoid() * (up + 1)
+    torch.testing.assert_close(expert_mlp(torch.ones(1, 4), routed, experts), expected[None])
+
+
+def test_experts_that_do_not_fit_are_refused() -> None:
+    x, routed, experts = some()
+    with pytest.raises(ValueError, match=r"down has shape \(3, 4, 6\)"):
+        expert_mlp(x, routed, replace(experts, down=experts.down.transpose(1, 2).contiguous()))
+    with pytest.raises(ValueError, match=r"gate_up is torch\.float64"):
+        expert_mlp(x, routed, replace(experts, gate_up=experts.gate_up.double()))
+    with pytest.raises(ValueError, match=r"ids is torch\.int64"):
+        expert_mlp(x, routed._replace(ids=routed.ids.long()), experts)
+    with pytest.raises(ValueError, match="down_bias has shape"):
+        expert_mlp(x, routed, replace(experts, down_bias=torch.zeros(3, 4)))
+    codes = torch.zeros((8, 64), dtype=torch.uint8)
+    words = pack(codes, Kind.INT4)
+    packed = PackedWeight(torch.stack([words] * 2), torch.ones(2, 1, 8), None, Kind.INT4, 64)
+    with pytest.raises(ValueError, match=r"gate_up has shape \(2, 8, 64\); expected \(2, 8, 6\)"):
+        expert_mlp(x, routed, replace(experts, gate_up=packed))
+
+
+def routed_at_random(tokens: int, top_k: int, experts: int) -> Routed:
+    ids = torch.rand(tokens, experts, device="cuda").topk(top_k).indices.int()
+    return Routed(ids, torch.rand(tokens, top_k, device="cuda"))
+
+
+def experts_on_device(count: int, hidden: int, inner: int) -> Experts:
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * shape[-1] ** -0.5
+
+    return Experts(drawn(count, 2 * inner, hidden), drawn(count, hidden, inner))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 3, 40, 600])
+def test_a_graph_serves_every_routing(tokens: int) -> None:
+    """Nothing of a launch depends on which experts are chosen, and nothing waits for the device."""
+    experts = experts_on_device(40, 256, 128)
+    x = torch.randn(tokens, 256, device="cuda", dtype=torch.bfloat16)
+    logits = torch.randn(tokens, 40, device="cuda")
+    routing = Routing(4, renormalise=True)
+
+    def run() -> Tensor:
+        return expert_mlp(x, route_experts(logits, None, routing), experts)
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    for skewed in (False, True, False):
+        logits.normal_()
+        logits[:, 7] += 20 * skewed
+        graph.replay()
+        assert torch.equal(out, run())
+        with use("reference"):
+            expected = run()
+        error = (out - expected).float().norm() / expected.float().norm()
+        assert error < 0.01
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [2, 8, 64, 512])
+def test_a_token_does_not_depend_on_the_others_of_its_bucket(tokens: int) -> None:
+    experts = experts_on_device(24, 320, 192)
+    x = torch.randn(tokens, 320, device="cuda", dtype=torch.bfloat16)
+    ids, weights = routed_at_random(tokens, 3, 24)
+    whole = expert_mlp(x, Routed(ids, weights), experts)
+    fewer = tokens // 2 + 1
+    part = Routed(ids[-fewer:].contiguous(), weights[-fewer:].contiguous())
+    assert torch.equal(expert_mlp(x[-fewer:], part, experts), whole[-fewer:])

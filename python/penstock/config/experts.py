@@ -1,0 +1,59 @@
+"""Reads the fields of config.json that mixtures of experts have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock_kernels.route_experts import GroupScore, Routing, Score
+
+from penstock.config.common import read_activation
+from penstock.config.fields import Fields
+from penstock.config.specification import MlpSpec
+from penstock.faults import BadModel
+
+COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def read_routing(fields: Fields, **changes: Any) -> Routing:
+    """The choice of experts; `changes` are fields that the family reads itself."""
+    read = {"top_k": fields.count("num_experts_per_tok")}
+    try:
+        return Routing(**{**read, **changes})
+    except ValueError as error:
+        raise BadModel(f"config.json: the experts cannot be chosen: {error}") from error
+
+
+def read_sigmoid_routing(fields: Fields) -> Routing:
+    """The choice of experts of DeepSeek-V3 and of families that follow it."""
+    return read_routing(
+        fields,
+        score=Score.SIGMOID,
+        renormalise=fields.flag("norm_topk_prob", True),
+        scale=fields.positive("routed_scaling_factor", 1.0),
+        groups=fields.count("n_group", 1),
+        kept_groups=fields.count("topk_group", 1),
+        group_score=GroupScore.TOP2_SUM,
+    )
+
+
+def read_expert_count(fields: Fields) -> int:
+    """Routed experts of a layer, under any of the names that checkpoints use."""
+    given = [name for name in COUNTS if fields.raw.get(name) is not None]
+    counts = {fields.count(name) for name in given or COUNTS[:1]}
+    if len(counts) > 1:
+        raise BadModel(f"config.json: {' and '.join(given)} must be equal, found {sorted(counts)}")
+    return counts.pop()
+
+
+def read_gated(fields: Fields, size: str) -> MlpSpec:
+    """A gated feed-forward layer, of an expert or dense; its inner size is the field `size`."""
+    return MlpSpec(fields.count(size), read_activation(fields, "hidden_act", "silu"))
+
+
+def read_sparse_layers(fields: Fields, layers: int) -> list[bool]:
+    """Whether each layer has experts: every `decoder_sparse_step`-th one, unless
+    `mlp_only_layers` lists it."""
+    step, dense = fields.count("decoder_sparse_step", 1), fields.raw.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
+        raise BadModel(f"config.json: mlp_only_layers must be a list of layers, found {dense!r}")
+    return [(layer + 1) % step == 0 and layer not in dense for layer in range(layers)]

@@ -1,0 +1,287 @@
+"""A mixture of experts: a router, the experts that it chooses for each token, shared experts.
+
+Every rank routes alike. With tensor parallelism each rank has its share of every expert's inner
+dimension, with expert parallelism it has whole experts. In both cases the output is a partial sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from penstock_kernels import expert_mlp, linear, route_experts
+from penstock_kernels.expert_mlp import Activation, Experts
+from penstock_kernels.packed_linear import PackedWeight
+from penstock_kernels.route_experts import Routed
+from torch import Tensor
+
+from penstock.config import ExpertStorage, MoeSpec, ResidualSpec
+from penstock.faults import BadModel
+from penstock.layers.base import Build, Layer, Residual
+from penstock.layers.linear import allocated, column_targets, row_targets
+from penstock.layers.mlp import GatedMlp
+from penstock.layers.norm import Norm
+from penstock.parallel import Group
+from penstock.quant import LinearMethod, StacksExperts, WeightTensor, stacks_experts
+from penstock.weights import Form, Merged, Target
+
+
+class Router(Layer):
+    """Scores the experts for each token and chooses; replicated on every rank."""
+
+    def __init__(self, build: Build, hidden: int, spec: MoeSpec) -> None:
+        dtype = torch.float32 if spec.router.float32 else build.dtype
+        self.routing, self.sparse_mixer = spec.routing, spec.router.sparse_mixer
+        self.weight = build.empty(spec.experts, hidden, dtype=dtype)
+        self.bias = build.empty(spec.experts, dtype=dtype) if spec.router.bias else None
+        self.correction: Tensor | None = None
+        if spec.router.correction:
+            self.correction = build.empty(spec.experts, dtype=torch.float32)
+
+    def targets(self) -> dict[str, Target]:
+        """Returns the targets of the matrix and of both biases."""
+        tensors = {
+            "weight": self.weight,
+            "bias": self.bias,
+            "e_score_correction_bias": self.correction,
+        }
+        return {name: Target.whole(data) for name, data in tensors.items() if data is not None}
+
+    def __call__(self, x: Tensor) -> Routed:
+        """Returns the experts of each row of a normalised x [T, hidden], and their weights."""
+        logits = linear(x.to(self.weight.dtype), self.weight, self.bias)
+        if self.sparse_mixer:
+            return sparse_mixer(logits, self.sparse_mixer)
+        return route_experts(logits, self.correction, self.routing)
+
+
+def sparse_mixer(logits: Tensor, threshold: float) -> Routed:
+    """Chooses two experts of each row of logits [T, E], one after the other.
+
+    The weight of each is the softmax of the logits that are near the largest: within `threshold`
+    of the larger of the largest and of their own magnitude (SparseMixer-v2, arXiv:2409.12136).
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    rest, ids, weights = logits, [], []
+    for _ in range(2):
+        best, chosen = rest.max(-1, keepdim=True)
+        far = (best - logits) / torch.maximum(logits.abs(), best) > threshold
+        weights.append(rest.masked_fill(far, -torch.inf).softmax(-1).gather(1, chosen))
+        ids.append(chosen)
+        rest = rest.scatter(1, chosen, -torch.inf)
+    return Routed(torch.cat(ids, 1).int(), torch.cat(weights, 1))
+
+
+class ExpertMatrix:
+    """One matrix of all experts of a rank, in one weight format: tensors [experts, ...]."""
+
+    def __init__(
+        self, method: LinearMethod, experts: int, shape: tuple[int, int], ranks: int
+    ) -> None:
+        """`shape`: outputs and inputs of an expert on this rank; `ranks` share the inputs.
+
+        Raises BadModel for a weight format that is not supported for experts.
+        """
+        one = allocated(method, shape, ranks)
+        self.method: StacksExperts = stacks_experts(method, one)
+        self.stored = {
+            name: replace(tensor, data=tensor.data.new_empty((experts, *tensor.data.shape)))
+            for name, tensor in one.items()
+        }
+        self.weight: Tensor | PackedWeight | None = None
+
+    def expert(self, index: int) -> dict[str, WeightTensor]:
+        """Returns the tensors of one expert: views."""
+        return {
+            name: replace(tensor, data=tensor.data[index]) for name, tensor in self.stored.items()
+        }
+
+    def prepare(self, device: torch.device) -> None:
+        """Allocates what the method has left for this moment."""
+        self.stored = {name: one.allocated(device) for name, one in self.stored.items()}
+
+    def finish(self) -> None:
+        """Lets the method repack the weights; frees the loaded tensors."""
+        loaded = {name: tensor.data for name, tensor in self.stored.items()}
+        self.stored = {}
+        self.weight = self.method.stacked(loaded)
+
+    def kept(self) -> Iterator[Tensor]:
+        """Yields the tensors that `finish` keeps."""
+        if isinstance(self.weight, Tensor):
+            yield self.weight
+        elif self.weight is not None:
+            yield from (part for part in self.weight if isinstance(part, Tensor))
+
+
+class ExpertMlps(Layer):
+    """The routed experts of this rank: down(act(gate(x)) * up(x)) each, gate and up fused."""
+
+    def __init__(self, build: Build, hidden: int, spec: MoeSpec) -> None:
+        group, inner, storage = build.group, spec.expert.intermediate, spec.storage
+        self.storage = storage
+        self.device = build.device
+        self.total = spec.experts
+        self.group = Group() if build.expert_parallel else group
+        self.first = 0
+        if build.expert_parallel:
+            count = group.share(spec.experts, "the number of experts")
+            self.first = group.rank * count
+        else:
+            count = spec.experts
+            inner = group.share(inner, "the experts' intermediate size")
+        self.count = count
+        self.parts = {"gate": inner, "up": inner}
+        gate_up, down = self._methods(build)
+        self.gate_up = ExpertMatrix(gate_up, count, (2 * inner, hidden), 1)
+        self.down = ExpertMatrix(down, count, (hidden, inner), self.group.size)
+        self.gate_up_bias = build.empty(count, 2 * inner) if spec.expert.bias else None
+        self.down_bias = build.empty(count, hidden) if spec.expert.bias else None
+        self.activation = Activation(spec.expert.activation.value)
+        self.experts: Experts | None = None
+
+    def _methods(self, build: Build) -> tuple[LinearMethod, LinearMethod]:
+        """The weight formats of both matrices; all experts have those of the first one."""
+        if self.storage is ExpertStorage.INTERLEAVED:
+            return build.method(), build.method()
+        one = build.below(str(self.first))
+        return one.below("gate_up").method(self.parts), one.below("down").method()
+
+    def targets(self) -> dict[str, Target]:
+        """Returns the targets of this rank's share of every matrix and bias. Tensors of experts of
+        other ranks are checked, and not read."""
+        if self.storage is ExpertStorage.INTERLEAVED:
+            return self._interleaved()
+        found: dict[str, Target] = {}
+        for expert in range(self.total):
+            index = expert - self.first
+            here = 0 <= index < self.count
+            for name, target in self._expert(index if here else 0).items():
+                found[f"{expert}.{name}"] = target if here else target.nothing()
+        return found
+
+    def _expert(self, index: int) -> dict[str, Target]:
+        """The targets of one expert here."""
+        gate_up, down = self.gate_up.expert(index), self.down.expert(index)
+        bias = None if self.gate_up_bias is None else self.gate_up_bias[index]
+        columns = column_targets(self.parts, gate_up, bias, self.group)
+        bias = None if self.down_bias is None else self.down_bias[index]
+        rows = row_targets(down, bias, self.group)
+        found = {f"gate_up.{name}": target for name, target in columns.items()}
+        return found | {f"down.{name}": target for name, target in rows.items()}
+
+    def _interleaved(self) -> dict[str, Target]:
+        """The targets of tensors of all experts, in which gate and up alternate."""
+        found: dict[str, Target] = {}
+        for name, tensor in (self.gate_up.stored | self.down.stored).items():
+            if tensor.form is not None:
+                raise BadModel(
+                    f"the weight format stores {name} in blocks, which is not supported where one "
+                    "tensor holds all experts"
+                )
+        for name, tensor in self.gate_up.stored.items():
+            halves = tensor.data.unflatten(1, (2, -1))
+            if name == "weight":  # [experts, inputs, outputs, 2]
+                target = self._stacked(halves.permute(0, 3, 2, 1), 2, Merged(2))
+            else:
+                target = self._stacked(halves.transpose(1, 2), 1, Merged(1))
+            found[f"gate_up_proj{name.removeprefix('weight')}"] = target
+        for name, tensor in self.down.stored.items():
+            data = tensor.data.transpose(1, 2) if name == "weight" else tensor.data
+            dim = 1 if name == "weight" else 2
+            found[f"down_proj{name.removeprefix('weight')}"] = self._stacked(data, dim)
+        if self.gate_up_bias is not None and self.down_bias is not None:
+            halves = self.gate_up_bias.unflatten(1, (2, -1)).transpose(1, 2)
+            found["gate_up_proj_bias"] = self._stacked(halves, 1, Merged(1))
+            found["down_proj_bias"] = self._stacked(self.down_bias, None)
+        return found
+
+    def _stacked(self, data: Tensor, dim: int | None, form: Form | None = None) -> Target:
+        """The target of a tensor of all experts. Ranks share the experts or dimension `dim`."""
+        target = Target.share(data, dim, self.group.rank, self.group.size)
+        shape = (self.total, *target.shape[1:])
+        region = (slice(self.first, self.first + self.count), *target.region[1:])
+        return replace(target, shape=shape, region=region, form=form)
+
+    def prepare(self) -> None:
+        """Allocates what the methods have left for this moment."""
+        self.gate_up.prepare(self.device)
+        self.down.prepare(self.device)
+
+    def finish(self) -> None:
+        """Lets the methods repack the matrices; drops the down bias on all ranks except the first
+        if each rank has a part of every expert, so that the sum contains it once."""
+        self.gate_up.finish()
+        self.down.finish()
+        if self.group.rank:
+            self.down_bias = None
+        assert self.gate_up.weight is not None and self.down.weight is not None
+        self.experts = Experts(
+            gate_up=self.gate_up.weight,
+            down=self.down.weight,
+            gate_up_bias=self.gate_up_bias,
+            down_bias=self.down_bias,
+            activation=self.activation,
+            first=self.first,
+        )
+
+    def kept(self) -> Iterator[Tensor]:
+        """Yields the matrices as the methods keep them, and the biases."""
+        yield from self.gate_up.kept()
+        yield from self.down.kept()
+        yield from (bias for bias in (self.gate_up_bias, self.down_bias) if bias is not None)
+
+    def __call__(self, x: Tensor, routed: Routed) -> Tensor:
+        """Returns the weighted sum of this rank's part of each row's experts, as x [T, hidden]."""
+        assert self.experts is not None
+        return expert_mlp(x, routed, self.experts)
+
+
+class SharedGate(Layer):
+    """The learned factor of the shared experts' output; replicated on every rank."""
+
+    def __init__(self, build: Build, hidden: int) -> None:
+        self.weight = build.empty(1, hidden)
+
+    def targets(self) -> dict[str, Target]:
+        """Returns the target of the row."""
+        return {"weight": Target.whole(self.weight)}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, hidden] -> [T, 1]."""
+        return F.linear(x, self.weight).sigmoid_()
+
+
+class MoeMlp(Layer):
+    """The feed-forward layer: routed experts, and shared experts if there are any."""
+
+    def __init__(self, build: Build, residual: ResidualSpec, spec: MoeSpec) -> None:
+        hidden = residual.hidden
+        self.partial = build.group.size > 1
+        self.multiplier = residual.multiplier
+        self.router = Router(build, hidden, spec)
+        self.experts = ExpertMlps(build.below("experts"), hidden, spec)
+        self.shared: GatedMlp | None = None
+        if spec.shared is not None:
+            self.shared = GatedMlp(build.below("shared"), residual, spec.shared)
+        self.shared_gate = SharedGate(build, hidden) if spec.shared_gate else None
+
+    def __call__(self, norm: Norm, residual: Residual) -> Residual:
+        """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer."""
+        x, total = norm(residual)
+        return Residual(self.product(x), total, self.partial)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
+        ranks."""
+        out = self.experts(x, self.router(x))
+        if self.multiplier != 1:
+            out = out.mul_(self.multiplier)
+        if self.shared is None:
+            return out
+        shared = self.shared.product(x)
+        if self.shared_gate is not None:
+            shared = shared.mul_(self.shared_gate(x))
+        return out.add_(shared)

@@ -1,0 +1,51 @@
+"""Mixtral 8x7B and 8x22B: Mistral with experts in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from penstock.config import (
+    Fields,
+    LayerSpec,
+    MoeSpec,
+    NormSpec,
+    Specification,
+    read_attention,
+    read_decoder,
+    read_expert_count,
+    read_gated,
+    read_residual,
+    read_rope,
+    read_routing,
+)
+from penstock.models.decoder import LLAMA_NAMES, Decoder
+
+MOE = "model.layers.{}.block_sparse_moe."
+
+
+class Mixtral(Decoder):
+    """Mixtral; layers may have a sliding window."""
+
+    names: ClassVar[Mapping[str, str]] = {
+        module: path for module, path in LLAMA_NAMES.items() if ".mlp." not in module
+    } | {
+        MOE + "gate": "blocks.{}.mlp.router",
+        MOE + "experts.{}.w1": "blocks.{}.mlp.experts.{}.gate_up.gate",
+        MOE + "experts.{}.w3": "blocks.{}.mlp.experts.{}.gate_up.up",
+        MOE + "experts.{}.w2": "blocks.{}.mlp.experts.{}.down",
+    }
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
+        fields = Fields({"num_key_value_heads": 8, **raw})
+        window = 0 if fields.raw.get("sliding_window") is None else fields.count("sliding_window")
+        attention = read_attention(fields, read_rope(fields, theta=1e6), window=window)
+        expert = read_gated(fields, "intermediate_size")
+        moe = MoeSpec(read_expert_count(fields), expert, read_routing(fields, renormalise=True))
+        layers = [LayerSpec(attention, moe)] * fields.count("num_hidden_layers")
+        residual = read_residual(fields, norm=NormSpec(fields.number("rms_norm_eps", 1e-5)))
+        spec = read_decoder(fields, layers, residual)
+        fields.done("router_jitter_noise")  # of training
+        return spec
