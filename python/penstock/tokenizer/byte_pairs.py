@@ -20,7 +20,7 @@ WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How Llama 3 and Qwen split a text, but for the number of digits that stay together."""
+"""How Llama 3 and Qwen split a text. `%s` limits how many digits stay together."""
 LLAMA_TOKENS = 256  # special tokens after the ranks
 LLAMA_NAMES = (
     *("begin_of_text", "end_of_text", "reserved_special_token_0", "reserved_special_token_1"),
