@@ -305,7 +305,7 @@ fn expert_parallel_ranks_must_divide_the_experts() {
         panic!("not serve")
     };
     let bounds = resolve_http(&arguments.http, &sources, 2);
-    let page = explain(&plan, &bounds, &[]);
+    let page = explain(&plan, &bounds, &[], &GenerationDefaults::default());
     assert!(page.contains("2 of each layer's for a token"), "{page}");
 }
 
