@@ -32,7 +32,9 @@ pub fn with_tokenizer(
     directory: PathBuf,
     interpreter: impl FnOnce() -> Outcome<Interpreter>,
 ) -> Outcome<PathBuf> {
-    if directory.join("tokenizer.json").exists() || !has_source(&directory) {
+    let complete = directory.join("tokenizer.json").exists();
+    // Without config.json there is no model, whose error is reported later.
+    if complete || !directory.join("config.json").exists() || !has_source(&directory) {
         return Ok(directory);
     }
     let interpreter = interpreter()?;
@@ -88,6 +90,8 @@ mod tests {
         let refused = || Err(Failure::runtime("no Python".to_owned()));
         assert_eq!(with_tokenizer(folder.clone(), refused), Ok(folder.clone()));
         std::fs::write(folder.join("tokenizer.model"), "").unwrap();
+        assert_eq!(with_tokenizer(folder.clone(), refused), Ok(folder.clone()));
+        std::fs::write(folder.join("config.json"), "{}").unwrap();
         let needed = with_tokenizer(folder.clone(), refused).unwrap_err();
         assert_eq!(needed.message, "no Python");
         std::fs::write(folder.join("tokenizer.json"), "{}").unwrap();
