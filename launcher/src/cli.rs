@@ -44,6 +44,8 @@ pub enum Command {
     Tgi(TgiArgs),
     /// Write a quantized checkpoint of a model
     Quantize(QuantizeArgs),
+    /// Convert a checkpoint in Meta's or Mistral's own layout (params.json)
+    Convert(ConvertArgs),
     /// Measure which kernels are fastest for a model on this GPU
     Tune(TuneArgs),
     /// Detect a watermark in a text
@@ -83,6 +85,10 @@ pub struct EngineArgs {
     /// Chat template that replaces the model's: a Jinja file, or JSON with `chat_template`
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
+    /// Default sampling parameters and end tokens: `auto` is the model's generation_config.json,
+    /// `none` ignores it, else a directory with such a file
+    #[arg(long, value_name = "auto|none|DIRECTORY", default_value = "auto")]
+    pub generation_config: String,
     /// Directory of the hub's cache [default: that of huggingface_hub]
     #[arg(long, value_name = "DIRECTORY")]
     pub hub_cache: Option<PathBuf>,
@@ -291,6 +297,20 @@ pub struct TgiArgs {
         allow_hyphen_values = true
     )]
     pub arguments: Vec<OsString>,
+}
+
+/// Settings of `penstock convert`.
+#[derive(Clone, Debug, Args)]
+pub struct ConvertArgs {
+    /// Directory with params.json and consolidated.*.pth or consolidated.safetensors
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// New directory for config.json, *.safetensors and tokenizer.json
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
 }
 
 /// Settings of `penstock quantize`.

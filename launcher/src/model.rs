@@ -67,6 +67,13 @@ impl ModelFacts {
         let path = directory.join("config.json");
         let shown = path.display();
         let text = std::fs::read_to_string(&path).map_err(|error| {
+            if directory.join("params.json").is_file() {
+                return Failure::runtime(format!(
+                    "{} has params.json and no config.json: it is a checkpoint in Meta's or Mistral's own \
+                     layout. `penstock convert` makes a model directory of it.",
+                    directory.display()
+                ));
+            }
             Failure::runtime(format!(
                 "cannot read {shown}: {error}. A model directory holds config.json, tokenizer.json \
                  and *.safetensors; --model takes such a directory or a hub id."
