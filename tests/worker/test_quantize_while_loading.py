@@ -227,7 +227,7 @@ class LargestFloats(TorchDispatchMode):
 def test_few_rows_at_a_time_are_rounded_in_float32(
     quantize: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the largest matrix, of which there are several copies, decides what fits a GPU."""
+    """Otherwise several copies of the largest matrix would decide what fits a GPU."""
     method = read_methods({}, torch.bfloat16, HOST, quantize).quantized
     assert isinstance(method, RoundToNearest)
     matrix = torch.randn(37, 256, dtype=torch.bfloat16)
