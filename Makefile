@@ -20,7 +20,7 @@ contract      = $(patsubst %,tests/contract/test_%.py,$(1))
 client_pytest = SERVER_PYTHON=$(abspath $(BIN))/python $(VENV)/clients/$(1)/bin/python -m pytest -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test deny doc rust-test python-test gpu-test client-test mutants lint fmt bench proto openapi wheel clean
+.PHONY: help serve test deny doc rust-test python-test gpu-test library-test client-test mutants lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, en
 
 gpu-test: $(VENV)/.dev ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+library-test: $(VENV)/.dev ## every model type of transformers, through transformers
+	$(BIN)/python -m pytest -m library
 
 client-test: $(VENV)/.dev $(CLIENTS:%=$(VENV)/clients/%/.done) $(NODE_MODULES) ## tests with clients in environments of their own: LangChain, LiteLLM, instructor, pydantic-ai, TGI's, node's; with lm-eval and what vLLM's users send
 	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test,evaluation

@@ -2,6 +2,7 @@
 
     python bench/run.py kernels [OP ...]
     python bench/run.py kernels --energy [OP ...]   # watts, and millijoules of a launch
+    python bench/run.py kernels --products   # all linear layers of an 8B model, by weight format
 
 Ceilings are measured first, in the same run: a large copy within the device (bytes read plus bytes
 written) for ops that move bytes, a large bf16 matrix product for ops that compute. Each op is
@@ -12,6 +13,10 @@ Power limits a GPU that works for seconds, so the energy of a kernel matters eve
 limits its time. With --energy each case runs for seconds in CUDA graphs over several sets of
 arguments. The driver counts the energy, idle power included. The first line is a plain read of
 1 GiB: no kernel that reads as many bytes takes less.
+
+--products prints Markdown: the time of the linear layers of 32 decoder layers, and in brackets the
+floor (weights and scales read once at the speed of the copy) and the time of cuBLAS with bfloat16
+weights, both in percent of that time.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import penstock_kernels  # noqa: F401  (registers the ops)
@@ -28,6 +34,9 @@ from harness.energy import Counter, drawn, launches_of, read_bytes
 from harness.graphs import captured
 from penstock_kernels.case import Case, Size, cases
 from penstock_kernels.op import OPS, Op
+from penstock_kernels.packed_linear.cases import Problem
+from penstock_kernels.packed_linear.cases import product as packed_case
+from penstock_kernels.packed_linear.weight import Kind
 from torch import Tensor
 from triton.testing import do_bench
 
@@ -35,9 +44,24 @@ CUDA = torch.device("cuda")
 Arguments = dict[str, Any]
 
 
-def milliseconds(function: Callable[[], object]) -> float:
-    """Median time of one call, as a replayed CUDA graph."""
-    graph = captured([function])
+# Outputs and inputs of the linear layers of an 8B model, and whether they are gate and up.
+LAYERS = ((6144, 4096, False), (4096, 4096, False), (28672, 4096, True), (4096, 14336, False))
+DECODER_LAYERS = 32
+# Per kind of weights the inputs that share a scale (0 = all), and whether there are zero points: as
+# --quantize int4, eetq and fp8 have them, and mxfp4.
+SCALES = {
+    Kind.INT4: (128, True),
+    Kind.INT8: (0, False),
+    Kind.FP8: (0, False),
+    Kind.FP4: (32, False),
+}
+ROWS = (1, 16, 32, 64, 256, 8192)
+SETS = 4  # of weights: those of one set may fit the L2 cache
+
+
+def milliseconds(*functions: Callable[[], object]) -> float:
+    """Median time of one call of each, as a replayed CUDA graph."""
+    graph = captured(functions)
     return float(do_bench(graph.replay, warmup=10, rep=60, return_mode="median"))
 
 
@@ -140,6 +164,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)}; all if none")
     parser.add_argument("--energy", action="store_true", help="watts and joules instead of times")
+    parser.add_argument("--products", action="store_true", help="layers of an 8B model by format")
     parser.add_argument("--seconds", type=float, default=1.2, help="of each case, with --energy")
     options = parser.parse_args()
     if unknown := set(options.ops) - set(OPS):
@@ -157,6 +182,49 @@ def times(options: argparse.Namespace) -> None:
     for op, case in options.cases:
         print(row(op, case, copy, product), flush=True)
         torch.cuda.empty_cache()
+
+
+def products(options: argparse.Namespace) -> None:
+    """Prints the table of the linear layers of a model."""
+    copy, product = ceilings()
+    print(f"{torch.cuda.get_device_name()}: copy {copy:.2f} TB/s, bf16 {product:.0f} TFLOP/s\n")
+    print("| rows | cuBLAS bf16 | " + " | ".join(kind.value for kind in SCALES) + " |")
+    print("|---" * (2 + len(SCALES)) + "|")
+    scale = DECODER_LAYERS / SETS
+    for rows in ROWS:
+        plain = scale * milliseconds(*plain_products(rows))
+        cells = [f"{plain:.2f}"]
+        for kind in SCALES:
+            torch.cuda.empty_cache()
+            functions, moved = packed_products(kind, rows)
+            time = scale * milliseconds(*functions)
+            floor = scale * moved / copy / 1e9
+            cells.append(f"{time:.2f} ({100 * floor / time:.0f} %, {100 * plain / time:.0f} %)")
+        print(f"| {rows:,} | {' | '.join(cells)} |", flush=True)
+
+
+def plain_products(rows: int) -> list[Callable[[], object]]:
+    """The products of SETS decoder layers with bfloat16 weights, without activations."""
+    made: list[Callable[[], object]] = []
+    for outputs, inputs, _ in LAYERS * SETS:
+        x = torch.randn(rows, inputs, dtype=torch.bfloat16, device=CUDA)
+        weight = torch.randn(outputs, inputs, dtype=torch.bfloat16, device=CUDA)
+        made.append(partial(F.linear, x, weight))
+    return made
+
+
+def packed_products(kind: Kind, rows: int) -> tuple[list[Callable[[], object]], int]:
+    """Likewise with quantized weights, and the bytes of these and their scales."""
+    (group, zeros), op, moved = SCALES[kind], OPS["packed_linear"], 0
+    made: list[Callable[[], object]] = []
+    for outputs, inputs, gated in LAYERS * SETS:
+        problem = Problem(rows, outputs, inputs, group, zeros, gated=gated)
+        arguments = packed_case(kind, problem).make(CUDA)
+        weight = arguments["weight"]
+        parts = (weight.words, weight.scales, weight.zeros)
+        moved += sum(part.nbytes for part in parts if part is not None)
+        made.append(partial(op.triton, **arguments))
+    return made, moved
 
 
 def energy(options: argparse.Namespace) -> None:
@@ -177,7 +245,8 @@ def main() -> int:
         print("bench/kernels.py times CUDA kernels, and torch sees no CUDA device here.")
         return 1
     torch.manual_seed(0)
-    (energy if options.energy else times)(options)
+    table = products if options.products else energy if options.energy else times
+    table(options)
     return 0
 
 

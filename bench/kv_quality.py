@@ -3,7 +3,8 @@
     python bench/run.py kv_quality [--texts 24] [--count 25] [--device cpu]
 
 For each --kv-dtype, perplexity over texts of up to 2,048 tokens (all tokens, and those of answers
-to questions about facts far back alone), and exact match of greedy answers: of short tasks, and of
+to questions about facts far back alone), the divergence from `auto` (see `divergence`), and exact
+match of greedy answers: of short tasks, and of
 questions about one fact that 500 to 1,700 tokens of other text follow (a needle in a haystack).
 Samples are those of examples/brook, of a seed that neither training nor its evaluation uses.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from penstock import LLM, SamplingParams
+from penstock import LLM, Completion, SamplingParams
 from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +32,7 @@ KV_DTYPES = ("auto", "fp8_e4m3", "fp8_e5m2", "int8", "int4")
 DISTANCES = (500, 1000, 1500, 1700)
 SEED = 5
 SHORT = "short tasks"
+TOP = 20  # logprobs of each token
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,16 @@ class Material:
         return cls([ids for ids, _ in documents], [mask for _, mask in documents], questions)
 
 
-def perplexities(llm: LLM, material: Material) -> tuple[float, float]:
+def scored(llm: LLM, material: Material) -> list[Completion]:
+    """Returns the completions of the texts, with prompt logprobs."""
+    return llm.generate(
+        material.texts, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=TOP)
+    )
+
+
+def perplexities(done: list[Completion], material: Material) -> tuple[float, float]:
     """Returns the perplexity of all tokens of the texts, and of those of answers."""
-    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     sums, counts = [0.0, 0.0], [0, 0]
-    done = llm.generate(material.texts, params)
     for completion, ids, answers in zip(done, material.texts, material.answers, strict=True):
         assert completion.prompt_logprobs is not None
         rows = zip(completion.prompt_logprobs, ids, answers, strict=True)
@@ -87,6 +94,23 @@ def perplexities(llm: LLM, material: Material) -> tuple[float, float]:
                 counts[kind] += 1
     whole, of_answers = (math.exp(s / n) for s, n in zip(sums, counts, strict=True))
     return whole, of_answers
+
+
+def divergence(done: list[Completion], exact: list[Completion]) -> float:
+    """Returns the mean Kullback-Leibler divergence from `exact` in nats per token: of the
+    distributions over the TOP tokens that both list, and all others together."""
+    total, tokens = 0.0, 0
+    for found, expected in zip(done, exact, strict=True):
+        assert found.prompt_logprobs is not None and expected.prompt_logprobs is not None
+        for theirs, ours in zip(expected.prompt_logprobs, found.prompt_logprobs, strict=True):
+            if theirs is None or ours is None:  # of the first token
+                continue
+            both = [(theirs[t].logprob, ours[t].logprob) for t in theirs.keys() & ours.keys()]
+            rest = [max(1 - sum(math.exp(pair[at]) for pair in both), 1e-9) for at in (0, 1)]
+            both.append((math.log(rest[0]), math.log(rest[1])))
+            total += sum(math.exp(p) * (p - q) for p, q in both)
+            tokens += 1
+    return total / tokens
 
 
 def accuracies(llm: LLM, material: Material) -> dict[str, float]:
@@ -112,14 +136,19 @@ def main() -> None:
     answers = sum(map(sum, material.answers))
     print(f"{len(material.texts)} texts, {tokens:,} tokens, {answers:,} of them in answers")
     rows = [SHORT, *(f"fact {distance:,} back" for distance in DISTANCES)]
-    head = ["--kv-dtype", "perplexity", "of answers", *rows]
+    head = ["--kv-dtype", "divergence", "perplexity", "of answers", *rows]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    exact: list[Completion] = []
     for kv_dtype in KV_DTYPES:
         with LLM(progress=False, device=options.device, kv_dtype=kv_dtype) as llm:
-            whole, of_answers = perplexities(llm, material)
+            done = scored(llm, material)
             found = accuracies(llm, material)
+        exact = exact or done  # of the first, `auto`
+        whole, of_answers = perplexities(done, material)
+        apart = 1e3 * divergence(done, exact)
         shares = " | ".join(f"{found[row]:.1%}" for row in rows)
-        print(f"| `{kv_dtype}` | {whole:.4f} | {of_answers:.5f} | {shares} |", flush=True)
+        scores = f"{apart:.3f} | {whole:.4f} | {of_answers:.5f}"
+        print(f"| `{kv_dtype}` | {scores} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":

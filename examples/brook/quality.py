@@ -1,12 +1,11 @@
 """Measure what each weight format costs: divergence from bf16, perplexity and accuracies of brook.
 
-python -m examples.brook.quality [--count 40] [--json FILE] [--plot FILE] [--only FORMAT ...]
+python -m examples.brook.quality [--count 24] [--json FILE] [--plot FILE] [--only FORMAT ...]
 python -m examples.brook.quality --from FILE [--plot FILE]    # the table of earlier results
-python -m examples.brook.quality --texts FILE    # writes calibration texts for `penstock quantize`
-python -m examples.brook.quality --only --quantized FOLDER ...    # measures what that wrote
 
-Matrices of attention and feed-forward layers are rounded to the format and back. The engine, on the
-CPU in float32, answers held-out instances greedily; transformers scores held-out answers.
+Matrices of attention and feed-forward layers are rounded to the format and back: by the methods
+that load checkpoints, or, for calibrated formats, by `penstock quantize`. The engine, on the CPU in
+float32, answers held-out instances greedily; transformers scores held-out answers.
 """
 
 import argparse
@@ -16,18 +15,21 @@ import re
 import shutil
 import sys
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 import torch
 from penstock import LLM, SamplingParams
-from penstock.quant.rtn import nearest, round_to_nearest, symmetric
+from penstock.quant import FourBit, Int8, LinearMethod, RoundToNearest, Transposed
+from penstock.quant.rtn import nearest
+from penstock.quantize import Job, Options, quantize
+from penstock.quantize.gptq import round_to_nearest
+from penstock.quantize.grid import Grid
 from penstock.quantize.layouts import LAYOUTS
-from penstock.quantize.options import Options
 from penstock_kernels.packed_linear import Kind
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -39,56 +41,62 @@ from transformers import AutoModelForCausalLM
 from .data import Document, encode
 from .evaluate import SHIPPED
 from .kinds import JUDGED, SHORT, distant
+from .quality_table import Row, plot, table
 from .sample import Sample, prompt_and_answer, segments
 
 MATRICES = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj\.weight")
 DISTANCES = (500, 1500)
 SCORED = 1000  # samples whose answers are scored
+CALIBRATION = 256  # samples, for formats that are calibrated
 BATCH = 32
 _SEED = 3
+PLAIN = Transposed(torch.float32, torch.device("cpu"))
 
 Round: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A weight format: bits per weight, scales and zero points included, and its rounding."""
+    """A weight format: bits per weight, scales and zero points included, and how it rounds."""
 
     bits: float
-    round: Callable[..., Tensor]
-    """Of a matrix, or of a tensor's name."""
-    named: bool = False
+    how: Round | Options
+    """A function of a matrix, or what `penstock quantize` does to the model."""
 
 
-class Row(TypedDict):
-    """What was measured of a format."""
-
-    bits: float
-    perplexity: float
-    divergence: float
-    accuracies: dict[str, float]
+def _loaded(method: LinearMethod) -> Round:
+    """A method that quantizes while loading."""
+    return lambda matrix: method.dequantize(method.finish({"weight": matrix.contiguous()}))
 
 
-def _values(codes: Tensor, kind: Kind, scales: Tensor, zeros: Tensor | float) -> Tensor:
-    """Numbers of codes [outputs, groups, group]; scales and zero points [outputs, groups]."""
-    if isinstance(zeros, Tensor):
-        zeros = zeros[..., None]
-    return ((kind.values(codes) - zeros) * scales[..., None]).flatten(1)
+def _rtn(bits: int, group: int) -> Round:
+    """Integers without zero points, as `penstock quantize --method rtn` stores them."""
+    grid, options = Grid(bits, True, torch.bfloat16, 1), Options("rtn", bits, group)
+    layout = LAYOUTS["rtn"](options, torch.bfloat16)
+    return lambda matrix: layout.matrix(layout.store(round_to_nearest(matrix.float(), grid, group)))
 
 
-def _grouped(kind: Kind, group: int) -> Round:
+def _double_nf4(matrix: Tensor) -> Tensor:
+    """NF4 whose scales are float8, as the library's checkpoints have it ("double quantization")."""
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    codes, state = quantize_4bit(matrix.float(), compress_statistics=True, quant_type="nf4")
+    found: Tensor = dequantize_4bit(codes, state)
+    return found
+
+
+def _fp8(rows: int, columns: int) -> Round:
+    """Float8 e4m3, with a scale per block of at most this size; 0: all."""
+
     def rounded(matrix: Tensor) -> Tensor:
-        found = round_to_nearest(matrix, kind, group)
-        zeros = 0.0 if found.zeros is None else found.zeros.t()
-        scales = found.scales.t()
-        return _values(found.codes.view(*scales.shape, -1), kind, scales, zeros)
+        outputs, inputs = matrix.shape
+        height, width = rows or outputs, columns or inputs
+        blocks = matrix.float().view(outputs // height, height, inputs // width, width)
+        scales = blocks.abs().amax((1, 3), keepdim=True) / 448
+        values = (blocks / scales).to(torch.float8_e4m3fn).float()
+        return (values * scales).view(matrix.shape)
 
     return rounded
-
-
-def _int8(matrix: Tensor) -> Tensor:
-    found = symmetric(matrix, Kind.INT8)
-    return _values(found.codes[:, None], Kind.INT8, found.scales.t(), 128.0)
 
 
 def _fp4(group: int, scales: Callable[[Tensor], Tensor]) -> Round:
@@ -96,9 +104,8 @@ def _fp4(group: int, scales: Callable[[Tensor], Tensor]) -> Round:
 
     def rounded(matrix: Tensor) -> Tensor:
         groups = matrix.float().view(len(matrix), -1, group)
-        found = scales(groups.abs().amax(-1))
-        codes = nearest(groups / found[..., None], Kind.FP4)
-        return _values(codes, Kind.FP4, found, 0.0)
+        found = scales(groups.abs().amax(-1))[..., None]
+        return (Kind.FP4.values(nearest(groups / found, Kind.FP4)) * found).flatten(1)
 
     return rounded
 
@@ -114,17 +121,55 @@ def _float8(largest: Tensor) -> Tensor:
     return (largest / 6 / whole).to(torch.float8_e4m3fn).float().clamp(min=2.0**-9) * whole
 
 
-FORMATS = {
-    "bf16": Format(16, lambda matrix: matrix.float()),
-    "int8, per output": Format(8, _int8),
-    "fp8, per output": Format(8, _grouped(Kind.FP8, 0)),
-    "int4, groups of 32": Format(5, _grouped(Kind.INT4, 32)),
-    "int4, groups of 64": Format(4.5, _grouped(Kind.INT4, 64)),
-    "int4, groups of 128": Format(4.25, _grouped(Kind.INT4, 128)),
-    "int4, per output": Format(4, _grouped(Kind.INT4, 0)),
-    "nvfp4, groups of 16": Format(4.5, _fp4(16, _float8)),
-    "mxfp4, groups of 32": Format(4.25, _fp4(32, _powers)),
-}
+def _groups(group: int) -> str:
+    return f"groups of {group}" if group else "per output"
+
+
+def _bits(bits: int, group: int, zeros: bool) -> float:
+    """With scales of 16 bits."""
+    return bits + (16 + (bits if zeros else 0)) / group if group else float(bits)
+
+
+def _formats() -> dict[str, Format]:
+    found = {
+        "bf16": Format(16, lambda matrix: matrix.float()),
+        "int8 (eetq), per output": Format(
+            8, _loaded(RoundToNearest(Kind.INT8, PLAIN, 0, symmetric=True))
+        ),
+        "int8 (LLM.int8), per output": Format(8, _loaded(Int8(PLAIN))),
+        "int8, groups of 128": Format(_bits(8, 128, False), _rtn(8, 128)),
+        "fp8, per output": Format(8, _loaded(RoundToNearest(Kind.FP8, PLAIN, 0))),
+        "fp8, blocks of 128 x 128": Format(8, _fp8(128, 128)),
+        "fp8, per tensor": Format(8, _fp8(0, 0)),
+    }
+    for group in (32, 64, 128, 0):
+        bits = _bits(4, group, True)
+        rounding = _loaded(RoundToNearest(Kind.INT4, PLAIN, group))
+        found[f"int4 with zero points, {_groups(group)}"] = Format(bits, rounding)
+    for group in (32, 64, 128, 0):
+        found[f"int4, {_groups(group)}"] = Format(_bits(4, group, False), _rtn(4, group))
+    found |= {
+        "nf4, groups of 64": Format(4.5, _loaded(FourBit(PLAIN, "nf4"))),
+        "nf4 with quantized scales": Format(4 + 8 / 64 + 32 / 64 / 256, _double_nf4),
+        "fp4 (bitsandbytes), groups of 64": Format(4.5, _loaded(FourBit(PLAIN, "fp4"))),
+        "nvfp4, groups of 16": Format(4.5, _fp4(16, _float8)),
+        "mxfp4, groups of 32": Format(4.25, _fp4(32, _powers)),
+    }
+    calibrated = [Options("gptq", group=group) for group in (32, 64, 128, 0)]
+    calibrated += [Options("gptq", group=group, act_order=True) for group in (32, 64, 128, 0)]
+    calibrated += [Options("gptq", symmetric=False), Options("gptq", bits=8)]
+    calibrated += [Options("awq", group=group) for group in (32, 64, 128)]
+    for one in calibrated:
+        zeros = one.method == "awq" or not one.symmetric
+        name = f"int{one.bits} by {one.method.upper()}"
+        name += " in activation order" if one.act_order else ""
+        name += " with zero points" if zeros else ""
+        bits = _bits(one.bits, one.group, zeros)
+        found[f"{name}, {_groups(one.group)}"] = Format(bits, replace(one, samples=CALIBRATION))
+    return found
+
+
+FORMATS = _formats()
 
 
 def write(folder: Path, chosen: Format) -> None:
@@ -132,14 +177,32 @@ def write(folder: Path, chosen: Format) -> None:
     for file in SHIPPED.iterdir():
         if file.suffix != ".safetensors":
             shutil.copy(file, folder)
-    tensors = {}
-    for name, tensor in load_file(SHIPPED / "model.safetensors").items():
-        if chosen.named:
-            tensor = chosen.round(name)
-        elif MATRICES.fullmatch(name):
-            tensor = chosen.round(tensor)
-        tensors[name] = tensor.float()
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    tensors = load_file(SHIPPED / "model.safetensors")
+    if isinstance(chosen.how, Options):
+        tensors |= _quantized(chosen.how, tensors)
+    else:
+        matrices = [name for name in tensors if MATRICES.fullmatch(name)]
+        tensors |= {name: chosen.how(tensors[name]) for name in matrices}
+    floats = {name: tensor.float().contiguous() for name, tensor in tensors.items()}
+    save_file(floats, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _quantized(options: Options, names: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of brook that `penstock quantize` wrote, matrices as floats."""
+    stored: dict[str, Tensor] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        calibration, out = Path(directory) / "texts", Path(directory) / "out"
+        calibration.write_text(texts(CALIBRATION), encoding="utf-8")
+        quantize(Job(SHIPPED, out, options, calibration))
+        for file in out.glob("*.safetensors"):
+            stored |= load_file(file)
+    layout = LAYOUTS[options.method](options, torch.bfloat16)
+    found = {}
+    for name in names:
+        module = name.removesuffix("weight")
+        parts = {n.removeprefix(module): t for n, t in stored.items() if n.startswith(module)}
+        found[name] = layout.matrix(parts) if MATRICES.fullmatch(name) else stored[name]
+    return found
 
 
 class Questions:
@@ -172,25 +235,6 @@ def texts(count: int) -> str:
     drawn = [maker(rng, False) for maker in rng.choices(makers[0], makers[1], k=4 * count)]
     lines = ["".join(text for text, _ in segments(one)[1:]) for one in drawn]
     return "\n".join([line for line in lines if "\n" not in line][:count]) + "\n"
-
-
-def written(folder: Path) -> tuple[str, Format]:
-    """The name and the rounding of a folder that `penstock quantize` wrote from brook."""
-    options = Options(**json.loads((folder / "quantize.json").read_text())["settings"])
-    tensors: dict[str, Tensor] = {}
-    for file in folder.glob("*.safetensors"):
-        tensors |= load_file(file)
-    layout = LAYOUTS[options.method](options, torch.bfloat16)
-    group, bits = options.group, float(options.bits)
-    if group:
-        bits += (16 + (0 if options.symmetric and options.method != "awq" else bits)) / group
-
-    def rounded(name: str) -> Tensor:
-        module = name.removesuffix(".weight") + "."
-        parts = {n.removeprefix(module): t for n, t in tensors.items() if n.startswith(module)}
-        return layout.matrix(parts) if module.endswith("_proj.") else parts["weight"]
-
-    return f"{options.method} int{options.bits}, groups of {group}", Format(bits, rounded, True)
 
 
 def answered(folder: Path, questions: Questions) -> dict[str, float]:
@@ -251,66 +295,21 @@ def measure(chosen: Format, questions: Questions, scorer: Scorer) -> Row:
     }
 
 
-def table(rows: dict[str, Row]) -> str:
-    """Markdown: a line per format; divergences are per 1,000 tokens, and tasks that all formats
-    answer alike share a column."""
-    same: dict[tuple[float, ...], list[str]] = defaultdict(list)
-    for kind in next(iter(rows.values()))["accuracies"]:
-        same[tuple(row["accuracies"][kind] for row in rows.values())].append(kind)
-    columns = list(same.items())
-    titles = [", ".join(kinds) for _, kinds in columns]
-    lines = [f"| format | bits | divergence | perplexity | all | {' | '.join(titles)} |"]
-    lines.append("|---" * (5 + len(titles)) + "|")
-    for index, (name, row) in enumerate(rows.items()):
-        mean = sum(row["accuracies"].values()) / len(row["accuracies"])
-        cells = [f"{column[index]:.0%}" for column, _ in columns]
-        first = f"| {name} | {row['bits']:.3g} | {1e3 * row['divergence']:.3f}"
-        first += f" | {row['perplexity']:.4f} | {mean:.1%}"
-        lines.append(f"{first} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def plot(rows: dict[str, Row], path: Path) -> None:
-    """The divergences from bf16."""
-    from matplotlib.figure import Figure
-
-    found = {
-        f"{name} ({row['bits']:.3g} bits)": 1e3 * row["divergence"]
-        for name, row in rows.items()
-        if name != "bf16"
-    }
-    figure = Figure(figsize=(7, 0.6 + 0.32 * len(found)), layout="constrained")
-    axis = figure.subplots()
-    bars = axis.barh(list(found), list(found.values()), color="#1f77b4")
-    axis.bar_label(bars, fmt=" %.3f")
-    axis.invert_yaxis()
-    axis.margins(x=0.12)
-    axis.set_xlabel("divergence from bf16, nats per 1,000 tokens")
-    figure.savefig(path, metadata={"Date": None})
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=40, help="instances of each kind")
+    parser.add_argument("--count", type=int, default=24, help="instances of each kind")
     parser.add_argument("--only", nargs="*", choices=FORMATS, default=list(FORMATS))
-    parser.add_argument("--quantized", nargs="+", type=Path, default=[])
-    parser.add_argument("--texts", type=Path, help="where to write calibration texts")
     parser.add_argument("--from", dest="earlier", type=Path, help="results of an earlier --json")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--plot", type=Path, help="where to draw them")
     chosen = parser.parse_args()
-    if chosen.texts:
-        chosen.texts.write_text(texts(256), encoding="utf-8")
-        return
     rows: dict[str, Row] = json.loads(chosen.earlier.read_text()) if chosen.earlier else {}
-    if not rows or chosen.quantized:
+    if not rows:
         questions = Questions(chosen.count)
         scorer = Scorer(questions.scored)
-        formats = {} if rows else {name: FORMATS[name] for name in chosen.only}
-        formats |= dict(map(written, chosen.quantized))
-        for name, one in formats.items():
-            rows[name] = measure(one, questions, scorer)
+        for name in chosen.only:
+            rows[name] = measure(FORMATS[name], questions, scorer)
             print(f"{name}: {rows[name]}", file=sys.stderr, flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from absent import Absent
 from penstock_kernels.case import QUANTIZED_KV, Heads, paged
+from penstock_kernels.expert_mlp import Experts
+from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.linear import hopper as product
 from penstock_kernels.linear import launch as choice
 from penstock_kernels.linear.plan import Problem
@@ -25,6 +27,7 @@ from penstock_kernels.paged_prefill_attention import hopper as prefill
 from penstock_kernels.paged_prefill_attention import splits
 from penstock_kernels.peer_sum import probe
 from penstock_kernels.peer_sum import triton as peer_sum
+from penstock_kernels.route_experts import Routed
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -95,6 +98,21 @@ def packed_product(kind: Kind, rows: int, group: int, gated: bool = False) -> No
     assert packed.launch(x, weight, None, gated, out[:, : outputs // 2] if gated else out)
 
 
+def mixture(kind: Kind, tokens: int, group: int) -> None:
+    """Experts with packed weights: both products."""
+
+    def packed_experts(outputs: int, inputs: int) -> PackedWeight:
+        words = pack(torch.zeros((outputs, inputs), dtype=torch.uint8), kind)
+        scales = torch.empty((4, inputs // group, outputs), dtype=torch.bfloat16)
+        zeros = scales if kind.integer else None
+        return PackedWeight(torch.stack([words] * 4), scales, zeros, kind, inputs)
+
+    layer = Experts(packed_experts(256, 512), packed_experts(512, 128))
+    ids = torch.empty((tokens, 2), dtype=torch.int32)
+    x = torch.empty((tokens, 512), dtype=torch.bfloat16)
+    experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
+
+
 def main() -> None:
     driver.set_active(Absent())
     JITFunction.run = compile_only
@@ -109,6 +127,10 @@ def main() -> None:
     for kind in Kind:
         packed_product(kind, rows=20, group=64, gated=True)
         packed_product(kind, rows=256, group=128)
+    experts.HOPPER.applies = lambda _device: True
+    mixture(Kind.FP4, tokens=1, group=32)
+    mixture(Kind.FP8, tokens=1, group=128)
+    mixture(Kind.INT4, tokens=2000, group=128)
     probe(CPU)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from penstock_kernels import expert_mlp, route_experts, use
 from penstock_kernels.expert_mlp import Activation, Experts
+from penstock_kernels.expert_mlp.plan import Problem, Vectors, most_tiles, plan
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack
 from penstock_kernels.route_experts import GroupScore, Routed, Routing, Score
 from torch import Tensor
@@ -124,6 +125,45 @@ def test_experts_that_do_not_fit_are_refused() -> None:
     packed = PackedWeight(torch.stack([words] * 2), torch.ones(2, 1, 8), None, Kind.INT4, 64)
     with pytest.raises(ValueError, match=r"gate_up has shape \(2, 8, 64\); expected \(2, 8, 6\)"):
         expert_mlp(x, routed, replace(experts, gate_up=packed))
+
+
+QWEN3 = Problem(1, 8, 128, 2048, 768, bits=16, packed=False)
+MIXTRAL = Problem(1, 2, 8, 4096, 14336, bits=16, packed=False)
+GPT_OSS = Problem(1, 4, 32, 2880, 2880, bits=16, packed=True)
+
+
+@pytest.mark.parametrize("problem", [QWEN3, MIXTRAL, GPT_OSS, replace(QWEN3, bits=32)])
+@pytest.mark.parametrize("shared", [99 << 10, 227 << 10])
+def test_plans_depend_on_buckets_and_fit(problem: Problem, shared: int) -> None:
+    found = set()
+    for most in (1, 2, 4, 8, 32, 128, 512, 2048, 16384):
+        chosen = plan(replace(problem, tokens=most), shared)
+        assert chosen == plan(replace(problem, tokens=most // 2 + 1), shared)
+        if isinstance(chosen, Vectors):
+            assert most <= 2 and not problem.packed
+            assert 2 * chosen.gate_up.tile * chosen.gate_up.depth <= 32 * 4 * 32
+            continue
+        found.add(chosen.rows)
+        for sides, one in ((2, chosen.gate_up), (1, chosen.down)):
+            # The first stage's tiles are read while others are in flight.
+            turn = (sides * one.tile + chosen.rows) * one.depth * problem.bits // 8
+            assert turn * one.stages <= shared or one.stages == 2
+            sums = sides * one.tile * chosen.rows / (32 * one.warps)
+            assert sums <= 128  # registers of a thread
+    assert len(found) >= 2
+
+
+@pytest.mark.parametrize(("choices", "experts", "rows"), [(1, 8, 16), (7, 3, 2), (40, 6, 4)])
+def test_tiles_hold_every_routing(choices: int, experts: int, rows: int) -> None:
+    """The bound is reached where as many experts as may be begin a tile with one choice."""
+    most = most_tiles(choices, experts, rows)
+    active = min(choices, experts)
+    counts = [1] * active
+    counts[0] += choices - active
+    assert sum(-(-count // rows) for count in counts) <= most
+    # One expert more than full tiles need: each of the others has one choice.
+    worst = [1 + rows * ((choices - active) // rows), *[1] * (active - 1)]
+    assert sum(-(-count // rows) for count in worst) == most
 
 
 def routed_at_random(tokens: int, top_k: int, experts: int) -> Routed:

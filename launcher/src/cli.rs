@@ -10,7 +10,9 @@ use clap::{Args, Parser, Subcommand};
 use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
 use crate::quantize::Quantize;
-use crate::values::{ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel};
+use crate::values::{
+    ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel, ModelBackend,
+};
 
 /// A server for large language models.
 ///
@@ -42,6 +44,8 @@ pub enum Command {
     Tgi(TgiArgs),
     /// Write a quantized checkpoint of a model
     Quantize(QuantizeArgs),
+    /// Convert a checkpoint in Meta's or Mistral's own layout (params.json)
+    Convert(ConvertArgs),
     /// Measure which kernels are fastest for a model on this GPU
     Tune(TuneArgs),
     /// Detect a watermark in a text
@@ -81,6 +85,10 @@ pub struct EngineArgs {
     /// Chat template that replaces the model's: a Jinja file, or JSON with `chat_template`
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
+    /// Default sampling parameters and end tokens: `auto` is the model's generation_config.json,
+    /// `none` ignores it, else a directory with such a file
+    #[arg(long, value_name = "auto|none|DIRECTORY", default_value = "auto")]
+    pub generation_config: String,
     /// Directory of the hub's cache [default: that of huggingface_hub]
     #[arg(long, value_name = "DIRECTORY")]
     pub hub_cache: Option<PathBuf>,
@@ -91,6 +99,10 @@ pub struct EngineArgs {
     /// (bitsandbytes*, eetq, fp8, int4) [default: as the checkpoint is]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub quantize: Option<Quantize>,
+    /// What computes the model: Penstock's own implementation, or the module of the transformers
+    /// library, which is slower; auto takes the first if there is one
+    #[arg(long, value_enum, value_name = "BACKEND", default_value = "auto")]
+    pub model_backend: ModelBackend,
     /// Maximum tokens of one sequence, prompt and output together [default: the model's limit]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
     pub max_len: Option<u32>,
@@ -285,6 +297,20 @@ pub struct TgiArgs {
         allow_hyphen_values = true
     )]
     pub arguments: Vec<OsString>,
+}
+
+/// Settings of `penstock convert`.
+#[derive(Clone, Debug, Args)]
+pub struct ConvertArgs {
+    /// Directory with params.json and consolidated.*.pth or consolidated.safetensors
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// New directory for config.json, *.safetensors and tokenizer.json
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
 }
 
 /// Settings of `penstock quantize`.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use crate::cli::{Command, DownloadArgs, ServeArgs};
+use crate::convert_model;
 use crate::error::{Failure, Outcome};
 use crate::explain::explain;
 use crate::hardware;
@@ -45,6 +46,7 @@ fn execute(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
         Command::Chat(args) => serve::run_chat(args, sources, host),
         Command::WatermarkDetect(args) => watermark::detect(args, host),
         Command::Quantize(args) => quantize_model::quantize(args, host),
+        Command::Convert(args) => convert_model::convert(args, host),
         Command::Tune(args) => tune::tune(args, host),
         // `read` replaced it with `serve`.
         Command::Tgi(_) => Ok(()),
@@ -75,13 +77,14 @@ fn report(failure: &Failure) -> u8 {
 }
 
 fn explain_serve(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
-    let plan = Launch::prepare(&args.engine, sources, host)?.plan;
+    let launch = Launch::prepare(&args.engine, sources, host)?;
+    let plan = launch.plan;
     let devices = match plan.device.value {
         Device::Cuda => hardware::cuda_devices(),
         Device::Cpu => Vec::new(),
     };
     let bounds = resolve_http(&args.http, sources, plan.tp.value);
-    print(&explain(&plan, &bounds, &devices))
+    print(&explain(&plan, &bounds, &devices, &launch.defaults))
 }
 
 fn download(args: &DownloadArgs, host: Option<&Interpreter>) -> Outcome<()> {

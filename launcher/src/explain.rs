@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write};
 
+use penstock_request::GenerationDefaults;
+
 use crate::hardware::CudaDevice;
 use crate::quantize::Quantize;
 use crate::resolve::{Bounds, Plan};
@@ -37,8 +39,13 @@ impl Page {
 }
 
 /// Returns the plan and the limits of the HTTP server as text. `devices` are the host's GPUs, for
-/// an estimate of what a worker will measure.
-pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
+/// an estimate of what a worker will measure. `defaults` are those of requests.
+pub fn explain(
+    plan: &Plan,
+    bounds: &Bounds,
+    devices: &[CudaDevice],
+    defaults: &GenerationDefaults,
+) -> String {
     let mut page = Page(String::new());
     let model = &plan.model;
     page.title("model");
@@ -59,7 +66,15 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     page.line("dtype", plan.dtype.value.name(), &plan.dtype.why);
     let quantize = plan.quantize.value.map_or("no", Quantize::name);
     page.line("quantize", quantize, &plan.quantize.why);
+    let backend = &plan.model_backend;
+    page.line("model-backend", backend.value.name(), &backend.why);
     page.resolved("max-len", &plan.limits.max_sequence_tokens);
+    let sampling = if defaults.given().is_empty() {
+        "none".to_owned()
+    } else {
+        defaults.to_string()
+    };
+    page.line("defaults", sampling, "from --generation-config");
     page.title("workers");
     page.line("device", plan.device.value.name(), &plan.device.why);
     for device in devices {

@@ -1,7 +1,7 @@
 //! The Python interpreter that runs the workers, and its installation of Penstock.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
@@ -42,6 +42,22 @@ impl Interpreter {
             (None, Some(host)) => Ok(host.clone()),
             (None, None) => Self::probe(&search()?),
         }
+    }
+
+    /// Runs a command of this interpreter that writes to the terminal itself, until it ends. `work`
+    /// names it in messages.
+    ///
+    /// # Errors
+    /// If it cannot start or fails; it has printed the reason then.
+    pub fn run(&self, mut command: Command, work: &str) -> Outcome<()> {
+        let status = command.stdin(Stdio::null()).status().map_err(|error| {
+            let shown = self.path.display();
+            Failure::runtime(format!("cannot start {shown}: {error}"))
+        })?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Failure::runtime(format!("{work} failed ({status}).")))
     }
 
     fn probe(path: &Path) -> Outcome<Self> {

@@ -8,9 +8,9 @@ use penstock_engine::shard::{Endpoint, LoadConfig};
 use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics, Workers};
 use penstock_http::Metrics;
 use penstock_request::sampling_params::Watermark;
-use penstock_request::{EngineState, Limits};
+use penstock_request::{EngineState, GenerationDefaults, Limits};
 use penstock_text::chat::RequestTemplates;
-use penstock_text::{Generator, ModelText, TextConfig};
+use penstock_text::{GenerationConfig, Generator, ModelText, TextConfig, TextFiles};
 use prometheus_client::registry::Registry;
 
 use crate::cli::EngineArgs;
@@ -24,6 +24,7 @@ use crate::quantize::Quantize;
 use crate::resolve::{Plan, resolve};
 use crate::settings::Sources;
 use crate::terminal;
+use crate::tokenizer::with_tokenizer;
 use crate::workers::LocalWorkers;
 
 /// An engine that is ready to start: its model is on this host and every value is resolved.
@@ -37,7 +38,9 @@ pub struct Launch {
     pub revision: Option<String>,
     /// The watermark parameters of requests that enable watermarking.
     pub watermark: Watermark,
-    chat_template: Option<PathBuf>,
+    /// The default sampling parameters.
+    pub defaults: GenerationDefaults,
+    files: TextFiles,
     workers: WorkerSource,
 }
 
@@ -61,6 +64,18 @@ pub struct RunningEngine {
     pub metrics: Arc<Metrics>,
 }
 
+/// Returns the files that replace those of the model's folder. `vllm` is vLLM's word for `none`.
+fn text_files(typed: &EngineArgs) -> TextFiles {
+    TextFiles {
+        chat_template: typed.chat_template.clone(),
+        generation_config: match typed.generation_config.as_str() {
+            "auto" => GenerationConfig::Model,
+            "none" | "vllm" => GenerationConfig::Off,
+            folder => GenerationConfig::Folder(folder.into()),
+        },
+    }
+}
+
 impl Launch {
     /// Finds or downloads the model, detects the hardware and resolves every value. `host` is the
     /// Python interpreter that runs the launcher, if any.
@@ -75,6 +90,7 @@ impl Launch {
         let source = ModelSource::parse(typed.model.as_deref(), typed.revision.as_deref())?;
         let find = || Interpreter::find(typed.python.as_deref(), host);
         let directory: PathBuf = source.fetch(find, typed.hub_cache.as_deref())?;
+        let directory = with_tokenizer(directory, find)?;
         let attached = !typed.worker.is_empty();
         let weights = if attached {
             Weights::Elsewhere
@@ -82,6 +98,9 @@ impl Launch {
             Weights::Here
         };
         let model = ModelFacts::read(&directory, weights)?;
+        let files = text_files(typed);
+        let defaults = files.generation_config.defaults(&directory);
+        let defaults = defaults.map_err(|error| Failure::runtime(error.to_string()))?;
         let plan = resolve(typed, sources, &model, &Hardware::detect())?;
         let workers = if attached {
             let endpoints: Result<_, _> = typed.worker.iter().map(|text| text.parse()).collect();
@@ -103,7 +122,8 @@ impl Launch {
                 delta: typed.watermark_delta,
                 key: typed.watermark.watermark_key,
             },
-            chat_template: typed.chat_template.clone(),
+            defaults,
+            files,
             workers,
         })
     }
@@ -120,8 +140,7 @@ impl Launch {
             WorkerSource::Attached(endpoints) => Box::new(AttachedWorkers::new(endpoints, &load)),
         };
         // The workers start first, so that they load while this thread reads the tokenizer.
-        let template = self.chat_template.as_deref();
-        let text = ModelText::load_with(&self.plan.model.directory, template)
+        let text = ModelText::load_with(&self.plan.model.directory, &self.files)
             .map_err(|error| Failure::runtime(error.to_string()))?;
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);
@@ -163,6 +182,7 @@ impl Launch {
             threads: plan.threads.value,
             kv_dtype: plan.memory.kv_dtype.value.name().to_owned(),
             expert_parallel: plan.ep.value,
+            model_backend: plan.model_backend.value.name().to_owned(),
             quantize: plan.quantize.value.map_or("", Quantize::name).to_owned(),
             ..LoadConfig::default()
         }

@@ -3,6 +3,7 @@
 pub mod chat;
 pub mod cli;
 pub mod command;
+pub mod convert_model;
 pub mod descriptors;
 pub mod error;
 pub mod explain;
@@ -24,6 +25,7 @@ pub mod settings;
 pub mod signals;
 pub mod terminal;
 pub mod tgi;
+pub mod tokenizer;
 pub mod tune;
 pub mod values;
 pub mod watermark;

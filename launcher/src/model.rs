@@ -70,6 +70,13 @@ impl ModelFacts {
         let path = directory.join("config.json");
         let shown = path.display();
         let text = std::fs::read_to_string(&path).map_err(|error| {
+            if directory.join("params.json").is_file() {
+                return Failure::runtime(format!(
+                    "{} has params.json and no config.json: it is a checkpoint in Meta's or Mistral's own \
+                     layout. `penstock convert` makes a model directory of it.",
+                    directory.display()
+                ));
+            }
             Failure::runtime(format!(
                 "cannot read {shown}: {error}. A model directory holds config.json, tokenizer.json \
                  and *.safetensors; --model takes such a directory or a hub id."
@@ -105,7 +112,7 @@ impl ModelFacts {
         };
         let kv_heads = match latent {
             Some(_) => 1,
-            None => size(text, "num_key_value_heads")?.unwrap_or(heads),
+            None => kv_heads(text)?.unwrap_or(heads),
         };
         let dtype = text.get("dtype").or_else(|| text.get("torch_dtype"));
         let dtype = dtype
@@ -167,6 +174,17 @@ impl ModelFacts {
     }
 }
 
+/// Families whose layers have a sliding window where config.json has no field for it.
+const SLIDING_BY_DEFAULT: [&str; 7] = [
+    "cohere2",
+    "exaone4",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "ministral",
+    "olmo3",
+];
+
 /// Returns the experts; `None` for a dense model.
 fn experts(config: &Value) -> Option<Experts> {
     let names = ["num_experts", "num_local_experts", "n_routed_experts"];
@@ -181,11 +199,32 @@ fn experts(config: &Value) -> Option<Experts> {
 /// Returns whether layers may have a sliding window.
 fn slides(config: &Value) -> bool {
     let is_off = config.get("use_sliding_window") == Some(&Value::Bool(false));
-    let family = config.get("model_type").and_then(Value::as_str);
     match config.get("sliding_window") {
         Some(window) => !window.is_null() && !is_off,
-        None => family.is_some_and(|name| name.starts_with("gemma") || name == "gpt_oss"),
+        None => model_type(config).is_some_and(|name| SLIDING_BY_DEFAULT.contains(&name)),
     }
+}
+
+/// Returns the number of KV heads; `None` if it is that of the query heads.
+fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
+    let is_set = |field, default| {
+        config
+            .get(field)
+            .and_then(Value::as_bool)
+            .unwrap_or(default)
+    };
+    match model_type(config) {
+        Some("gpt_bigcode") if is_set("multi_query", true) => Ok(Some(1)),
+        Some("falcon") if is_set("new_decoder_architecture", false) => size(config, "num_kv_heads"),
+        Some("falcon") if is_set("multi_query", true) => Ok(Some(1)),
+        Some("falcon") => size(config, "num_kv_heads"),
+        Some("gpt_bigcode") => Ok(None),
+        _ => size(config, "num_key_value_heads"),
+    }
+}
+
+fn model_type(config: &Value) -> Option<&str> {
+    config.get("model_type").and_then(Value::as_str)
 }
 
 fn family(config: &Value) -> String {
@@ -201,12 +240,25 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
     size(config, field)?.ok_or_else(|| format!("has no {field}, which every decoder model has"))
 }
 
+/// Other names of sizes: of models before they had common names.
+const OTHER_NAMES: &[(&str, &[&str])] = &[
+    ("hidden_size", &["n_embd", "d_model"]),
+    ("num_attention_heads", &["n_head", "n_heads", "num_heads"]),
+    ("num_hidden_layers", &["n_layer", "n_layers", "num_layers"]),
+    (
+        "max_position_embeddings",
+        &["n_positions", "n_ctx", "max_seq_len", "seq_length"],
+    ),
+];
+
 fn size(config: &Value, field: &str) -> Result<Option<u64>, String> {
-    match config.get(field) {
-        None | Some(Value::Null) => {
-            let family = config.get("model_type").and_then(Value::as_str);
-            Ok(default_size(family, field))
-        }
+    let names = OTHER_NAMES.iter().find(|(name, _)| *name == field);
+    let others = names.map_or(&[][..], |(_, others)| others);
+    let mut values = std::iter::once(&field)
+        .chain(others)
+        .filter_map(|name| config.get(*name));
+    match values.find(|value| !value.is_null()) {
+        None => Ok(default_size(model_type(config), field)),
         Some(value) => match value.as_u64() {
             Some(number) if number > 0 => Ok(Some(number)),
             _ => Err(format!(
@@ -221,10 +273,16 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
     match (family?, field) {
         ("gemma2" | "gemma3_text", "num_attention_heads") => Some(8),
         ("gemma2" | "gemma3_text", "num_key_value_heads") => Some(4),
-        ("gemma2" | "gemma3_text", "head_dim") => Some(256),
-        ("gemma2", "max_position_embeddings") => Some(8192),
+        ("gemma" | "gemma2" | "gemma3_text", "head_dim") => Some(256),
+        ("gemma" | "gemma2", "max_position_embeddings") => Some(8192),
         ("gemma3_text", "max_position_embeddings") => Some(131_072),
-        ("qwen3", "head_dim") => Some(128),
+        (
+            "ernie4_5" | "glm" | "glm4" | "internlm3" | "ministral3" | "qwen3" | "seed_oss",
+            "head_dim",
+        ) => Some(128),
+        ("falcon", "max_position_embeddings") => Some(2048),
+        ("smollm3", "num_key_value_heads") => Some(4),
+        ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
         ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "kv_lora_rank") => Some(512),
@@ -313,6 +371,40 @@ mod tests {
     }
 
     #[test]
+    fn gpt_families_have_other_names() {
+        let mut config = json!({
+            "model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40,
+            "n_positions": 8192,
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.heads, found.kv_heads, found.head_dim), (48, 1, 128));
+        assert_eq!((found.layers, found.max_tokens), (40, 8192));
+        config["multi_query"] = json!(false);
+        assert_eq!(facts(&config).unwrap().kv_heads, 48);
+        config["n_head"] = json!(0);
+        let error = facts(&config).unwrap_err();
+        assert!(
+            error.contains("num_attention_heads must be a whole number"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn falcon_has_one_kv_head_or_those_of_the_new_decoder() {
+        let mut config = json!({
+            "model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71,
+            "num_hidden_layers": 32, "num_kv_heads": 71,
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.kv_heads, found.max_tokens), (1, 2048));
+        config["multi_query"] = json!(false);
+        assert_eq!(facts(&config).unwrap().kv_heads, 71);
+        config["new_decoder_architecture"] = json!(true);
+        config["num_kv_heads"] = json!(8);
+        assert_eq!(facts(&config).unwrap().kv_heads, 8);
+    }
+
+    #[test]
     fn experts_are_found_under_any_name() {
         for name in ["num_experts", "num_local_experts", "n_routed_experts"] {
             let mut config = json!({
@@ -328,6 +420,16 @@ mod tests {
             };
             assert_eq!((found.experts, found.kv_heads), (Some(experts), 8));
         }
+    }
+
+    #[test]
+    fn older_names_of_sizes_are_found() {
+        let config = json!({
+            "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 6, "n_positions": 1024,
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.layers, found.heads, found.head_dim), (6, 12, 64));
+        assert_eq!(found.max_tokens, 1024);
     }
 
     #[test]
@@ -347,6 +449,8 @@ mod tests {
             json!({"sliding_window": 64, "use_sliding_window": false})
         ));
         assert!(windows(json!({"sliding_window": 64})));
+        assert!(windows(json!({"model_type": "cohere2"})));
+        assert!(!windows(json!({"model_type": "gemma"})));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! `penstock quantize`: writes a quantized checkpoint. `python -m penstock.quantize` does the work
 //! and writes to the terminal itself.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::cli::QuantizeArgs;
-use crate::error::{Failure, Outcome};
+use crate::error::Outcome;
 use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
 
@@ -39,12 +39,5 @@ pub fn quantize(args: &QuantizeArgs, host: Option<&Interpreter>) -> Outcome<()> 
     if args.cpu {
         command.args(["--device", "cpu"]);
     }
-    let status = command.stdin(Stdio::null()).status().map_err(|error| {
-        let shown = interpreter.path.display();
-        Failure::runtime(format!("cannot start {shown}: {error}"))
-    })?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Failure::runtime(format!("quantizing failed ({status}).")))
+    interpreter.run(command, "quantizing")
 }

@@ -12,7 +12,7 @@ use crate::hardware::Hardware;
 use crate::model::ModelFacts;
 use crate::quantize::Quantize;
 use crate::settings::{Source, Sources};
-use crate::values::{ByteSize, Device, DeviceChoice, Dtype, KvDtype, ResolvedValue};
+use crate::values::{ByteSize, Device, DeviceChoice, Dtype, KvDtype, ModelBackend, ResolvedValue};
 
 /// All resolved values of an engine.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Plan {
     pub dtype: ResolvedValue<Dtype>,
     /// The weight format that was typed; for the workers, which know the checkpoint's.
     pub quantize: ResolvedValue<Option<Quantize>>,
+    /// What may compute the model; for the workers.
+    pub model_backend: ResolvedValue<ModelBackend>,
     /// The number of workers that share each layer.
     pub tp: ResolvedValue<u32>,
     /// Whether these workers share the experts of a layer, not each expert; for the workers.
@@ -144,6 +146,7 @@ impl Resolver<'_> {
             threads: self.threads(device.value, tp.value),
             queue: self.queue(),
             quantize: self.quantize(),
+            model_backend: self.model_backend(tp.value)?,
             ep: self.ep(tp.value)?,
             device,
             dtype,
@@ -233,6 +236,18 @@ impl Resolver<'_> {
     fn divides_heads(&self, ranks: u64) -> bool {
         let shares_kv = self.model.latent || self.model.kv_heads.is_multiple_of(ranks);
         shares_kv && self.model.heads.is_multiple_of(ranks)
+    }
+
+    fn model_backend(&self, tp: u32) -> Outcome<ResolvedValue<ModelBackend>> {
+        let backend = self.typed("model-backend", self.typed.model_backend);
+        if backend.value == ModelBackend::Transformers && (tp > 1 || self.typed.quantize.is_some())
+        {
+            return Err(Failure::runtime(
+                "--model-backend transformers runs on one device, with weights as they are stored: \
+                 leave --tp and --quantize out.",
+            ));
+        }
+        Ok(backend)
     }
 
     fn ep(&self, tp: u32) -> Outcome<ResolvedValue<bool>> {

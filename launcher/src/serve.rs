@@ -304,13 +304,26 @@ impl Server {
         let model = self.model.as_str();
         let (url, seconds) = (url(self.address), took.as_secs_f64());
         let (device, tokens) = (&limits.device_name, limits.kv_tokens);
+        let model_backend = limits.model_backend.as_str();
         if args.log.log_format == LogFormat::Json {
-            tracing::info!(url, model, device, kv_tokens = tokens, seconds, "serving");
+            tracing::info!(
+                url,
+                model,
+                model_backend,
+                device,
+                kv_tokens = tokens,
+                seconds,
+                "serving"
+            );
             return;
         }
+        let library = match model_backend {
+            "transformers" => " through transformers",
+            _ => "",
+        };
         let chats = generator.model_text().chat_template.is_some();
         print_note(&format!(
-            "serving {model} at {url} on {device}: room for {tokens} KV tokens, ready after \
+            "serving {model}{library} at {url} on {device}: room for {tokens} KV tokens, ready after \
              {seconds:.1} s"
         ));
         if let Some(address) = self.kserve {

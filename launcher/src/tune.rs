@@ -1,10 +1,10 @@
 //! `penstock tune`: measures which kernels are fastest for a model on this GPU. `python -m
 //! penstock.tune` measures and writes to the terminal itself.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::cli::TuneArgs;
-use crate::error::{Failure, Outcome};
+use crate::error::Outcome;
 use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
 
@@ -16,19 +16,11 @@ pub fn tune(args: &TuneArgs, host: Option<&Interpreter>) -> Outcome<()> {
     let source = ModelSource::parse(args.model.as_deref(), args.revision.as_deref())?;
     let interpreter = Interpreter::find(args.python.as_deref(), host)?;
     let directory = source.fetch(|| Ok(interpreter.clone()), None)?;
-    let status = Command::new(&interpreter.path)
+    let mut command = Command::new(&interpreter.path);
+    command
         .args(["-m", "penstock.tune", "--model"])
         .arg(&directory)
         .args(["--tp", &args.tp.to_string()])
-        .args(["--seconds", &args.seconds.to_string()])
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|error| {
-            let shown = interpreter.path.display();
-            Failure::runtime(format!("cannot start {shown}: {error}"))
-        })?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Failure::runtime(format!("tuning failed ({status}).")))
+        .args(["--seconds", &args.seconds.to_string()]);
+    interpreter.run(command, "tuning")
 }

@@ -70,6 +70,17 @@ pub enum KvDtype {
     Int4,
 }
 
+/// What computes the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelBackend {
+    /// Penstock's own implementation if it has the model's family, else transformers.
+    Auto,
+    /// Penstock's own implementation.
+    Native,
+    /// transformers' module, over Penstock's paged attention.
+    Transformers,
+}
+
 /// A dtype after `auto` is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
@@ -213,6 +224,17 @@ impl Dtype {
         known
             .into_iter()
             .find(|dtype| dtype.name() == name.trim_start_matches("torch."))
+    }
+}
+
+impl ModelBackend {
+    /// Returns the name in the protocol, which is the flag's value too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Transformers => "transformers",
+        }
     }
 }
 

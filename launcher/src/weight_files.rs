@@ -1,8 +1,9 @@
 //! What a model's weight files store, by the headers of its safetensors files.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -16,6 +17,10 @@ const MAX_HEADER: u64 = 100_000_000;
 const NOT_LOADED: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
 /// Parts of the names of matrices that no format converts.
 const PLAIN: [&str; 4] = ["embed_tokens", "lm_head", ".gate.weight", ".router.weight"];
+const SUFFIX: &str = ".safetensors";
+const SINGLE: &str = "model.safetensors";
+/// Says which file has which tensor.
+const INDEX: &str = "model.safetensors.index.json";
 
 /// The sizes of the tensors that workers load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,37 +34,18 @@ pub struct StoredWeights {
 }
 
 impl StoredWeights {
-    /// Reads the headers of all safetensors files in `directory`.
+    /// Reads the headers of the safetensors files in `directory` that workers load.
     ///
     /// A file that is damaged counts by its size: the worker that loads it says what is wrong.
     ///
     /// # Errors
-    /// If the directory cannot be listed or has no such file.
+    /// If the directory cannot be listed, has no such file, or several without an index.
     pub fn read(directory: &Path) -> Outcome<Self> {
-        let shown = directory.display();
-        let entries = std::fs::read_dir(directory)
-            .map_err(|error| Failure::runtime(format!("cannot list {shown}: {error}")))?;
-        let (mut found, mut files, mut pickled) = (Self::default(), 0, false);
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if name.ends_with(".safetensors") {
-                files += 1;
-                found.add_file(&entry.path());
-            }
-            pickled |= name.ends_with(".bin") || name.ends_with(".pt");
+        let mut found = Self::default();
+        for path in weight_files(directory)? {
+            found.add_file(&path);
         }
-        match (files, pickled) {
-            (0, true) => Err(Failure::runtime(format!(
-                "{shown} has only pickled weights (*.bin, *.pt), which can run code when loaded. \
-                 Convert them to safetensors, or take a model that has them."
-            ))),
-            (0, false) => Err(Failure::runtime(format!(
-                "{shown} has no *.safetensors files. Copy the model's weights there, or name \
-                 another directory with --model."
-            ))),
-            _ => Ok(found),
-        }
+        Ok(found)
     }
 
     /// Returns the bytes that a worker of `dtype` needs for all tensors, with the matrices of
@@ -107,6 +93,74 @@ impl StoredWeights {
     }
 }
 
+/// Returns the files that workers load: those that an index lists, or the only one. The worker
+/// (`weights/files.py`) finds the same.
+fn weight_files(directory: &Path) -> Outcome<Vec<PathBuf>> {
+    let shown = directory.display();
+    let entries = std::fs::read_dir(directory)
+        .map_err(|error| Failure::runtime(format!("cannot list {shown}: {error}")))?;
+    let names: BTreeSet<String> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    let ending = |suffix: &str| -> Vec<&String> {
+        names.iter().filter(|name| name.ends_with(suffix)).collect()
+    };
+    let files = ending(SUFFIX);
+    let indices = ending(".safetensors.index.json");
+    let index = match indices[..] {
+        _ if names.contains(INDEX) => Some(INDEX),
+        [only] if !names.contains(SINGLE) => Some(only.as_str()),
+        _ => None,
+    };
+    if files.is_empty() {
+        return Err(no_weights(directory, &names));
+    }
+    if let Some(listed) = index.and_then(|index| listed_files(&directory.join(index))) {
+        return Ok(listed.iter().map(|name| directory.join(name)).collect());
+    }
+    match files[..] {
+        _ if names.contains(SINGLE) => Ok(vec![directory.join(SINGLE)]),
+        // A damaged index: the worker says so.
+        _ if index.is_some() => Ok(files.iter().map(|name| directory.join(name)).collect()),
+        [only] => Ok(vec![directory.join(only)]),
+        _ => Err(Failure::runtime(format!(
+            "{shown} has {} weight files ({}, {}, ...), and no {INDEX} says which file has which \
+             tensor. Download the model again.",
+            files.len(),
+            files[0],
+            files[1],
+        ))),
+    }
+}
+
+/// Returns the names of the files that an index lists; None if it is damaged.
+fn listed_files(index: &Path) -> Option<BTreeSet<String>> {
+    let text = std::fs::read_to_string(index).ok()?;
+    let index: Value = serde_json::from_str(&text).ok()?;
+    let names = index.get("weight_map")?.as_object()?.values();
+    names
+        .map(|name| name.as_str().map(str::to_owned))
+        .collect::<Option<BTreeSet<_>>>()
+        .filter(|names| !names.is_empty())
+}
+
+fn no_weights(directory: &Path, names: &BTreeSet<String>) -> Failure {
+    let shown = directory.display();
+    let pickled = |name: &String| name.ends_with(".bin") || name.ends_with(".pt");
+    Failure::runtime(if names.iter().any(pickled) {
+        format!(
+            "{shown} has only pickled weights (*.bin, *.pt), which can run code when loaded. \
+             Convert them to safetensors, or take a model that has them."
+        )
+    } else {
+        format!(
+            "{shown} has no *.safetensors files. Copy the model's weights there, or name another \
+             directory with --model."
+        )
+    })
+}
+
 /// Returns the entries of a file's header; None if the file is damaged.
 fn header(path: &Path) -> Option<Map<String, Value>> {
     let mut file = File::open(path).ok()?;
@@ -151,6 +205,7 @@ mod tests {
         });
         write(directory.path(), "1.safetensors", &first);
         write(directory.path(), "2.safetensors", &second);
+        write_index(directory.path(), INDEX, &["1.safetensors", "2.safetensors"]);
         let found = StoredWeights::read(directory.path()).unwrap();
         assert_eq!((found.floats, found.other_bytes), (30 + 7 + 18, 50 + 4));
         assert_eq!(found.linear, 20 + 12);
@@ -167,8 +222,43 @@ mod tests {
             let path = directory.path().join(format!("{name}.safetensors"));
             std::fs::write(path, content).unwrap();
         }
+        std::fs::write(directory.path().join(INDEX), "damaged").unwrap();
         let found = StoredWeights::read(directory.path()).unwrap();
         assert_eq!((found.floats, found.other_bytes), (0, 45));
+    }
+
+    fn write_index(directory: &Path, name: &str, files: &[&str]) {
+        let tensors: Map<_, _> = files
+            .iter()
+            .map(|&file| (format!("of {file}"), json!(file)))
+            .collect();
+        let text = json!({"weight_map": tensors}).to_string();
+        std::fs::write(directory.join(name), text).unwrap();
+    }
+
+    /// The names of the files that are found in a directory.
+    fn found_in(directory: &Path) -> Result<Vec<String>, String> {
+        let files = weight_files(directory).map_err(|error| error.to_string())?;
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        Ok(files.iter().map(name).collect())
+    }
+
+    #[test]
+    fn files_have_other_names_in_quantized_checkpoints() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let old = "gptq_model-4bit-128g.safetensors";
+        write(path, old, &json!({}));
+        assert_eq!(found_in(path).unwrap(), [old]);
+        write(path, "other.safetensors", &json!({}));
+        let several = found_in(path).unwrap_err();
+        assert!(several.contains("has 2 weight files (gptq_model-4bit-128g.safetensors, other"));
+        write_index(path, "gptq_model-4bit-128g.safetensors.index.json", &[old]);
+        assert_eq!(found_in(path).unwrap(), [old]);
+        write(path, SINGLE, &json!({}));
+        assert_eq!(found_in(path).unwrap(), [SINGLE]);
+        write_index(path, INDEX, &["other.safetensors", old]);
+        assert_eq!(found_in(path).unwrap(), [old, "other.safetensors"]);
     }
 
     #[test]

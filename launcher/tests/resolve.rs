@@ -18,8 +18,9 @@ use penstock::model::{Experts, ModelFacts};
 use penstock::quantize::Quantize;
 use penstock::resolve::{Plan, resolve, resolve_http};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
-use penstock::values::{ByteSize, Device, Dtype, KvDtype};
+use penstock::values::{ByteSize, Device, Dtype, KvDtype, ModelBackend};
 use penstock::weight_files::StoredWeights;
+use penstock_request::GenerationDefaults;
 
 const GIB: u64 = 1 << 30;
 
@@ -238,11 +239,20 @@ fn blocks_count_the_bytes_of_their_kv_dtype() {
         panic!("not serve");
     };
     let bounds = resolve_http(&args.http, &settings.sources, 2);
-    let page = explain(&plan, &bounds, &[]);
+    let config = [
+        ("temperature".into(), 0.5.into()),
+        ("top_k".into(), 20.into()),
+    ];
+    let defaults = GenerationDefaults::from_config(&config.into_iter().collect()).unwrap();
+    let page = explain(&plan, &bounds, &[], &defaults);
     assert!(page.contains("kv-dtype           int4"), "{page}");
     let formula = "2 (key, value) x 4 layers x 2 heads x (64 elements x 4 bits + 4 bytes of scale \
                    and zero) x 16 tokens";
     assert!(page.contains(formula), "{page}");
+    assert!(
+        page.contains("defaults           temperature 0.5, top_k 20"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -334,8 +344,19 @@ fn expert_parallel_ranks_must_divide_the_experts() {
         panic!("not serve")
     };
     let bounds = resolve_http(&arguments.http, &sources, 2);
-    let page = explain(&plan, &bounds, &[]);
+    let page = explain(&plan, &bounds, &[], &GenerationDefaults::default());
     assert!(page.contains("2 of each layer's for a token"), "{page}");
+}
+
+#[test]
+fn transformers_runs_on_one_device() {
+    let plan = plan_on(&host(1), &["--model-backend", "transformers"]);
+    assert_eq!(
+        plan.unwrap().model_backend.value,
+        ModelBackend::Transformers
+    );
+    let said = refusal(&host(2), &["--model-backend", "transformers", "--tp", "2"]);
+    assert!(said.contains("runs on one device"), "{said}");
 }
 
 #[test]

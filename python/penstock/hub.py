@@ -28,7 +28,7 @@ from huggingface_hub.errors import (
 )
 
 REPORT_SECONDS = 0.2
-ROOT_FILES = (".safetensors", ".json", ".jinja", "tokenizer.model")
+ROOT_FILES = (".safetensors", ".json", ".jinja", "tokenizer.model", ".tiktoken")
 TEMPLATE_FOLDER = "additional_chat_templates/"
 
 

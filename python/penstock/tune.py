@@ -19,7 +19,7 @@ import torch
 from penstock.config import read_config
 from penstock.faults import BadSetting, Fault
 from penstock.layers import Build, Head, Layer, Linear
-from penstock.models import family
+from penstock.models import family, read_specification
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 
@@ -35,7 +35,8 @@ def problems(model: Path, ranks: int) -> list[Problem]:
     cls = family(raw)
     unquantized = Unquantized(torch.bfloat16, device)
     made = cls(
-        cls.read_config(raw), Build(torch.bfloat16, device, Group(0, ranks), Methods(unquantized))
+        read_specification(cls, raw),
+        Build(torch.bfloat16, device, Group(0, ranks), Methods(unquantized)),
     )
     if not isinstance(made, Layer):
         raise TypeError(f"{cls.__name__} is not a tree of layers")

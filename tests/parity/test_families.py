@@ -283,7 +283,7 @@ def test_short_sequences_keep_the_short_factors_of_longrope(
         ("phi3-window", {"attention_bias": True}, "attention_bias True"),
         ("phi3-window", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
         ("qwen3", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ("qwen3", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+        ("qwen3", {"rope_scaling": {"type": "ntk", "factor": 2.0}}, "rope_type 'ntk'"),
     ],
 )
 def test_unsupported_fields_are_refused_by_name(

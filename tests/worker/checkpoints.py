@@ -240,6 +240,131 @@ CASES |= {
         "norm_topk_prob": False,
     },
 }
+GPT: dict[str, Any] = {
+    "n_inner": 96,
+    "tie_word_embeddings": True,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "num_key_value_heads": None,  # these families do not have it
+    "intermediate_size": None,
+}
+ALONE: dict[str, Any] = {"num_key_value_heads": None}
+FALCON: dict[str, Any] = {
+    **ALONE,
+    "model_type": "falcon",
+    "intermediate_size": None,
+    "ffn_hidden_size": 96,
+    "tie_word_embeddings": True,
+}
+PARTIAL: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 9000.0,
+        "partial_rotary_factor": 0.5,
+    }
+}
+MINISTRAL3_ROPE: dict[str, Any] = {**YARN, "llama_4_scaling_beta": 0.3}
+DENSE: dict[str, dict[str, Any]] = {
+    "arcee": {"model_type": "arcee", "hidden_act": "relu2"},
+    "cohere": {"model_type": "cohere", "logit_scale": 0.25, "tie_word_embeddings": True},
+    "cohere-qk-norm": {
+        "model_type": "cohere",
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+    },
+    "cohere2": {
+        "model_type": "cohere2",
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "tie_word_embeddings": True,
+    },
+    "ernie4_5": {"model_type": "ernie4_5", "head_dim": 32, "use_bias": True},
+    "exaone4": {
+        "model_type": "exaone4",
+        "sliding_window": 24,
+        "sliding_window_pattern": 2,
+    },
+    "exaone4-full": {
+        "model_type": "exaone4",
+        "sliding_window": None,
+        "layer_types": ["full_attention"] * 3,
+    },
+    "falcon-7b": {**FALCON, "num_kv_heads": None, "multi_query": True},
+    "falcon-40b": {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon-11b": {
+        **FALCON,
+        "new_decoder_architecture": True,
+        "num_ln_in_parallel_attn": 1,
+        "num_kv_heads": 2,
+        "tie_word_embeddings": False,
+    },
+    "falcon-serial": {**FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
+    "gemma": {"model_type": "gemma", "head_dim": 32, "tie_word_embeddings": True},
+    "glm": {"model_type": "glm", "head_dim": 16, **PARTIAL},
+    "glm4": {"model_type": "glm4", "head_dim": 16, **PARTIAL},
+    "gpt2": {**GPT, "model_type": "gpt2"},
+    "gpt2-scales": {
+        **GPT,
+        "model_type": "gpt2",
+        "n_inner": None,
+        "scale_attn_by_inverse_layer_idx": True,
+        "scale_attn_weights": False,
+        "tie_word_embeddings": False,
+    },
+    "gpt_bigcode": {**GPT, "model_type": "gpt_bigcode"},
+    "gpt_bigcode-heads": {**GPT, "model_type": "gpt_bigcode", "multi_query": False},
+    "gptj": {**GPT, "model_type": "gptj", "rotary_dim": 8, "tie_word_embeddings": False},
+    "gpt_neox": {**ALONE, "model_type": "gpt_neox", **PARTIAL},
+    "gpt_neox-serial": {
+        **ALONE,
+        "model_type": "gpt_neox",
+        "use_parallel_residual": False,
+        "attention_bias": False,
+    },
+    "granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+    },
+    "ministral": {
+        "model_type": "ministral",
+        "head_dim": 16,
+        "sliding_window": 24,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "ministral3": {
+        "model_type": "ministral3",
+        "head_dim": 32,
+        "rope_parameters": MINISTRAL3_ROPE,
+    },
+    "olmo2": {"model_type": "olmo2"},
+    "olmo3": {
+        "model_type": "olmo3",
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 9000.0},
+            "full_attention": YARN,
+        },
+    },
+    "phi": {"model_type": "phi", "num_key_value_heads": 4},
+    "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
+    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1]},
+    "smollm3-window": {
+        "model_type": "smollm3",
+        "no_rope_layer_interval": 2,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "tie_word_embeddings": True,
+    },
+    "stablelm": {"model_type": "stablelm", "use_qkv_bias": True, **PARTIAL},
+    "stablelm-parallel": {"model_type": "stablelm", "use_parallel_residual": True},
+    "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
+}
+CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 
 def make(directory: Path, case: str) -> Path:
@@ -255,7 +380,8 @@ def write(path: Path, **changes: Any) -> Path:
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).eval()
     with torch.no_grad():
         for name, parameter in (*model.named_parameters(), *model.named_buffers()):
-            if name.endswith("bias") or "norm" in name:
+            chosen = name.endswith("bias") or "norm" in name or ".ln_" in name
+            if chosen and parameter.is_floating_point():
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(path)
     return path

@@ -15,7 +15,8 @@ from checkpoints import CASES, checkpoint_maker, generate, prompt, reference, wr
 from driver import Driver, greedy, running
 from local import LocalWorker, Refused
 from penstock.config import read_config
-from penstock.faults import BadModel, BadSetting
+from penstock.faults import BadModel
+from penstock.layers import Build
 from penstock.layers.experts import sparse_mixer
 from penstock.models import family
 from penstock.parallel import Group
@@ -23,23 +24,43 @@ from penstock.quant import Methods, Unquantized, read_methods
 from quantized import HOST, Quantize, assert_equal_model, assert_equal_ranks, quantized
 from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
+from test_awq import awq
+from test_compressed_ints import by_library
+from test_compressed_tensors import config_of, scheme
 from test_fp8 import DEEPSEEK, in_blocks
 from test_gptq import gptq, settings
 from test_mx import mxfp4
 from torch import Tensor
+from transformers import AutoModelForCausalLM, Mxfp4Config
 from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
 WEIGHTS = "model.safetensors"
 PLAIN = Methods(Unquantized(torch.float64, HOST))
-EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "glm4-moe", "gpt-oss", "deepseek-v2"]
+EXPERTS = [
+    "qwen3-moe",
+    "qwen2-moe",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "glm4-moe",
+    "gpt-oss",
+    "deepseek-v2",
+]
 BATCHED = ["qwen3-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"
 FP8 = in_blocks(128, 128, scale="weight_scale_inv"), {**DEEPSEEK, "weight_block_size": [128, 128]}
 INT4 = settings(group_size=128)
+WORDS = scheme(
+    "pack-quantized",
+    {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128},
+)
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
 FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "fp8": FP8,
     "int4": (gptq(INT4), INT4),
+    "awq": (awq(128), AWQ),
+    "w4a16": (by_library(*WORDS), config_of(*WORDS)),
     "mxfp4": (mxfp4, {"quant_method": "mxfp4"}),
 }
 
@@ -51,8 +72,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture(scope="module")
 def formats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    return quantized_experts(tmp_path_factory.mktemp("formats"))
+
+
+def quantized_experts(directory: Path) -> dict[str, tuple[Path, Path]]:
     """By format, a checkpoint and what its matrices stand for; all sides are multiples of 128."""
-    directory = tmp_path_factory.mktemp("formats")
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
     experts = {"moe_intermediate_size": 256, "mlp_only_layers": [0], "vocab_size": 512}
     fields = {**CASES["qwen3-moe"], **sizes, **experts}
@@ -113,7 +137,8 @@ def test_packed_experts_compute_the_same(
     @torch.inference_mode()
     def work(group: Group) -> Tensor:
         methods = read_methods(raw, torch.float64, HOST)
-        methods.quantized.on_cpu = False  # type: ignore[union-attr]
+        method: Any = methods.of("model.layers.1.mlp.experts.0.up_proj")
+        method.on_cpu = False
         return prefilled(path, cls, group, methods, expert_parallel=True)
 
     with torch.inference_mode():
@@ -124,11 +149,11 @@ def test_packed_experts_compute_the_same(
 
 
 @pytest.mark.parametrize("quantize", ["int4", "fp8", "eetq"])
-def test_experts_are_quantized_while_loading(
+def test_tensors_of_all_experts_are_quantized_while_loading(
     checkpoint: Callable[[str], Path], quantize: str
 ) -> None:
-    """Each expert by itself: the logits are close to those of the floats."""
-    path = checkpoint("qwen3-moe")
+    """The logits are near those of the floats, but not equal."""
+    path = checkpoint("gpt-oss")
     raw = read_config(path)
     cls: Any = family(raw)
     found = []
@@ -137,7 +162,7 @@ def test_experts_are_quantized_while_loading(
             methods = read_methods(raw, torch.float64, HOST, name)
             found.append(prefilled(path, cls, Group(), methods))
     difference = (found[0] - found[1]).abs().mean() / found[0].abs().mean()
-    assert 1e-4 < difference < (0.5 if quantize == "int4" else 0.1)
+    assert 1e-4 < difference < (0.6 if quantize == "int4" else 0.3)
 
 
 @pytest.mark.parametrize("case", EXPERTS)
@@ -275,6 +300,24 @@ def test_ranks_must_divide_the_experts(tmp_path: Path) -> None:
         LocalWorker().load(path, world_size=2)
 
 
+def test_groups_that_ranks_would_cut_need_expert_parallelism(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """48 inputs of each of two ranks are no whole groups of 32."""
+    path, _ = gpt_oss(checkpoint("gpt-oss"), tmp_path)
+    text = "has 48 inputs; use fewer ranks, or share out the experts with --ep"
+    raw = read_config(path)
+    cls: Any = family(raw)
+    methods = read_methods(raw, torch.float32, HOST)
+
+    def build(expert_parallel: bool) -> Build:
+        return Build(torch.float32, HOST, Group(0, 2), methods, 8, expert_parallel)
+
+    with pytest.raises(BadModel, match=text):
+        cls(cls.read_config(raw), build(expert_parallel=False))
+    cls(cls.read_config(raw), build(expert_parallel=True))
+
+
 @pytest.mark.parametrize(
     ("config", "text"),
     [
@@ -307,40 +350,6 @@ def test_blocks_do_not_fit_tensors_of_all_experts(
         LocalWorker().load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("case", "fields", "text"),
-    [
-        ("qwen3-moe", {"num_experts_per_tok": 9}, "can only choose among 8 experts"),
-        ("qwen3-moe", {"num_experts": 4}, "num_experts and num_local_experts must be equal"),
-        ("qwen3-moe", {"mlp_only_layers": [1.5]}, "mlp_only_layers must be a list of layers"),
-        ("qwen3-moe", {"router_temperature": 0.5}, "router_temperature 0.5 is not supported"),
-        ("qwen3-moe", {"hidden_act": "gelu"}, "experts with the activation gelu are"),
-        ("qwen2-moe", {"num_shared_gates": 2}, "num_shared_gates 2 is not supported"),
-        ("mixtral", {"expert_capacity": 4}, "expert_capacity 4 is not supported"),
-        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported"),
-        ("phimoe", {"num_experts_per_tok": 3}, "num_experts_per_tok 3 is not supported"),
-        ("glm4-moe", {"n_group": 3}, "8 experts do not form 3 equal groups"),
-        ("glm4-moe", {"topk_group": 5}, "kept_groups is 5"),
-        ("glm4-moe", {"num_nextn_predict_layers": 2}, "num_nextn_predict_layers"),
-        ("gpt-oss", {"swiglu_limit": 10.0}, "swiglu_limit 10.0 is not supported"),
-        ("gpt-oss", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-    ],
-)
-def test_fields_that_are_not_supported(
-    checkpoint: Callable[[str], Path], case: str, fields: dict[str, Any], text: str
-) -> None:
-    raw = json.loads((checkpoint(case) / "config.json").read_text())
-    with pytest.raises((BadModel, BadSetting), match=re.escape(text)):
-        family(raw).read_config({**raw, **fields})
-
-
-def test_neutral_fields_are_accepted(checkpoint: Callable[[str], Path]) -> None:
-    raw = json.loads((checkpoint("mixtral") / "config.json").read_text())
-    plain = family(raw).read_config(raw)
-    neutral = {"anything": None, "more": False, "list": [], "router_aux_loss_coef": 0.02}
-    assert family(raw).read_config({**raw, **neutral}) == plain
-
-
 def test_layers_that_predict_more_tokens_are_not_loaded(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -348,3 +357,16 @@ def test_layers_that_predict_more_tokens_are_not_loaded(
     extra = {"model.layers.3.eh_proj.weight": torch.zeros(4)}
     path = damaged(checkpoint("glm4-moe"), tmp_path, lambda tensors: tensors.update(extra))
     assert LocalWorker().load(path).vocab_size == 501
+
+
+def test_transformers_reads_the_same_numbers(formats: dict[str, tuple[Path, Path]]) -> None:
+    """MXFP4 as the tests write it is what transformers reads in it."""
+    path, exact = formats["gpt-oss"]
+    ids = torch.tensor([prompt(30)])
+    config = Mxfp4Config(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager", quantization_config=config
+    )
+    with torch.inference_mode():
+        expected = reference(exact, torch.float32)(ids).logits
+        torch.testing.assert_close(model(ids).logits, expected, rtol=0, atol=1e-4)

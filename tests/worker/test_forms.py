@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from penstock.weights import AnyOf, Blocks, Flat, FlatBlocks, Form
+from penstock.weights import AnyOf, Blocks, Flat, FlatBlocks, Form, Merged
 from penstock.weights.target import Target
 
 SHAPE = (7, 10)
@@ -26,6 +26,7 @@ def place(form: Form, row: int, column: int) -> int:
     ("form", "shape"),
     [
         (Flat(), (70,)),
+        (Merged(0), (70,)),
         (Blocks((1, 1)), (7, 10)),
         (Blocks((3, 4)), (3, 3)),
         (Blocks((1, 0)), (7, 1)),

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import write
+import torch
+from checkpoints import prompt, reference, write
+from driver import Driver, greedy
+from local import LocalWorker
 from quantized import WIDE, Quantize, assert_equal_model, quantized
 from test_awq import AWQ, awq
 from test_bitsandbytes import converted
 from test_compressed_ints import FORMATS, by_library
 from test_compressed_tensors import config_of
 from test_eetq import CONFIG, eetq
+from test_experts import FORMATS as EXPERT_FORMATS
+from test_experts import quantized_experts
 from test_fp8 import FORMATS as FP8
 from test_gptq import gptq, marlin, settings
 from test_mx import FORMATS as MX
@@ -43,10 +48,33 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("wide") / "model", **WIDE)
 
 
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    return quantized_experts(tmp_path_factory.mktemp("experts"))
+
+
 @pytest.mark.parametrize("name", STORED)
 def test_checkpoints(wide: Path, name: str, tmp_path: Path) -> None:
     quantize, config, kept = STORED[name]
     assert_equal_model(*quantized(wide, tmp_path, quantize, config, kept), 0.05, **ON_GPU)
+
+
+@pytest.mark.parametrize("name", [*EXPERT_FORMATS, "gpt-oss"])
+def test_experts(experts: dict[str, tuple[Path, Path]], name: str) -> None:
+    """Where a router's logits are nearly equal, a rounding may choose another expert."""
+    path, exact = experts[name]
+    worker, prompts = LocalWorker(), [prompt(40 + i, seed=i) for i in range(8)]
+    driver = Driver([worker], worker.load(path, **ON_GPU))  # type: ignore[list-item]
+    logits, model, near = worker.record_logits(), reference(exact, torch.float64), 0
+    for ids in prompts:
+        sequence = greedy(ids, 1)
+        driver.enter(sequence)
+        driver.finish([sequence])
+        with torch.inference_mode():
+            expected = model(torch.tensor([ids])).logits[0, -1]
+        near += int((logits[-1][0].cpu().double() - expected).abs().max() < 0.05)
+    driver.stream.close()
+    assert near >= 6
 
 
 @pytest.mark.parametrize("quantize", EXACT)

@@ -101,6 +101,23 @@ def test_index_that_names_a_missing_shard(model: Path) -> None:
     assert "b.safetensors is missing" in refusal(model)
 
 
+@pytest.mark.parametrize("name", ["gptq_model-4bit-128g", "model_quantized", "consolidated"])
+def test_weight_files_of_other_names(model: Path, name: str) -> None:
+    """As the launcher finds them (launcher/src/weight_files.rs)."""
+    old = model / f"{name}.safetensors"
+    (model / WEIGHTS).rename(old)
+    LocalWorker().load(model)
+    shutil.copy(old, model / "other.safetensors")
+    assert f"has 2 weight files ({old.name}, other.safetensors)" in refusal(model)
+    index = model / f"{name}.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(load_file(old), old.name)}))
+    LocalWorker().load(model)
+    index.write_text(json.dumps({"weight_map": {NORM: old.name, "extra": old.name}}))
+    assert f"lacks tensor extra, which {index.name} lists" in refusal(model)
+    save_file({"extra": torch.ones(1)}, model / WEIGHTS, metadata={"format": "pt"})
+    assert "lacks tensors" in refusal(model)  # `WEIGHTS` comes first
+
+
 def test_wrong_tensor_parallel_size_for_the_heads(model: Path) -> None:
     """Found before the ranks meet, so that no rank waits for the others."""
     message = refusal(model, world_size=3, rendezvous="file:///nonexistent/meeting")
@@ -232,7 +249,7 @@ def test_the_gpu_of_a_rank(
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": "many"}, "hidden_size must be a number"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "rope_type 'ntk'"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "short_factor must be a list"),
         (
             {"rope_parameters": {"rope_type": "longrope", **LISTS, "long_factor": [1.0]}},

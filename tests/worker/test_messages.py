@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from penstock.faults import BadStep
 from penstock.grammar import GrammarKind, GrammarRejected
+from penstock.models import Backend
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker.protocol.messages import (
     MOST_TOP_K,
@@ -143,10 +144,12 @@ def test_settings() -> None:
         "device": "cpu", "dtype": "float32", "rank": 1, "world_size": 2, "rendezvous": "file:///x",
         "max_sequence_tokens": 3, "max_slots": 4, "max_step_tokens": 5, "kv_memory_bytes": 6,
         "memory_fraction": 0.5, "block_tokens": 7, "threads": 8, "kv_dtype": "int8",
-        "quantize": "int4",
+        "quantize": "int4", "expert_parallel": True, "model_backend": "transformers",
     }  # fmt: skip
     settings = to_settings(pb.LoadRequest(model_path="/m", **fields))
-    assert plain(settings) == {"model": Path("/m"), **fields}
+    expected = {**fields, "model_backend": Backend.TRANSFORMERS}
+    assert plain(settings) == {"model": Path("/m"), **expected}
+    assert to_settings(pb.LoadRequest()).model_backend is Backend.AUTO
     assert to_settings(pb.LoadRequest(model_path="/m")).kv_dtype == "auto"
     assert to_settings(pb.LoadRequest()).world_size == 1
 
@@ -155,14 +158,14 @@ def test_loaded() -> None:
     pools = KvPool(5, 13, 14), KvPool(15, 16)
     limits = Limits(1, step_tokens=2, sequence_tokens=3, block_tokens=4, pools=pools, vocab=6)
     memory = MemoryReport(total=7, weights=8, activations=9, graphs=10, slots=11, kv=12)
-    message = from_loaded(Loaded(limits, "some GPU", memory, [15, 16]))
+    message = from_loaded(Loaded(limits, "some GPU", memory, Backend.NATIVE, [15, 16]))
     assert message == pb.Loaded(
         kv_groups=[
             pb.KvGroup(block_tokens=4, blocks=5, block_bytes=13, window=14),
             pb.KvGroup(block_tokens=4, blocks=15, block_bytes=16, window=0),
         ],
         max_slots=1, max_step_tokens=2, max_sequence_tokens=3, max_tokens_per_run=1, vocab_size=6,
-        device_name="some GPU", step_sizes=[15, 16],
+        device_name="some GPU", model_backend="native", step_sizes=[15, 16],
         memory=pb.MemoryReport(total=7, weights=8, activations=9, graphs=10, slots=11, kv=12),
     )  # fmt: skip
 

@@ -84,11 +84,21 @@ MODELOPT = {
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}}},
     "ignore": ["lm_head"],
 }
+
+
+def mxfp4_e8m0(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+    """The same bytes, as files name them that know the dtype."""
+    stored, exact = mxfp4(matrix)
+    scales = stored["weight_scales"].view(torch.float8_e8m0fnu)
+    return {**stored, "weight_scales": scales}, exact
+
+
 FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "mxfp4": (
         mxfp4,
         {"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens", "lm_head"]},
     ),
+    "mxfp4-e8m0": (mxfp4_e8m0, {"quant_method": "mxfp4"}),
     "nvfp4": (nvfp4, {**MODELOPT, "quant_algo": "NVFP4"}),
     "modelopt-fp8": (fp8, {**MODELOPT, "quant_algo": "FP8"}),
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import CASES, write
+from checkpoints import CASES, prompt, reference, write
 from penstock.config import read_config
 from penstock.faults import BadModel, BadSetting
 from penstock.models import family
@@ -25,7 +25,7 @@ from penstock.quantize.quantizer import Quantizer
 from penstock.quantize.statistics import Inputs
 from penstock.quantize.walk import Walk, Watched
 from penstock.weights import Checkpoint
-from ranks import prefilled
+from ranks import LENGTH, prefilled
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -33,6 +33,8 @@ BROOK = Path(job.__file__).parents[1] / "brook"
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
 TEXTS = [f"The fox number {number} sees {number * 7} owls at the brook." for number in range(24)]
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+FAMILIES = ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
+FAMILIES += ["cohere", "gemma", "glm4", "granite", "olmo2"]
 FORMS = [
     Options("rtn", group=32),
     Options("rtn", bits=8, group=0, symmetric=False),
@@ -121,9 +123,7 @@ def test_what_is_written_loads_as_what_it_stands_for(
 
 
 @pytest.mark.parametrize("method", ["awq", "gptq"])
-@pytest.mark.parametrize(
-    "case", ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
-)
+@pytest.mark.parametrize("case", FAMILIES)
 def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
     sizes = {"intermediate_size": 128, "vocab_size": 4096}
     folder = write(tmp_path / "model", **{**CASES[case], **sizes})
@@ -203,6 +203,23 @@ def test_layout_of_fp8(model: Path, texts: Path, tmp_path: Path) -> None:
     assert (config["quant_method"], config["format"]) == ("compressed-tensors", "float-quantized")
 
 
+def test_transformers_reads_fp8_as_it_stands(model: Path, texts: Path, tmp_path: Path) -> None:
+    out, options = tmp_path / "out", Options("fp8")
+    quantize(Job(model, out, options, texts))
+    exact = stored(dequantized(model, out, options, tmp_path / "exact"))
+    raw = json.loads((out / "config.json").read_text())
+    # The library rounds activations where the checkpoint allows it.
+    raw["quantization_config"]["config_groups"]["group_0"]["input_activations"] = None
+    (out / "config.json").write_text(json.dumps(raw))
+    theirs = reference(out, torch.float32)
+    with torch.inference_mode():
+        found = theirs(torch.tensor([prompt(LENGTH)])).logits[0, -1:]
+    torch.testing.assert_close(found.double(), logits(out), rtol=0, atol=1e-4)
+    read = theirs.get_submodule("model.layers.1.mlp.down_proj").weight
+    expected = exact["model.layers.1.mlp.down_proj.weight"]
+    torch.testing.assert_close(read.double(), expected, rtol=1e-6, atol=0)
+
+
 def test_calibrated_methods_have_smaller_errors(model: Path, texts: Path, tmp_path: Path) -> None:
     mean = {}
     for method in ("rtn", "gptq", "awq"):
@@ -211,6 +228,22 @@ def test_calibrated_methods_have_smaller_errors(model: Path, texts: Path, tmp_pa
         mean[method] = sum(errors.values()) / len(errors)
     assert mean["gptq"] < 0.8 * mean["rtn"]
     assert mean["awq"] < mean["rtn"]
+
+
+@pytest.mark.parametrize("group", [0, 32])
+def test_gptq_in_activation_order_keeps_groups_and_has_smaller_errors(
+    model: Path, texts: Path, tmp_path: Path, group: int
+) -> None:
+    mean, out = {}, tmp_path / "True"
+    for act_order in (False, True):
+        options = Options("gptq", group=group, act_order=act_order)
+        errors = quantize(Job(model, tmp_path / str(act_order), options, texts)).errors
+        mean[act_order] = sum(errors.values()) / len(errors)
+    assert mean[True] < 0.95 * mean[False]
+    index = stored(out)["model.layers.1.mlp.down_proj.g_idx"]
+    assert index.tolist() == [k // (group or 128) for k in range(128)]
+    config = read_config(out)["quantization_config"]
+    assert (config["desc_act"], config["static_groups"]) == (False, True)
 
 
 def test_gptq_of_independent_inputs_is_round_to_nearest() -> None:

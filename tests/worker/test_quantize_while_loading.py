@@ -17,10 +17,11 @@ from penstock.config import read_config
 from penstock.layers import Build, Head, Linear
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import read_methods, rtn
+from penstock.quant import RoundToNearest, read_methods, rtn
 from penstock.weights import Checkpoint, load_weights
 from quantized import HOST, WIDE, assert_equal_model, assert_equal_ranks, quantized
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +72,13 @@ def made(
 
 
 @pytest.mark.parametrize("quantize", EXACT)
-@pytest.mark.parametrize("case", ["llama-biases", "phi3-window"])
+@pytest.mark.parametrize("case", ["llama-biases", "phi3-window", "qwen3-moe"])
 def test_tokens_are_those_of_the_quantized_weights(
     checkpoint: Callable[[str], Path], quantize: str, case: str, tmp_path: Path
 ) -> None:
-    """Groups of 128 do not divide 64 and 96 inputs: they become 64 and 32."""
-    pair = made(checkpoint(case), tmp_path, quantize, {64: 64, 96: 32}.__getitem__)
+    """Groups of 128 do not divide 64, 96 and 32 inputs: they become 64 and 32."""
+    groups = {128: 128, 64: 64, 96: 32, 32: 32}
+    pair = made(checkpoint(case), tmp_path, quantize, groups.__getitem__)
     assert_equal_model(*pair, quantize=quantize)
 
 
@@ -205,3 +207,37 @@ def with_config(path: Path, directory: Path, config: dict[str, Any]) -> Path:
     raw = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**raw, "quantization_config": config}))
     return copy
+
+
+class LargestFloats(TorchDispatchMode):
+    """The elements of the largest float tensor that an op makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for one in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(one, Tensor) and one.is_floating_point():
+                self.elements = max(self.elements, one.numel())
+        return found
+
+
+@pytest.mark.parametrize("quantize", EXACT)
+def test_few_rows_at_a_time_are_rounded_in_float32(
+    quantize: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise several copies of the largest matrix would decide what fits a GPU."""
+    method = read_methods({}, torch.bfloat16, HOST, quantize).quantized
+    assert isinstance(method, RoundToNearest)
+    matrix = torch.randn(37, 256, dtype=torch.bfloat16)
+    whole = method.read({"weight": matrix})
+    monkeypatch.setattr(rtn, "CHUNK", 1000)  # 3 rows
+    with LargestFloats() as largest:
+        found = method.read({"weight": matrix})
+    assert 0 < largest.elements <= 1000
+    for part, expected in zip(found, whole, strict=True):
+        assert part is expected is None or torch.equal(part, expected)
+    monkeypatch.setattr(rtn, "CHUNK", 100)  # less than a row
+    assert torch.equal(method.read({"weight": matrix}).codes, whole.codes)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from ..device import divided_up, power_of_two
 
 VECTOR_TOKENS = 2  # up to which programs multiply vectors, and no choices are sorted
-VECTOR_NUMBERS = 1 << 14  # weights that a program of theirs holds in registers
-LONGEST_VECTOR = 1 << 14
-# Tokens up to which the summands of a token's sum stay float32. Of more, writing them takes as long
-# as a tenth of the products.
+VECTOR_NUMBERS = 1 << 12  # weights of a turn of such a program's loop
+VECTOR_PROGRAMS = 792  # 6 for each multiprocessor of a Hopper GPU
+# Tokens up to which the summands of a token's sum stay float32. Of more tokens, their bytes count:
+# with 4,096 tokens of Qwen3 30B-A3B, 268 MB are written and read again.
 EXACT_TOKENS = 256
 BLOCK = 64  # outputs and inputs of a block of packed words
 # Rows of a tile, and the mean of an expert's rows up to which it is best. Experts' rows differ:
@@ -53,18 +53,8 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Vectors:
-    """Products of a matrix and a vector, one for each choice."""
-
-    gate_tile: int
-    """Gates, and as many ups, of a program."""
-    down_tile: int
-    """Outputs of a program, of all experts of a token."""
-
-
-@dataclass(frozen=True)
 class Product:
-    """Tiles of one of the two grouped products."""
+    """Tiles of one of the two products."""
 
     tile: int
     """Outputs of a program; gated, of each half."""
@@ -73,6 +63,15 @@ class Product:
     warps: int
     stages: int
     """Turns whose loads are in flight."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Products of a matrix and a vector, one for each choice."""
+
+    gate_up: Product
+    down: Product
+    """A program has the outputs of all experts of a token."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +91,8 @@ Plan = Vectors | Grouped
 
 def plan(problem: Problem, shared: int) -> Plan:
     """The plan for a GPU whose programs may have `shared` bytes of shared memory."""
-    top = power_of_two(problem.top_k)
-    depth, inner = power_of_two(problem.hidden), power_of_two(problem.inner)
-    short = depth <= LONGEST_VECTOR and top * inner <= 2 * VECTOR_NUMBERS
-    if problem.tokens <= VECTOR_TOKENS and not problem.packed and short:
-        return Vectors(
-            max(1, VECTOR_NUMBERS // (2 * depth)), max(1, VECTOR_NUMBERS // (top * inner))
-        )
+    if problem.tokens <= VECTOR_TOKENS and not problem.packed:
+        return _vectors(problem)
     rows = _tile_rows(problem)
     return Grouped(
         rows,
@@ -106,6 +100,14 @@ def plan(problem: Problem, shared: int) -> Plan:
         _product(problem, rows, problem.inner, 1, shared),
         problem.tokens <= EXACT_TOKENS,
     )
+
+
+def _vectors(problem: Problem) -> Vectors:
+    """Tiles so large that all programs run at once, if there are not too many."""
+    tile = 8 if problem.choices * problem.inner <= 8 * VECTOR_PROGRAMS else 16
+    top, each = power_of_two(problem.top_k), VECTOR_NUMBERS * 16 // problem.bits
+    gate_up = Product(tile, each // (2 * tile), 4, 4)
+    return Vectors(gate_up, Product(4, max(16, each // (4 * top)), 4, 4))
 
 
 def most_tiles(choices: int, experts: int, rows: int) -> int:

@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..device import divided_up, early_options, power_of_two
 from ..route_experts.routing import Routed
-from .experts import Experts
+from .experts import Experts, Matrices
 from .plan import CHUNK, FEWEST_CHUNK, LARGE_CHUNK, LARGE_CHUNK_CHOICES, READ_COUNTS, most_tiles
 
 
@@ -126,6 +126,16 @@ def place_chunk(
     tl.store(tiles + 2 * most + choice, tl.minimum(end, from_place + ROWS), choice < most)
     if chunk == 0:
         tl.store(tiles + 3 * most, tl.sum(number_of_tiles, 0))
+
+
+@dataclass(frozen=True)
+class Side:
+    """Operands of one of the two products."""
+
+    x: Tensor
+    weight: Matrices
+    bias: Tensor | None
+    out: Tensor
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ that the rows of the weights fill the long side of the matrix instruction howeve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,18 +15,21 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..device import divided_up, early_options, shared_bytes
+from ..arch_kernel import ArchKernel
+from ..device import divided_up, early_options, is_hopper, shared_bytes
 from ..packed_linear.portable import block
+from ..packed_linear.weight import PackedWeight
 from ..route_experts.routing import Routed
 from .experts import Experts, Matrices, inputs, outputs
 from .gate import activated
 from .plan import BLOCK, Grouped, Plan, Problem, Product, Vectors, plan, tiles_of
-from .sort import Tiled, sort_choices
+from .sort import Side, Tiled, sort_choices
 from .vectors import multiply_vectors
 
 # Tiles of rows whose programs run side by side, output tile after output tile. Those of one expert
 # follow each other, so its weights are read from memory once while they are in the L2 cache.
 GROUP = tl.constexpr(8)
+HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 COLUMNS = 1024  # of a program that adds or gates rows
 
 
@@ -274,16 +276,6 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
     return out
 
 
-@dataclass(frozen=True)
-class Side:
-    """Operands of one of the two products."""
-
-    x: Tensor
-    weight: Matrices
-    bias: Tensor | None
-    out: Tensor
-
-
 def _product(
     plan: Product,
     tiled: Tiled,
@@ -294,6 +286,10 @@ def _product(
     """Launches the second product if choices have weights, otherwise the first."""
     x, weight, bias, out = side.x, side.weight, side.bias, side.out
     gated = outputs(weight) != out.shape[1]
+    activation = experts.activation.value if gated else ""
+    packed = isinstance(weight, PackedWeight)
+    if packed and HOPPER.launch(x.device, tiled, side, activation, choice_weights):
+        return
     grid = tiles_of(out.shape[1], plan) * GROUP.value, divided_up(tiled.most, GROUP.value)
     product[grid](
         x,
@@ -312,7 +308,7 @@ def _product(
         TOP_K=tiled.top_k,
         FIRST=choice_weights is None,
         GATED=gated,
-        ACTIVATION=experts.activation.value if gated else "",
+        ACTIVATION=activation,
         HAS_BIAS=bias is not None,
         EVEN=inputs(weight) % plan.depth == 0,
         ROWS=tiled.rows,

@@ -1,4 +1,4 @@
-"""Triton kernels of expert_mlp for one token or two: matrices times vectors, in registers.
+"""Triton kernels of expert_mlp for one token or two: matrices times vectors.
 
 A choice's expert is read where its weights are, so nothing is sorted. If two tokens choose the same
 expert, its weights are read twice.
@@ -37,9 +37,10 @@ def gate_up_vector(
     ACTIVATION: tl.constexpr,
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """out [choices, inner]: gates and ups of each choice, multiplied. DEPTH holds `hidden`."""
+    """out [choices, inner]: gates and ups of each choice, multiplied."""
     choice = tl.program_id(1)
     n, k = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, DEPTH)
     if EARLY:
@@ -47,18 +48,22 @@ def gate_up_vector(
         gdc_launch_dependents()
     expert = tl.load(ids + choice) - first
     here = (expert >= 0) & (expert < EXPERTS)
-    row = tl.where(here, expert, 0).to(tl.int64) * 2 * inner + n
-    # Masks instead of a branch: the compiler would issue the loads one by one.
-    live = (n < tl.where(here, inner, 0))[:, None] & (k < hidden)[None, :]
-    at = weight + row[:, None] * hidden + k[None, :]
-    gates = tl.load(at, live, other=0)
-    ups = tl.load(at + inner.to(tl.int64) * hidden, live, other=0)
-    token = (choice // TOP_K).to(tl.int64)
-    v = tl.load(x + token * x_stride + k, k < hidden, other=0).to(tl.float32)[None, :]
-    gate, up = tl.sum(gates.to(tl.float32) * v, 1), tl.sum(ups.to(tl.float32) * v, 1)
+    row = tl.where(here, expert, 0).to(tl.int64) * 2 * inner + tl.minimum(n, inner - 1)
+    at_gate = weight + row[:, None] * hidden + k[None, :]
+    at_up = at_gate + inner.to(tl.int64) * hidden
+    at_x = x + (choice // TOP_K).to(tl.int64) * x_stride + k
+    gates = tl.zeros([TILE, DEPTH], tl.float32)
+    ups = tl.zeros([TILE, DEPTH], tl.float32)
+    # No turn where the expert is not here.
+    for at in tl.range(0, tl.where(here, hidden, 0), DEPTH, num_stages=STAGES):
+        live = at + k < hidden
+        v = tl.load(at_x + at, live, other=0).to(tl.float32)[None, :]
+        gates += tl.load(at_gate + at, live[None, :], other=0).to(tl.float32) * v
+        ups += tl.load(at_up + at, live[None, :], other=0).to(tl.float32) * v
+    gate, up = tl.sum(gates, 1), tl.sum(ups, 1)
     if HAS_BIAS:
-        gate += tl.load(bias + row, n < inner, other=0).to(tl.float32)
-        up += tl.load(bias + inner + row, n < inner, other=0).to(tl.float32)
+        gate += tl.load(bias + row).to(tl.float32)
+        up += tl.load(bias + inner + row).to(tl.float32)
     value = activated(gate, up, ACTIVATION).to(out.dtype.element_ty)
     tl.store(out + choice.to(tl.int64) * inner + n, value, n < inner)
 
@@ -80,9 +85,10 @@ def down_vectors(
     HAS_BIAS: tl.constexpr,
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """out [tokens, hidden]: the weighted sums. CHOICES holds TOP_K, DEPTH holds `inner`."""
+    """out [tokens, hidden]: the weighted sums. CHOICES, a power of two, holds TOP_K."""
     token = tl.program_id(1)
     n, k = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, DEPTH)
     c = tl.arange(0, CHOICES)
@@ -92,17 +98,18 @@ def down_vectors(
     expert = tl.load(ids + token * TOP_K + c, c < TOP_K, other=-1) - first
     here = (c < TOP_K) & (expert >= 0) & (expert < EXPERTS)
     factor = tl.load(weights + token * TOP_K + c, here, other=0).to(tl.float32)
-    row = tl.where(here, expert, 0).to(tl.int64)[:, None] * hidden + n[None, :]
-    live = here[:, None] & (n < hidden)[None, :]
-    inside = (k < inner)[None, None, :]
-    w = tl.load(weight + row[:, :, None] * inner + k[None, None, :], live[:, :, None] & inside, 0)
+    row = tl.where(here, expert, 0).to(tl.int64)[:, None] * hidden + tl.minimum(n, hidden - 1)[None]
+    at_weight = weight + row[:, :, None] * inner + k[None, None, :]
     choice = (token * TOP_K + c).to(tl.int64)
-    v = tl.load(
-        rows + choice[:, None, None] * inner + k[None, None, :], here[:, None, None] & inside, 0
-    )
-    product = tl.sum(w.to(tl.float32) * v.to(tl.float32), 2)
+    at_rows = rows + choice[:, None, None] * inner + k[None, None, :]
+    products = tl.zeros([CHOICES, TILE, DEPTH], tl.float32)
+    for at in tl.range(0, inner, DEPTH, num_stages=STAGES):
+        live = here[:, None, None] & (at + k < inner)[None, None, :]
+        v = tl.load(at_rows + at, live, other=0).to(tl.float32)
+        products += tl.load(at_weight + at, live, other=0).to(tl.float32) * v
+    product = tl.sum(products, 2)
     if HAS_BIAS:
-        product += tl.load(bias + row, live, other=0).to(tl.float32)
+        product += tl.load(bias + row, here[:, None], other=0).to(tl.float32)
     total = tl.sum(product * factor[:, None], 0)
     value = total.to(out.dtype.element_ty)
     tl.store(out + token.to(tl.int64) * hidden + n, value, n < hidden)
@@ -117,7 +124,7 @@ def multiply_vectors(plan: Vectors, x: Tensor, routed: Routed, experts: Experts)
     rows = torch.empty((tokens * top_k, inner), dtype=x.dtype, device=x.device)
     out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
     common = {**early_options(x.device), "TOP_K": top_k, "EXPERTS": experts.count}
-    gate_up_vector[(divided_up(inner, plan.gate_tile), tokens * top_k)](
+    gate_up_vector[(divided_up(inner, plan.gate_up.tile), tokens * top_k)](
         x,
         routed.ids,
         gate_up,
@@ -129,12 +136,13 @@ def multiply_vectors(plan: Vectors, x: Tensor, routed: Routed, experts: Experts)
         hidden,
         HAS_BIAS=experts.gate_up_bias is not None,
         ACTIVATION=experts.activation.value,
-        TILE=plan.gate_tile,
-        DEPTH=power_of_two(hidden),
-        num_warps=8,
+        TILE=plan.gate_up.tile,
+        DEPTH=plan.gate_up.depth,
+        STAGES=plan.gate_up.stages,
+        num_warps=plan.gate_up.warps,
         **common,
     )
-    down_vectors[(divided_up(hidden, plan.down_tile), tokens)](
+    down_vectors[(divided_up(hidden, plan.down.tile), tokens)](
         rows,
         *routed,
         down,
@@ -145,9 +153,10 @@ def multiply_vectors(plan: Vectors, x: Tensor, routed: Routed, experts: Experts)
         inner,
         CHOICES=power_of_two(top_k),
         HAS_BIAS=experts.down_bias is not None,
-        TILE=plan.down_tile,
-        DEPTH=power_of_two(inner),
-        num_warps=8,
+        TILE=plan.down.tile,
+        DEPTH=plan.down.depth,
+        STAGES=plan.down.stages,
+        num_warps=plan.down.warps,
         **common,
     )
     return out

@@ -27,6 +27,11 @@ class Problem:
     """Whether scales are float32."""
 
 
+def product(kind: Kind, problem: Problem) -> Case:
+    """A case for benchmarks, of bfloat16 activations."""
+    return _case(Size.BENCH, kind, "bf16", problem)
+
+
 def _case(size: Size, kind: Kind, dtype_name: str, problem: Problem) -> Case:
     dtype = DTYPES[dtype_name]
     group = problem.group or problem.inputs

@@ -76,7 +76,7 @@ def _copy_weights(
 
 
 @gluon.jit
-def _copy_x(x, ring, bar, row, stage, turn):
+def copy_x(x, ring, bar, row, stage, turn):
     for half in gl.static_range(HALVES):
         copy(x, [row, turn * TURN + half * 64], bar, ring.index(stage * HALVES + half))
 
@@ -102,7 +102,7 @@ def _copy(
         gdc_wait()
         gdc_launch_dependents()
     for i in range(first):
-        _copy_x(descs[3], rings[3], full.index(i), row, i, begin + i)
+        copy_x(descs[3], rings[3], full.index(i), row, i, begin + i)
     for i in range(first, turns):
         stage = i % STAGES
         mbarrier.wait(empty.index(stage), (i // STAGES & 1) ^ 1)
@@ -111,7 +111,7 @@ def _copy(
             descs, rings, full.index(stage), place, stage, begin + i,
             BITS, PARTS, WARP_GROUPS, COUNT, HAS_ZEROS,
         )  # fmt: skip
-        _copy_x(descs[3], rings[3], full.index(stage), row, stage, begin + i)
+        copy_x(descs[3], rings[3], full.index(stage), row, stage, begin + i)
 
 
 @gluon.jit
@@ -162,7 +162,7 @@ def _scale(scales, at, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _add_sums(
+def add_sums(
     total, rings, at, KIND: gl.constexpr, BITS: gl.constexpr, COUNT: gl.constexpr,
     HAS_ZEROS: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
@@ -188,7 +188,7 @@ def _add_sums(
 
 
 @gluon.jit
-def _add_scaled(
+def add_scaled(
     total, rings, empty, at, release: gl.constexpr, KIND: gl.constexpr, BITS: gl.constexpr,
     COUNT: gl.constexpr, HAS_ZEROS: gl.constexpr, STAGES: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
@@ -231,12 +231,12 @@ def _multiply(
             slot = (stage * SIDES + side) * WARP_GROUPS + OWN
             total = sums[side]
             if SCALED:
-                total = _add_scaled(
+                total = add_scaled(
                     total, rings, empty, (stage, slot, i), side == 0, KIND, BITS, COUNT, HAS_ZEROS,
                     STAGES, A,
                 )  # fmt: skip
             else:
-                total = _add_sums(total, rings, (stage, slot), KIND, BITS, COUNT, HAS_ZEROS, A)
+                total = add_sums(total, rings, (stage, slot), KIND, BITS, COUNT, HAS_ZEROS, A)
             more = more + (total,)  # noqa: RUF005 (Triton unpacks no tuples)
         sums = more
         if not SCALED:
@@ -363,7 +363,7 @@ def _product(
 
 def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, out: Tensor) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched."""
-    count = _scales_of_turn(weight)
+    count = scales_of_turn(weight)
     tiled = not gated or out.shape[1] % TILE.value == 0
     if not count or not tiled or x.dtype not in KINDS or not _copied(x, weight):
         return False
@@ -383,8 +383,8 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
     grid = divided_up(tiles, chosen.warp_groups), chosen.splits, divided_up(rows, chosen.rows)
     _product[grid](
         _words_of(weight),
-        _view(tables[0], count),
-        _view(tables[-1], count),
+        table_view(tables[0], count),
+        table_view(tables[-1], count),
         view_of(x, chosen.rows),
         (out, x if bias is None else bias, partial, arrived),
         rows,
@@ -411,7 +411,7 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
     return True
 
 
-def _scales_of_turn(weight: PackedWeight) -> int:
+def scales_of_turn(weight: PackedWeight) -> int:
     """Groups of the inputs of a turn; 0 if the kernel does not take them."""
     if weight.group % DEPTH == 0 or weight.group == weight.inputs:
         return 1
@@ -436,10 +436,10 @@ def _words_of(weight: PackedWeight) -> TensorDescriptor:
         layout = gl.NVMMASharedLayout.get_default_for(block, gl.uint8)
         shape, strides = list(weight.words.shape), list(weight.words.stride())
         return TensorDescriptor(weight.words, shape, strides, block, layout)
-    return _view(weight.words.view(-1, LINE), HALVES.value * weight.kind.bits, LINE)
+    return table_view(weight.words.view(-1, LINE), HALVES.value * weight.kind.bits, LINE)
 
 
-def _view(matrix: Tensor, rows: int, columns: int = TILE.value) -> TensorDescriptor:
+def table_view(matrix: Tensor, rows: int, columns: int = TILE.value) -> TensorDescriptor:
     """The copy engine's view of a table, in blocks that lie in shared memory as they are."""
     layout = gl.NVMMASharedLayout(0, matrix.element_size() * 8, 2)
     # A table of one row may have any stride.

@@ -31,15 +31,15 @@ def packed_linear(
     """See the package."""
     rows = x.shape[0]
     outputs = weight.outputs // (2 if gated else 1)
-    out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
-    if not out.numel():
-        return out
+    if not rows or not outputs:
+        return x.new_empty((rows, outputs))
     if gated and rows > GATED_ROWS:
         return act_mul(packed_linear(x, weight, bias))
     if rows > FLOAT8_ROWS and float8.takes(x, weight):
         return float8.multiply(x, weight, bias)
     on_hopper = is_hopper(x.device)
     if rows <= (DEQUANTIZE_ROWS_ON_HOPPER if on_hopper else DEQUANTIZE_ROWS):
+        out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
         if HOPPER.launch(x.device, x, weight, bias, gated, out):
             return out
         # The up outputs must begin with a tile.

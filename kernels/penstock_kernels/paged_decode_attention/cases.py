@@ -114,6 +114,7 @@ MIXED = [1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001]
 CASES = [
     *(_case(Size.SMALL, kind, Heads(6, 2, 32, 4), [3, 0, 9, 65]) for kind in DTYPES),
     _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [300, 1]),
+    _case(Size.SMALL, "f32", Heads(20, 1, 80, 4), [3, 0, 9, 65]),
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [20, 290, 0, 5], window=7),
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [0, 0]),
     # Rows of chunks are padding to the decodes before them.
@@ -178,6 +179,11 @@ CASES = [
         ]
     ),
     *(_case(Size.FULL, "bf16", Heads(2 * group, 2, 128, 32), MIXED) for group in (1, 3, 7, 8, 16)),
+    # StarCoder, Falcon 7B, Phi-2: one key head for many queries, heads of 80.
+    *(
+        _case(Size.FULL, "bf16", heads, MIXED)
+        for heads in (Heads(48, 1, 128, 16), Heads(71, 1, 64, 16), Heads(8, 8, 80, 16))
+    ),
     # Pairs that are a share each, and such as are not for one that is long.
     _case(Size.FULL, "bf16", LLAMA_8B, list(range(512, 768, 8))),
     _case(Size.FULL, "bf16", LLAMA_1B, [0, *range(33, 1057, 32)]),

@@ -102,7 +102,7 @@ def _put_newest(
 
 
 @gluon.jit
-def sum_parts(
+def _sum_parts(
     parts, peaks, out, sinks, owners, start, total, programs,
     GROUP: gl.constexpr, D: gl.constexpr, SINKS: gl.constexpr,
 ):  # fmt: skip
@@ -135,6 +135,47 @@ def sum_parts(
 
 
 @gluon.jit
+def put_pair(
+    sums, outs, pair, owners, span, GROUP: gl.constexpr, D: gl.constexpr, SINKS: gl.constexpr
+):
+    """Writes a pair's result, or this program's part of it; of several, the last one adds them up.
+
+    `sums` = (of values [D, HEADS], peaks, of weights), `pair` = (its number, its key head),
+    `owners` = its first and its last program, `span` = (where it begins, all places, programs,
+    1 if this program has an earlier pair).
+    """
+    acc, peak, weight_sum = sums
+    out, parts, peaks, arrived, sinks = outs
+    number, head = pair
+    owner, last_owner = owners
+    start, total, programs, later = span
+    LAYOUT: gl.constexpr = acc.type.layout
+    column = gl.arange(0, D, gl.SliceLayout(1, LAYOUT))
+    query_head = gl.arange(0, acc.shape[1], gl.SliceLayout(0, LAYOUT))
+    mine = query_head < GROUP
+    own_sinks = sinks + head * GROUP
+    if owner == last_owner:
+        weight_sum = with_sink(weight_sum, peak, own_sinks, query_head, mine, SINKS)
+        whole = gl.where(weight_sum > 0, weight_sum, 1)
+        result = (acc / whole[None, :]).to(out.dtype.element_ty)
+        targets = out + ((number * GROUP + query_head) * D)[None, :] + column[:, None]
+        gl.store(targets, result, mask=mine[None, :])
+    else:
+        part = (gl.program_id(0) * 2 + later) * GROUP + query_head
+        gl.store(parts + (part * D)[None, :] + column[:, None], acc, mask=mine[None, :])
+        gl.store(peaks + part * 2, peak, mask=mine)
+        gl.store(peaks + part * 2 + 1, weight_sum, mask=mine)
+        barrier()  # all of the part is written before it is announced
+        others = gl.atomic_add(arrived + number, 1, sem="acq_rel")
+        if others == last_owner - owner:
+            gl.store(arrived + number, 0)  # for the next launch
+            _sum_parts(
+                parts, peaks, out + number * GROUP * D, own_sinks, owners, start, total, programs,
+                GROUP, D, SINKS,
+            )  # fmt: skip
+
+
+@gluon.jit
 def _sum(
     qkv, angles, slot_mapping, cache, kv_len, outs, rings, bars, operands, share, kv_heads, window,
     scale, strides,
@@ -143,7 +184,6 @@ def _sum(
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
-    out, parts, peaks, arrived, sinks = outs
     cos_sin, angle_stride = angles
     full, empty = bars
     key_tiles, value_tiles, key_blocks, value_blocks = rings
@@ -155,7 +195,6 @@ def _sum(
     blank = gl.zeros([KEYS, HEADS], gl.float32, S_LAYOUT)
     key_row = gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
     query_row = gl.arange(0, HEADS, gl.SliceLayout(1, L))
-    column = gl.arange(0, D, gl.SliceLayout(1, S_LAYOUT))
     query_head = gl.arange(0, HEADS, gl.SliceLayout(0, S_LAYOUT))
     mine = (query_head < GROUP)[None, :]
     if EARLY:
@@ -206,33 +245,14 @@ def _sum(
             acc = warpgroup_mma(values, weights, acc * shrink)
             mbarrier.arrive(empty.index(stage), count=1)
             done += 1
-        weight_sum = gl.sum(weight_sums, 0)
-        pair = wide * kv_heads + head
-        owner = owner_of(start + extra, total, programs)
-        last_owner = owner_of(start + extra + tiles - 1, total, programs)
-        own_sinks = sinks + head * GROUP
-        if owner == last_owner:
-            weight_sum = with_sink(
-                weight_sum, peak, own_sinks, query_head, query_head < GROUP, SINKS
-            )
-            whole = gl.where(weight_sum > 0, weight_sum, 1)
-            result = (acc / whole[None, :]).to(out.dtype.element_ty)
-            targets = out + ((pair * GROUP + query_head) * D)[None, :] + column[:, None]
-            gl.store(targets, result, mask=mine)
-        else:
-            later = gl.where(at > begin, 1, 0)
-            part = (gl.program_id(0) * 2 + later) * GROUP + query_head
-            gl.store(parts + (part * D)[None, :] + column[:, None], acc, mask=mine)
-            gl.store(peaks + part * 2, peak, mask=query_head < GROUP)
-            gl.store(peaks + part * 2 + 1, weight_sum, mask=query_head < GROUP)
-            barrier()  # all of the part is written before it is announced
-            others = gl.atomic_add(arrived + pair, 1, sem="acq_rel")
-            if others == last_owner - owner:
-                gl.store(arrived + pair, 0)  # for the next launch
-                sum_parts(
-                    parts, peaks, out + pair * GROUP * D, own_sinks, (owner, last_owner), start,
-                    total, programs, GROUP, D, SINKS,
-                )  # fmt: skip
+        owners = (
+            owner_of(start + extra, total, programs),
+            owner_of(start + extra + tiles - 1, total, programs),
+        )
+        put_pair(
+            (acc, peak, gl.sum(weight_sums, 0)), outs, (wide * kv_heads + head, head), owners,
+            (start, total, programs, gl.where(at > begin, 1, 0)), GROUP, D, SINKS,
+        )  # fmt: skip
         at = start + tiles + extra
         ended = head == kv_heads - 1
         sequence = gl.where(ended, sequence + 1, sequence)

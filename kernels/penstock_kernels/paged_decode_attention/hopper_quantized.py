@@ -33,8 +33,8 @@ from triton.language.extra.cuda import gdc_wait
 from ..device import arrivals, early_launch, power_of_two, processors
 from ..hopper import ATOM, as_blocks, barrier, make_bars
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
-from ..online_softmax import LOG2_E, LOWEST, with_sink
-from .hopper import GREATEST, Memory, Rule, put_queries, rotation, sum_parts
+from ..online_softmax import LOG2_E, LOWEST
+from .hopper import GREATEST, Memory, Rule, put_pair, put_queries, rotation
 from .hopper_copy import copy_share
 from .shares import owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
@@ -196,7 +196,6 @@ def _sum(
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
-    out, parts, peaks, arrived, sinks = outs
     cos_sin, angle_stride = angles
     full, empty = bars
     key_codes, value_codes, key_params, value_params = rings
@@ -212,7 +211,6 @@ def _sum(
     blank = gl.zeros([KEYS, HEADS], gl.float32, S_LAYOUT)
     key_row = gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
     query_row = gl.arange(0, HEADS, gl.SliceLayout(1, L))
-    column = gl.arange(0, D, gl.SliceLayout(1, S_LAYOUT))
     query_head = gl.arange(0, HEADS, H_LAYOUT)
     mine = (query_head < GROUP)[None, :]
     if EARLY:
@@ -287,33 +285,14 @@ def _sum(
         acc = warpgroup_mma_wait(0, [acc])
         if BITS != 0:
             acc += gl.sum(zero_sums, 0)[None, :]
-        weight_sum = gl.sum(weight_sums, 0)
-        pair = wide * kv_heads + head
-        owner = owner_of(start + extra, total, programs)
-        last_owner = owner_of(start + extra + tiles - 1, total, programs)
-        own_sinks = sinks + head * GROUP
-        if owner == last_owner:
-            weight_sum = with_sink(
-                weight_sum, peak, own_sinks, query_head, query_head < GROUP, SINKS
-            )
-            whole = gl.where(weight_sum > 0, weight_sum, 1)
-            result = (acc / whole[None, :]).to(out.dtype.element_ty)
-            targets = out + ((pair * GROUP + query_head) * D)[None, :] + column[:, None]
-            gl.store(targets, result, mask=mine)
-        else:
-            later = gl.where(at > begin, 1, 0)
-            part = (gl.program_id(0) * 2 + later) * GROUP + query_head
-            gl.store(parts + (part * D)[None, :] + column[:, None], acc, mask=mine)
-            gl.store(peaks + part * 2, peak, mask=query_head < GROUP)
-            gl.store(peaks + part * 2 + 1, weight_sum, mask=query_head < GROUP)
-            barrier()  # all of the part is written before it is announced
-            others = gl.atomic_add(arrived + pair, 1, sem="acq_rel")
-            if others == last_owner - owner:
-                gl.store(arrived + pair, 0)  # for the next launch
-                sum_parts(
-                    parts, peaks, out + pair * GROUP * D, own_sinks, (owner, last_owner), start,
-                    total, programs, GROUP, D, SINKS,
-                )  # fmt: skip
+        owners = (
+            owner_of(start + extra, total, programs),
+            owner_of(start + extra + tiles - 1, total, programs),
+        )
+        put_pair(
+            (acc, peak, gl.sum(weight_sums, 0)), outs, (wide * kv_heads + head, head), owners,
+            (start, total, programs, gl.where(at > begin, 1, 0)), GROUP, D, SINKS,
+        )  # fmt: skip
         at = start + tiles + extra
         ended = head == kv_heads - 1
         sequence = gl.where(ended, sequence + 1, sequence)

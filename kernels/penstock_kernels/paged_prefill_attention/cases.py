@@ -82,6 +82,7 @@ MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
 CASES = [
     *(_case(Size.SMALL, kind, Heads(6, 2, 32, 4), [(3, 3), (2, 9), (1, 5)]) for kind in DTYPES),
     _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [(7, 70), (1, 1)]),
+    _case(Size.SMALL, "f32", Heads(20, 1, 80, 4), [(3, 3), (2, 9), (1, 5)]),
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [(20, 41), (0, 3)], window=7),
     _case(Size.SMALL, "bf16", Heads(3, 1, 32, 16), [(50, 90)], window=33),
     # Scores that a cap bends, sinks, and both.
@@ -148,6 +149,11 @@ CASES = [
         ]
     ),
     *(_case(Size.FULL, "bf16", Heads(2 * group, 2, 128, 32), MIXED) for group in (1, 3, 7, 8, 16)),
+    # StarCoder, Falcon 7B, Phi-2: one key head for many queries, heads of 80.
+    *(
+        _case(Size.FULL, "bf16", heads, MIXED)
+        for heads in (Heads(48, 1, 128, 16), Heads(71, 1, 64, 16), Heads(8, 8, 80, 16))
+    ),
     _case(Size.FULL, "bf16", Heads(28, 4, 128, 8), [(1000, 1000), (1000, 3000)]),
     _case(Size.FULL, "bf16", LLAMA_8B, [(64, 640), (3, 5)], spare=70_000),
     *(

@@ -1,6 +1,14 @@
 """The specification of a model, and functions that read it from config.json."""
 
-from penstock.config.common import read_activation, read_attention, read_decoder, read_residual
+from penstock.config.common import (
+    read_activation,
+    read_attention,
+    read_decoder,
+    read_gpt_names,
+    read_layer_norm,
+    read_mlp,
+    read_residual,
+)
 from penstock.config.experts import (
     read_dense_first,
     read_expert_count,
@@ -11,9 +19,9 @@ from penstock.config.experts import (
     read_sigmoid_routing,
     read_sparse_layers,
 )
-from penstock.config.fields import Fields, read_config
+from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
-from penstock.config.layer_types import FULL, SLIDING, read_layer_types
+from penstock.config.layer_types import FULL, SLIDING, periodic, read_layer_types
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
@@ -26,6 +34,7 @@ from penstock.config.specification import (
     NormKind,
     NormSpec,
     Placement,
+    PositionScale,
     QkNorm,
     QkNormWidth,
     ResidualSpec,
@@ -48,12 +57,16 @@ __all__ = [
     "NormKind",
     "NormSpec",
     "Placement",
+    "PositionScale",
     "QkNorm",
     "QkNormWidth",
+    "ReadFields",
     "ResidualSpec",
     "RopeSpec",
     "RouterSpec",
     "Specification",
+    "layered",
+    "periodic",
     "read_activation",
     "read_attention",
     "read_config",
@@ -61,9 +74,12 @@ __all__ = [
     "read_dense_first",
     "read_expert_count",
     "read_gated",
+    "read_gpt_names",
     "read_group_limited_routing",
     "read_latent_attention",
+    "read_layer_norm",
     "read_layer_types",
+    "read_mlp",
     "read_residual",
     "read_rope",
     "read_routing",

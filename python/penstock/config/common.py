@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.config.fields import Fields
+from penstock.config.fields import Fields, layered
 from penstock.config.specification import (
     Activation,
     AttentionSpec,
     LayerSpec,
+    MlpSpec,
+    NormKind,
     NormSpec,
     ResidualSpec,
     RopeSpec,
@@ -22,9 +24,18 @@ _ACTIVATIONS = {
     "silu": Activation.SILU,
     "swish": Activation.SILU,
     "gelu": Activation.GELU,
+    "gelu_fast": Activation.GELU_TANH,
     "gelu_new": Activation.GELU_TANH,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
     "relu2": Activation.RELU_SQUARED,
+}
+
+_GPT_NAMES = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "n_inner": "intermediate_size",
 }
 
 
@@ -61,6 +72,28 @@ def read_attention(fields: Fields, rope: RopeSpec | None, **changes: Any) -> Att
         "scale": head_dim**-0.5,
     }
     return AttentionSpec(rope=rope, **{**read, **changes})
+
+
+def read_layer_norm(fields: Fields, name: str, bias: bool = True) -> NormSpec:
+    """LayerNorm, whose eps is under `name`."""
+    return NormSpec(fields.number(name, 1e-5), NormKind.LAYER, bias)
+
+
+def read_mlp(fields: Fields, name: str, default: str, **changes: Any) -> MlpSpec:
+    """A feed-forward layer, whose activation is under `name`; `changes` are fields that the family
+    reads itself."""
+    return MlpSpec(
+        fields.count("intermediate_size"), read_activation(fields, name, default), **changes
+    )
+
+
+def read_gpt_names(raw: Mapping[str, Any]) -> Fields:
+    """The fields of a GPT family, under the names that the others use; tied by default."""
+    found = {new: raw[old] for old, new in _GPT_NAMES.items() if raw.get(old) is not None}
+    fields = Fields(layered(found, raw))
+    fields.ignore("n_ctx")  # n_positions again
+    inner = {"intermediate_size": 4 * fields.count("hidden_size")}
+    return Fields(layered(found, inner, raw, {"tie_word_embeddings": True}))
 
 
 def read_activation(fields: Fields, name: str, default: str) -> Activation:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from penstock.faults import BadModel
 
@@ -15,24 +17,38 @@ QUANTIZATION_FILES = {
     "quant_config.json": "awq",
     "hf_quant_config.json": "modelopt",
 }
-# Fields of any config.json that do not change what a model computes, or that others read.
-UNUSED = (
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache",
-    "_name_or_path", "auto_map", "initializer_range", "bos_token_id", "eos_token_id",
-    "pad_token_id", "attention_dropout", "output_router_logits", "router_aux_loss_coef",
-    "quantization_config", "compression_config", "return_dict", "chunk_size_feed_forward",
-    "is_encoder_decoder", "id2label", "label2id", "problem_type",
-)  # fmt: skip
-NEUTRAL: tuple[Any, ...] = (None, False, 0, "", [], {})
 MOST = 1 << 31  # no size may be larger: 32-bit indices count it
 
 
-class _Recorded(Mapping[str, Any]):
-    """A mapping that notes which of its fields are read."""
+# Patterns of fields that do not change what a model computes, whatever their values.
+_NEUTRAL = (
+    # Names, versions, labels, token ids, and how transformers runs the model.
+    r"_.*|architectures|model_type|(model_)?name(_or_path)?|transformers[._]\w+|unsloth_\w+",
+    r"auto_map|id2label|label2id|problem_type|finetuning_task|task_specific_params|tokenizer_class",
+    r"\w+_token_id|(torch_)?dtype|use_cache|cache_implementation|attn_implementation|torchscript",
+    r"use_flash_\w+|quantization_config|compression_config|is_decoder|is_llama_config",
+    # Training.
+    r"initializer_\w+|\w*(dropout|pdrop)(_rate|_prob)?|pretraining_tp|gradient_checkpointing",
+    r"output_router_logits|router_(aux_loss_coef|jitter_noise|z_loss_coef)|summary_\w+",
+    # Generation, which requests and generation_config.json describe, and limits of tokenizers.
+    r"bad_words_ids|(begin_)?suppress_tokens|diversity_penalty|do_sample|early_stopping",
+    r"(encoder_)?no_repeat_ngram_size|\w*length_penalty|repetition_penalty|(max|min)_length",
+    r"num_(beams|beam_groups|return_sequences)|temperature|top_[kp]|typical_p|chunk_size_\w+",
+    r"output_(hidden_states|attentions|scores)|return_dict(_in_generate)?|remove_invalid_values",
+    r"(tokenizer_)?model_max_length|max_sequence_length",
+)
+_IS_NEUTRAL = re.compile("|".join(_NEUTRAL))
 
-    def __init__(self, raw: Mapping[str, Any], read: set[str]) -> None:
+
+class ReadFields(Mapping[str, Any]):
+    """A config.json that remembers which of its fields were read."""
+
+    def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
+        """`path`: where in config.json these fields are, for errors."""
         self._raw = raw
-        self._read = read
+        self._path = path
+        self._read: set[str] = set()
+        self._sections: list[ReadFields] = []
 
     def __getitem__(self, name: str) -> Any:
         self._read.add(name)
@@ -44,6 +60,31 @@ class _Recorded(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._raw)
 
+    def section(self, name: str) -> ReadFields:
+        """Returns the object under `name`, whose fields count too."""
+        found = ReadFields(self[name], f"{self._path}{name}.")
+        self._sections.append(found)
+        return found
+
+    def refuse_unread(self) -> None:
+        """Raises BadModel for a field that was not read and may change what the model computes:
+        one that is set, to another number than 0 and 1."""
+        for name, value in self._raw.items():
+            unset = value is None or value in (0, "") or value == [] or value == {}
+            neutral = unset or (value == 1 and value is not True)
+            if name not in self._read and not neutral and not _IS_NEUTRAL.fullmatch(name):
+                raise BadModel(
+                    f"config.json: {self._path}{name} {value!r} is not supported: the family has "
+                    "no such field; if it does not change what the model computes, remove it"
+                )
+        for section in self._sections:
+            section.refuse_unread()
+
+
+def layered(*layers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the fields of all `layers`; of a field that several have, the first layer's."""
+    return ChainMap(*(cast("dict[str, Any]", layer) for layer in layers))
+
 
 class Fields:
     """Checked access to the fields of a config.json.
@@ -52,8 +93,7 @@ class Fields:
     """
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        self._read: set[str] = set()
-        self.raw: Mapping[str, Any] = _Recorded(raw, self._read)
+        self.raw = raw
 
     def number(self, name: str, default: float | None = None) -> float:
         """Returns the number under `name`; absent or null gives `default`, or an error without
@@ -83,7 +123,7 @@ class Fields:
         value = self.raw.get(name)
         if not isinstance(value, Mapping):
             raise BadModel(f"config.json: {name} must be an object, found {value!r}")
-        return Fields(value)
+        return Fields(self.raw.section(name) if isinstance(self.raw, ReadFields) else value)
 
     def optional(self, name: str) -> float:
         """As `positive`; absent or null gives 0, which stands for none."""
@@ -106,21 +146,16 @@ class Fields:
             raise BadModel(f"config.json: {name} must be true or false, found {value!r}")
         return value
 
+    def ignore(self, *names: str) -> None:
+        """Accepts any value of fields that change nothing."""
+        for name in names:
+            self.raw.get(name)
+
     def require_unset(self, *names: str) -> None:
         """Rejects a model that sets one of `names` to anything but null or false."""
         for name in names:
             value = self.raw.get(name)
             if value not in (None, False):
-                raise BadModel(f"config.json: {name} {value!r} is not supported")
-
-    def done(self, *unused: str) -> None:
-        """Rejects a model that sets a field which nothing has read, unless its value is neutral.
-
-        `unused` are fields of the family that change nothing in inference.
-        """
-        known = self._read.union(UNUSED, unused)
-        for name in self.raw:
-            if name not in known and (value := self.raw[name]) not in NEUTRAL:
                 raise BadModel(f"config.json: {name} {value!r} is not supported")
 
     def require(self, name: str, wanted: Any) -> None:

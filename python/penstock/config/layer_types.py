@@ -10,6 +10,11 @@ from penstock.faults import BadModel
 SLIDING, FULL = "sliding_attention", "full_attention"  # entries of layer_types
 
 
+def periodic(layers: int, period: int) -> list[str]:
+    """Returns FULL for the last layer of each period, and SLIDING for the others."""
+    return [SLIDING if (i + 1) % period else FULL for i in range(layers)]
+
+
 def read_layer_types(fields: Fields, default: Sequence[str]) -> Sequence[str]:
     """SLIDING or FULL for each layer. `default`, one per layer, holds where the file has none."""
     kinds = fields.raw.get("layer_types") or default

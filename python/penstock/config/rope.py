@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config.fields import Fields
+from penstock.config.fields import Fields, ReadFields
 from penstock.config.layer_types import FULL, SLIDING
 from penstock.config.specification import RopeSpec
 from penstock.faults import BadModel
@@ -15,6 +15,7 @@ from penstock.faults import BadModel
 ORIGINAL, FRACTION = "original_max_position_embeddings", "partial_rotary_factor"
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
+    "dynamic": ("factor",),
     "linear": ("factor",),
     "yarn": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
@@ -28,7 +29,11 @@ _MAY: Mapping[str, tuple[str, ...]] = {
 
 
 def read_rope(
-    fields: Fields, *, layer_type: str | None = None, theta: float = 10000.0, partial: bool = False
+    fields: Fields,
+    *,
+    layer_type: str | None = None,
+    theta: float = 10000.0,
+    partial: bool = False,
 ) -> RopeSpec:
     """RoPE, spelled `rope_theta` + `rope_scaling` or, since transformers 5, `rope_parameters`.
 
@@ -39,8 +44,9 @@ def read_rope(
 
     `original_max_position_embeddings` falls back to the model's maximum, as transformers has it.
     """
-    raw = _parameters(fields, layer_type)
+    raw = ReadFields(_parameters(fields, layer_type), "rope_parameters.")
     numbers = Fields(raw)
+    numbers.ignore("finetuned", "max_position_embeddings", ORIGINAL)
     theta = numbers.positive("rope_theta", fields.positive("rope_theta", theta))
     if theta <= 1:
         raise BadModel(f"config.json: rope_theta must be above 1, found {theta!r}")
@@ -48,12 +54,15 @@ def read_rope(
     if not partial:
         numbers.require(FRACTION, 1.0)
         fields.require(FRACTION, 1.0)
-    kind = raw.get("rope_type") or raw.get("type") or "default"
+    kinds = raw.get("rope_type"), raw.get("type")
+    kind = kinds[0] or kinds[1] or "default"
     if not isinstance(kind, str) or kind not in _NEEDS:
         raise BadModel(
             f"config.json: rope_type {kind!r} is not supported, only {sorted(_NEEDS)} are"
         )
-    return RopeSpec(kind, theta, _numbers(fields, numbers, kind), fraction)
+    spec = RopeSpec(kind, theta, _numbers(fields, numbers, kind), fraction)
+    raw.refuse_unread()
+    return spec
 
 
 def yarn_temperature(factor: float, weight: float) -> float:
@@ -63,7 +72,8 @@ def yarn_temperature(factor: float, weight: float) -> float:
 
 def _parameters(fields: Fields, layer_type: str | None) -> dict[str, Any]:
     """The object that describes RoPE, of one kind of layer where config.json tells them apart."""
-    raw = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters") or {}
+    older, newer = fields.raw.get("rope_scaling"), fields.raw.get("rope_parameters")
+    raw = older or newer or {}
     if isinstance(raw, dict) and (FULL in raw or SLIDING in raw):
         if layer_type is None:
             raise BadModel("config.json: rope_parameters per layer type are not supported")

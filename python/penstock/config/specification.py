@@ -33,8 +33,12 @@ class Placement(Enum):
     """One norm before each layer; the feed-forward layer reads the sum after attention."""
     SANDWICH = "sandwich"
     """As PRE, and one norm on each layer's output, before it is added."""
+    POST = "post"
+    """One norm on each layer's output, before it is added; layers read the sum itself."""
     PARALLEL = "parallel"
     """One norm, whose output both layers read; both outputs are added."""
+    PARALLEL_NORMS = "parallel_norms"
+    """As PARALLEL, but each layer has a norm of its own."""
 
 
 class NormKind(Enum):
@@ -65,19 +69,23 @@ class QkNormWidth(Enum):
     """Each head by itself; heads share one weight [head_dim]."""
     FULL = "full"
     """All heads of a token together; weight [heads * head_dim]."""
+    OWN = "own"
+    """Each head by itself, with its own weight; weight [heads, head_dim]."""
 
 
 @dataclass(frozen=True)
 class QkNorm:
-    """Normalisation of queries and keys before RoPE; root mean square only."""
+    """Normalisation of queries and keys before RoPE: by LayerNorm if heads have their own weights,
+    else by root mean square."""
 
     norm: NormSpec
     width: QkNormWidth = QkNormWidth.HEAD
 
     def __post_init__(self) -> None:
         """Raises BadModel for a norm that has no implementation."""
-        if self.norm.kind is NormKind.LAYER:
-            raise BadModel("config.json: LayerNorm of queries and keys is not supported")
+        own = self.width is QkNormWidth.OWN
+        if own != (self.norm.kind is NormKind.LAYER) or self.norm.bias:
+            raise BadModel("config.json: this norm of queries and keys is not supported")
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,14 @@ class LatentSpec:
 
 
 @dataclass(frozen=True)
+class PositionScale:
+    """Factor of the queries at position p: 1 + beta * ln(1 + floor(p / original))."""
+
+    beta: float
+    original: int
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Self-attention of one layer. Head counts are those of the whole model, not of one rank.
 
@@ -148,6 +164,7 @@ class AttentionSpec:
     """Whether each head has a learned logit that joins the softmax's denominator."""
     latent: LatentSpec | None = None
     """None = each KV head caches a key and a value."""
+    position_scale: PositionScale | None = None
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
@@ -345,8 +362,12 @@ class Specification:
 
     def with_attention(self, windows: Iterable[int], **changes: Any) -> Specification:
         """Returns a copy with these windows, one per layer, and these fields of all attention."""
+        return self.with_each_attention({"window": window, **changes} for window in windows)
+
+    def with_each_attention(self, changes: Iterable[Mapping[str, Any]]) -> Specification:
+        """Returns a copy with changed fields of attention, given for each layer."""
         layers = tuple(
-            replace(layer, attention=replace(layer.attention, window=window, **changes))
-            for layer, window in zip(self.layers, windows, strict=True)
+            replace(layer, attention=replace(layer.attention, **one))
+            for layer, one in zip(self.layers, changes, strict=True)
         )
         return replace(self, layers=layers)

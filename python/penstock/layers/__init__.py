@@ -5,6 +5,8 @@ from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import (
     Block,
     ParallelBlock,
+    ParallelNormsBlock,
+    PostBlock,
     SandwichBlock,
     attention_of,
     block_of,
@@ -14,7 +16,15 @@ from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mlp import GatedMlp, Mlp
-from penstock.layers.norm import FullWidthNorm, HeadNorm, LayerNorm, Norm, RmsNorm, norm_of
+from penstock.layers.norm import (
+    FullWidthNorm,
+    HeadNorm,
+    LayerNorm,
+    Norm,
+    OwnHeadNorm,
+    RmsNorm,
+    norm_of,
+)
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
@@ -36,8 +46,11 @@ __all__ = [
     "MoeMlp",
     "Norm",
     "NormedAttention",
+    "OwnHeadNorm",
     "ParallelBlock",
+    "ParallelNormsBlock",
     "PositionEmbedding",
+    "PostBlock",
     "Residual",
     "RmsNorm",
     "RowLinear",

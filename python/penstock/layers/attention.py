@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from penstock.attention import KvScales, StepContext, attend
-from penstock.config import AttentionSpec, ResidualSpec
+from penstock.config import AttentionSpec, PositionScale, ResidualSpec
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import Norm, normed_heads, qk_norm_of
@@ -123,3 +123,27 @@ class NormedAttention(Attention):
         q, k, v = torch.split(heads, self.split, dim=1)
         q, k = normed_heads(q, k, self.q_norm, self.k_norm)
         return attend(q, k, v, self, context).view(len(qkv), -1)
+
+
+class PositionScaledAttention(Attention):
+    """Attention whose queries have a factor by position."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        assert spec.position_scale is not None
+        self.factors = _factors(spec.position_scale, build.positions).to(build.device, build.dtype)
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `Attention.mix`, with scaled queries."""
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, v = torch.split(heads, self.split, dim=1)
+        factors = self.factors.index_select(0, context.positions)
+        return attend(q * factors[:, None, None], k, v, self, context).view(len(qkv), -1)
+
+
+def _factors(scale: PositionScale, positions: int) -> Tensor:
+    """[positions] float32, in transformers' order of operations."""
+    turns = torch.floor(torch.arange(positions) / scale.original)
+    return 1 + scale.beta * torch.log(1 + turns)

@@ -13,7 +13,13 @@ from penstock.config import (
     ResidualSpec,
     Specification,
 )
-from penstock.layers.attention import Attention, NormedAttention, SelfAttention
+from penstock.faults import BadModel
+from penstock.layers.attention import (
+    Attention,
+    NormedAttention,
+    PositionScaledAttention,
+    SelfAttention,
+)
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
@@ -24,10 +30,16 @@ from penstock.layers.norm import Norm, norm_of
 def attention_of(
     build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
 ) -> SelfAttention:
-    """Builds the attention of a specification."""
+    """Builds the attention of a specification. Raises BadModel for a combination that has no
+    implementation."""
     if spec.latent is not None:
         return LatentAttention(build, residual, spec, index)
-    return (Attention if spec.qk_norm is None else NormedAttention)(build, residual, spec, index)
+    cls = Attention if spec.qk_norm is None else NormedAttention
+    if spec.position_scale is not None and build.positions > spec.position_scale.original:
+        if spec.qk_norm is not None:
+            raise BadModel("queries with a norm and a factor by position are not supported")
+        cls = PositionScaledAttention
+    return cls(build, residual, spec, index)
 
 
 def mlp_of(
@@ -84,6 +96,35 @@ class SandwichBlock(Block):
         return residual._replace(x=norm(residual._replace(total=None))[0], partial=False)
 
 
+class PostBlock(Layer):
+    """A decoder layer that normalises what attention and feed-forward layer add, not what they
+    read."""
+
+    def __init__(self, spec: Specification, build: Build, index: int) -> None:
+        self.kind = spec.layers[index]
+        stream, below = spec.residual, build.below(f"blocks.{index}")
+        self.group = build.group
+        self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
+        self.attention_output_norm = norm_of(build, stream.hidden, stream.norm)
+        self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
+        self.mlp_output_norm = norm_of(build, stream.hidden, stream.norm)
+
+    def __call__(
+        self, residual: Residual, context: StepContext, rows: Tensor | None = None
+    ) -> Residual:
+        """As `Block`."""
+        x = self.group.summed(residual.x) if residual.partial else residual.x
+        total = x if residual.total is None else x + residual.total
+        mixed = self._normed(
+            self.attention_output_norm, self.attention.product(total, context, rows)
+        )
+        total = (total if rows is None else total.index_select(0, rows)) + mixed
+        return Residual(self._normed(self.mlp_output_norm, self.mlp.product(total)), total, False)
+
+    def _normed(self, norm: Norm, x: Tensor) -> Tensor:
+        return norm(Residual(x, None, self.group.size > 1))[0]
+
+
 class ParallelBlock(Layer):
     """A decoder layer with one norm; attention and feed-forward layer both read its output."""
 
@@ -91,7 +132,7 @@ class ParallelBlock(Layer):
         self.kind = spec.layers[index]
         stream, below = spec.residual, build.below(f"blocks.{index}")
         self.partial = build.group.size > 1
-        self.norm = norm_of(build, stream.hidden, stream.norm)
+        self.attention_norm = norm_of(build, stream.hidden, stream.norm)  # of both layers' input
         self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
         self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
 
@@ -99,20 +140,39 @@ class ParallelBlock(Layer):
         self, residual: Residual, context: StepContext, rows: Tensor | None = None
     ) -> Residual:
         """As `Block`."""
-        x, total = self.norm(residual)
+        x, total = self.attention_norm(residual)
         mixed = self.attention.product(x, context, rows)
         if rows is not None:
             x, total = x.index_select(0, rows), total.index_select(0, rows)
+        x = self._mlp_input(x, total)
         return Residual(mixed.add_(self.mlp.product(x)), total, self.partial)
 
+    def _mlp_input(self, normed: Tensor, total: Tensor) -> Tensor:
+        """What the feed-forward layer reads, of the stream and its norm, all [T, hidden]."""
+        return normed
 
-_BLOCKS: dict[Placement, type[Block] | type[ParallelBlock]] = {
+
+class ParallelNormsBlock(ParallelBlock):
+    """As ParallelBlock; the feed-forward layer reads a norm of its own."""
+
+    def __init__(self, spec: Specification, build: Build, index: int) -> None:
+        super().__init__(spec, build, index)
+        self.mlp_norm = norm_of(build, spec.residual.hidden, spec.residual.norm)
+
+    def _mlp_input(self, normed: Tensor, total: Tensor) -> Tensor:
+        return self.mlp_norm(Residual(total, None, False))[0]
+
+
+AnyBlock = Block | PostBlock | ParallelBlock
+_BLOCKS: dict[Placement, type[AnyBlock]] = {
     Placement.PRE: Block,
     Placement.SANDWICH: SandwichBlock,
+    Placement.POST: PostBlock,
     Placement.PARALLEL: ParallelBlock,
+    Placement.PARALLEL_NORMS: ParallelNormsBlock,
 }
 
 
-def block_of(spec: Specification, build: Build, index: int) -> Block | ParallelBlock:
+def block_of(spec: Specification, build: Build, index: int) -> AnyBlock:
     """Builds the block of layer `index` of a specification."""
     return _BLOCKS[spec.residual.placement](spec, build, index)

@@ -136,7 +136,12 @@ class ExpertMlps(Layer):
         self.parts = {"gate": inner, "up": inner}
         gate_up, down = self._methods(build)
         self.gate_up = ExpertMatrix(gate_up, count, (2 * inner, hidden), 1)
-        self.down = ExpertMatrix(down, count, (hidden, inner), self.group.size)
+        try:
+            self.down = ExpertMatrix(down, count, (hidden, inner), self.group.size)
+        except BadModel as error:
+            if self.group.size == 1:
+                raise
+            raise BadModel(f"{error}, or share out the experts with --ep") from error
         self.gate_up_bias = build.empty(count, 2 * inner) if spec.expert.bias else None
         self.down_bias = build.empty(count, hidden) if spec.expert.bias else None
         self.activation = Activation(spec.expert.activation.value)

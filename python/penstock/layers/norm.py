@@ -113,13 +113,38 @@ class FullWidthNorm(RmsNorm):
         return normed.to(x.dtype).view(x.shape)
 
 
-QkNormLayer = HeadNorm | FullWidthNorm
+class OwnHeadNorm(Layer):
+    """LayerNorm of each head separately, by the head's own weight; heads are sharded."""
+
+    def __init__(self, build: Build, heads: int, head_dim: int, spec: NormSpec) -> None:
+        self.group = build.group
+        self.weight = build.empty(build.group.share(heads, "the number of heads"), head_dim)
+        self.eps = spec.eps
+
+    def targets(self) -> dict[str, Target]:
+        """Returns the target of the weights of this rank's heads."""
+        return {"weight": Target.share(self.weight, 0, self.group.rank, self.group.size)}
+
+    def reorder(self, order: Tensor) -> None:
+        """Permutes the dimensions of each head."""
+        self.weight.copy_(self.weight[:, order])
+
+    def heads(self, x: Tensor) -> Tensor:
+        """Normalises [T, this rank's heads, head_dim]; returns a contiguous tensor of this
+        shape."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return F.layer_norm(wide, x.shape[-1:], eps=self.eps).mul_(self.weight).to(x.dtype)
+
+
+QkNormLayer = HeadNorm | FullWidthNorm | OwnHeadNorm
 
 
 def qk_norm_of(build: Build, spec: QkNorm, heads: int, head_dim: int) -> QkNormLayer:
     """Builds the norm of queries or of keys. `heads`: their number in the whole model."""
     if spec.width is QkNormWidth.HEAD:
         return HeadNorm(build, head_dim, spec.norm)
+    if spec.width is QkNormWidth.OWN:
+        return OwnHeadNorm(build, heads, head_dim, spec.norm)
     return FullWidthNorm(build, heads * head_dim, spec.norm)
 
 

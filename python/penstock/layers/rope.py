@@ -130,6 +130,7 @@ def _longrope(powers: Tensor, rope: RopeSpec, positions: int) -> tuple[Tensor, f
 
 _KINDS: dict[str, Callable[[Tensor, RopeSpec, int], tuple[Tensor, float]]] = {
     "default": _default,
+    "dynamic": _default,  # differs only beyond max_position_embeddings, where no sequence goes
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,

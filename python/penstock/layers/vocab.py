@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock.config import Specification
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer
-from penstock.quant import Weights
+from penstock.quant import LinearMethod, Weights
 from penstock.weights import Target
 
 
@@ -100,9 +100,9 @@ class Head(Layer):
         self.vocab = spec.vocab
         self.rows = -(-spec.vocab // self.group.size)
         self.span = Span(spec.vocab, self.rows, self.group.rank)
-        self.bias = build.empty(self.rows).zero_() if spec.head_bias else None
         self.scale, self.softcap = spec.logits_scale, spec.logits_softcap
-        self.method = build.method() if tied is None else build.methods.plain
+        self.bias = build.empty(self.rows).zero_() if spec.head_bias else None
+        self.method = _head_method(build) if tied is None else build.methods.plain
         if tied is None:
             self.stored = self.method.allocate(self.rows, spec.residual.hidden)
             self.weights: Weights = {k: s.data.zero_() for k, s in self.stored.items()}
@@ -145,3 +145,13 @@ class Head(Layer):
         if self.softcap:
             logits.div_(self.softcap).tanh_().mul_(self.softcap)
         return self.group.join_columns(logits)[:, : self.vocab]
+
+
+def _head_method(build: Build) -> LinearMethod:
+    """Returns the head's weight format. Formats that leave the head as it is call it lm_head, as
+    most families do."""
+    methods = build.methods
+    module = next(build.names.sources(build.path), build.path)
+    if module.endswith("lm_head") or methods.of("lm_head") is not methods.plain:
+        return build.method()
+    return methods.plain

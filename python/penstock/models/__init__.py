@@ -3,45 +3,74 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from penstock.attention import StepContext
-from penstock.config import Specification
+from penstock.config import ReadFields, Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.weights import Stage, Target
 
 FAMILIES: dict[str, str] = {
+    "ArceeForCausalLM": "arcee:Arcee",
+    "Cohere2ForCausalLM": "cohere:Cohere2",
+    "CohereForCausalLM": "cohere:Cohere",
     "DeepseekV2ForCausalLM": "deepseek:DeepseekV2",
     "DeepseekV3ForCausalLM": "deepseek:DeepseekV3",
+    "Ernie4_5ForCausalLM": "ernie:Ernie45",
+    "Exaone4ForCausalLM": "exaone4:Exaone4",
+    "FalconForCausalLM": "falcon:Falcon",
+    "GPT2LMHeadModel": "gpt2:Gpt2",
+    "GPTBigCodeForCausalLM": "gpt_bigcode:GptBigCode",
+    "GPTJForCausalLM": "gptj:GptJ",
+    "GPTNeoXForCausalLM": "gpt_neox:GptNeoX",
     "Gemma2ForCausalLM": "gemma2:Gemma2",
     "Gemma3ForCausalLM": "gemma3:Gemma3Text",
     "Gemma3ForConditionalGeneration": "gemma3:Gemma3",
+    "GemmaForCausalLM": "gemma:Gemma",
+    "Glm4ForCausalLM": "glm:Glm4",
     "Glm4MoeForCausalLM": "glm4_moe:Glm4Moe",
     "Glm4MoeLiteForCausalLM": "glm4_moe_lite:Glm4MoeLite",
+    "GlmForCausalLM": "glm:Glm",
     "GptOssForCausalLM": "gpt_oss:GptOss",
+    "GraniteForCausalLM": "granite:Granite",
+    "InternLM2ForCausalLM": "internlm:InternLM2",
+    "InternLM3ForCausalLM": "internlm:InternLM3",
     "LlamaForCausalLM": "llama:Llama",
+    "Ministral3ForCausalLM": "ministral:Ministral3",
+    "MinistralForCausalLM": "ministral:Ministral",
+    "Mistral3ForConditionalGeneration": "ministral:Mistral3",
     "MistralForCausalLM": "llama:Mistral",
     "MixtralForCausalLM": "mixtral:Mixtral",
+    "Olmo2ForCausalLM": "olmo:Olmo2",
+    "Olmo3ForCausalLM": "olmo:Olmo3",
     "OlmoeForCausalLM": "olmoe:Olmoe",
     "Phi3ForCausalLM": "phi3:Phi3",
+    "PhiForCausalLM": "phi:Phi",
     "PhiMoEForCausalLM": "phimoe:Phimoe",
     "PhimoeForCausalLM": "phimoe:Phimoe",
     "Qwen2ForCausalLM": "qwen:Qwen2",
     "Qwen2MoeForCausalLM": "qwen2_moe:Qwen2Moe",
     "Qwen3ForCausalLM": "qwen:Qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
+    "SeedOssForCausalLM": "seed_oss:SeedOss",
+    "SmolLM3ForCausalLM": "smollm3:SmolLM3",
+    "StableLmForCausalLM": "stablelm:StableLm",
+    "Starcoder2ForCausalLM": "starcoder2:Starcoder2",
 }
 
 
 class Model(Protocol):
     """The interface of a model to the worker. `Decoder` implements it."""
 
+    prefix: str  # of all tensors' names, which a checkpoint may leave out
     ignored: tuple[str, ...]  # patterns of checkpoint tensors that are not loaded
     blocks: list[Any]  # the layers in their order; those of equal `kind` launch the same kernels
 
@@ -93,8 +122,39 @@ def fewer_layers(model: Model) -> Iterator[None]:
         model.blocks = whole
 
 
-def family(raw: Mapping[str, Any]) -> type[Model]:
-    """Returns the class for a config.json. Raises BadModel if there is none."""
+@runtime_checkable
+class LoadsItself(Protocol):
+    """A model that does not load through targets."""
+
+    def load(self, directory: Path, progress: Callable[[int, int], None]) -> int:
+        """Loads the weights; returns their bytes. Raises BadModel.
+
+        `progress` gets (bytes done, bytes in all).
+        """
+
+
+class Backend(Enum):
+    """The implementation that runs a model."""
+
+    AUTO = "auto"
+    """Native if there is a family, else transformers."""
+    NATIVE = "native"
+    TRANSFORMERS = "transformers"
+
+
+def model_class(raw: Mapping[str, Any], backend: Backend) -> type[Model]:
+    """Returns the class for a config.json. Raises BadModel if there is no native one and `backend`
+    is NATIVE."""
+    if backend is Backend.NATIVE or (backend is Backend.AUTO and native(raw) is not None):
+        return family(raw)
+    # Imported here: the library is optional.
+    fallback: type[Model] = importlib.import_module("penstock.models.fallback").Fallback
+    return fallback
+
+
+def native(raw: Mapping[str, Any]) -> type[Model] | None:
+    """Returns the native class for a config.json; None if there is none. Raises BadModel if
+    architectures is not a list."""
     names = raw.get("architectures") or []
     if not isinstance(names, list):
         raise BadModel(f"config.json: architectures must be a list, found {names!r}")
@@ -103,8 +163,26 @@ def family(raw: Mapping[str, Any]) -> type[Model]:
             module, _, cls = FAMILIES[name].partition(":")
             found: type[Model] = getattr(importlib.import_module(f"penstock.models.{module}"), cls)
             return found
-    known = ", ".join(sorted(FAMILIES))
-    raise BadModel(f"config.json: architectures {names!r} is not supported; supported: {known}")
+    return None
+
+
+def family(raw: Mapping[str, Any]) -> type[Model]:
+    """Returns the native class for a config.json. Raises BadModel if there is none."""
+    found = native(raw)
+    if found is None:
+        known = ", ".join(sorted(FAMILIES))
+        names = raw.get("architectures") or []
+        raise BadModel(f"config.json: architectures {names!r} is not supported; supported: {known}")
+    return found
+
+
+def read_specification(cls: type[Model], raw: Mapping[str, Any]) -> Specification:
+    """Reads config.json by a family. Raises BadModel, also for a field that the family does not
+    read, unless its value is neutral."""
+    fields = ReadFields(raw)
+    spec = cls.read_config(fields)
+    fields.refuse_unread()
+    return spec
 
 
 DTYPES: dict[str, torch.dtype] = {

@@ -52,6 +52,17 @@ SHARED_EXPERT_NAMES = {
 }
 
 
+def renamed(names: Mapping[str, str], **changes: str | None) -> dict[str, str]:
+    """Returns `names` with other last components of modules, or without those that are None."""
+    found = {}
+    for module, path in names.items():
+        before, _, last = module.rpartition(".")
+        new = changes.get(last, last)
+        if new is not None:
+            found[f"{before}.{new}" if before else new] = path
+    return found
+
+
 class Decoder(Layer):
     """A decoder-only transformer, assembled from its specification.
 
@@ -59,10 +70,11 @@ class Decoder(Layer):
     """
 
     names: ClassVar[Mapping[str, str]] = LLAMA_NAMES
+    prefix = ""
     ignored: tuple[str, ...] = ()
 
     def __init__(self, spec: Specification, build: Build) -> None:
-        self.tensor_names = Names(self.names)
+        self.tensor_names = self.checkpoint_names(spec)
         build = replace(build, names=self.tensor_names)
         self.embedding = Embedding(build, spec)
         self.positions = PositionEmbedding(build, spec) if spec.learned_positions else None
@@ -72,6 +84,12 @@ class Decoder(Layer):
         self.ignored = (*self.ignored, *build.methods.unused)
         if spec.tied:
             self.ignored = (*self.ignored, r"lm_head\.weight")
+
+    @classmethod
+    def checkpoint_names(cls, spec: Specification) -> Names:
+        """Returns `names`, and the forms in which checkpoints store tensors. Override it where
+        they depend on the specification."""
+        return Names(cls.names)
 
     @staticmethod
     def block(spec: Specification, build: Build, index: int) -> Any:
@@ -89,8 +107,9 @@ class Decoder(Layer):
 
     def stages(self) -> list[Stage]:
         """How to load this model: as a whole, or child by child if memory is allocated late."""
-        if not any(target.destination.is_meta for target in self.all_targets().values()):
-            return [Stage(self.checkpoint_targets, self.finish)]
+        targets = self.all_targets()
+        if not any(target.destination.is_meta for target in targets.values()):
+            return [Stage(lambda: self.tensor_names.targets(targets), self.finish)]
         return [self._stage(path, child) for path, child in self.children()]
 
     def _stage(self, path: str, child: Layer) -> Stage:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from penstock import config
-from penstock.config import Fields, MoeSpec, RouterSpec, Specification
+from penstock.config import Fields, MoeSpec, RouterSpec, Specification, layered
 from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.models.decoder import EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES, Decoder
@@ -46,7 +46,8 @@ class DeepseekV3(Decoder):
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, and refuses those that it does not know. Raises BadModel."""
         sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "first_k_dense_replace": cls.dense}
-        fields = Fields({**sizes, **raw})
+        fields = Fields(layered(raw, sizes))
+        fields.ignore(*UNUSED)
         fields.require("scoring_func", cls.score)
         fields.require("moe_layer_freq", 1)
         fields.require_unset("mlp_bias")
@@ -54,9 +55,7 @@ class DeepseekV3(Decoder):
             raise BadModel("config.json: num_nextn_predict_layers above 1 is not supported")
         attention, sparse = config.read_latent_attention(fields), cls.moe(fields)
         layers = config.read_dense_first(fields, attention, sparse)
-        spec = config.read_decoder(fields, layers)
-        fields.done(*UNUSED)
-        return spec
+        return config.read_decoder(fields, layers)
 
     @classmethod
     def moe(cls, fields: Fields) -> MoeSpec:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from penstock import config
-from penstock.config import FULL, SLIDING, Fields, NormKind, NormSpec, Placement, Specification
+from penstock.config import SLIDING, Fields, NormKind, NormSpec, Placement, Specification
 from penstock.models.decoder import LLAMA_NAMES, Decoder
 
 # What transformers assumes where config.json lacks a field. A null stays null: no window, no cap.
@@ -32,7 +32,8 @@ class Gemma2(Decoder):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields. Raises BadModel."""
-        fields = Fields({**cls.defaults, **raw})
+        fields = Fields(config.layered(raw, cls.defaults))
+        fields.ignore("hidden_act", "sliding_window_size")  # transformers reads others
         fields.require_unset("use_bidirectional_attention")
         norm = NormSpec(fields.number("rms_norm_eps", 1e-6), NormKind.RMS_PLUS_ONE)
         activation = config.read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
@@ -67,6 +68,5 @@ class Gemma2(Decoder):
 def _kinds(fields: Fields) -> Sequence[str]:
     """Returns each layer's kind: full attention in the last of each period, else sliding."""
     period = fields.count("sliding_window_pattern")
-    layers = fields.count("num_hidden_layers")
-    default = [SLIDING if (i + 1) % period else FULL for i in range(layers)]
+    default = config.periodic(fields.count("num_hidden_layers"), period)
     return config.read_layer_types(fields, default)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from penstock.config import SLIDING, Fields, RopeSpec, Specification, read_rope
+from penstock.config import SLIDING, Fields, RopeSpec, Specification, layered, read_rope
 from penstock.models.gemma2 import DEFAULTS, Gemma2
 
 LOCAL = "rope_local_base_freq"
@@ -29,9 +29,10 @@ class Gemma3Text(Gemma2):
     @staticmethod
     def rope(fields: Fields, kind: str) -> RopeSpec:
         """Returns the RoPE of a kind of layer; sliding layers have another base and no scaling."""
+        fields.ignore(LOCAL)
         if kind == SLIDING and not fields.raw.get("rope_parameters"):
             theta = fields.number(LOCAL, 10000.0)
-            fields = Fields({**fields.raw, "rope_theta": theta, "rope_scaling": None})
+            fields = Fields(layered({"rope_theta": theta, "rope_scaling": None}, fields.raw))
         theta = 10000.0 if kind == SLIDING else 1e6
         return read_rope(fields, layer_type=kind, theta=theta)
 
@@ -51,4 +52,6 @@ class Gemma3(Gemma3Text):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `text_config`."""
-        return super().read_config(Fields(raw).section("text_config").raw)
+        fields = Fields(raw)
+        fields.ignore(*raw)  # the rest describes images
+        return super().read_config(fields.section("text_config").raw)

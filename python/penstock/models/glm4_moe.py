@@ -14,6 +14,7 @@ from penstock.config import (
     QkNorm,
     RouterSpec,
     Specification,
+    layered,
     read_attention,
     read_decoder,
     read_dense_first,
@@ -39,8 +40,8 @@ class Glm4Moe(Decoder):
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
-        fields = Fields({"partial_rotary_factor": 0.5, **raw})
+        """Reads the fields, with transformers' defaults. Raises BadModel."""
+        fields = Fields(layered(raw, {"partial_rotary_factor": 0.5}))
         norm = NormSpec(fields.number("rms_norm_eps", 1e-5))
         attention = read_attention(
             fields,
@@ -51,8 +52,6 @@ class Glm4Moe(Decoder):
         router = RouterSpec(correction=True, float32=True)
         moe = read_shared_moe(fields, read_sigmoid_routing(fields), router)
         specs = read_dense_first(fields, attention, moe)
-        spec = read_decoder(fields, specs, read_residual(fields, norm=norm))
         if fields.number("num_nextn_predict_layers", 1) > 1:
             raise BadModel("config.json: num_nextn_predict_layers above 1 is not supported")
-        fields.done()
-        return spec
+        return read_decoder(fields, specs, read_residual(fields, norm=norm))

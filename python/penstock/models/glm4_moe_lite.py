@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config import Fields, Specification
+from penstock.config import Fields, Specification, layered
 from penstock.faults import BadModel
 from penstock.models.deepseek import DeepseekV3
 
@@ -21,7 +21,7 @@ class Glm4MoeLite(DeepseekV3):
         BadModel."""
         kinds = raw.get("mlp_layer_types")
         if kinds is None:
-            return super().read_config({"rms_norm_eps": 1e-5, **raw})
+            return super().read_config(layered(raw, {"rms_norm_eps": 1e-5}))
         layers = Fields(raw).count("num_hidden_layers")
         dense = kinds.count("dense") if isinstance(kinds, list) else 0
         if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
@@ -29,5 +29,5 @@ class Glm4MoeLite(DeepseekV3):
                 "config.json: mlp_layer_types must list dense layers, then sparse ones, one for "
                 f"each layer, found {kinds!r}"
             )
-        kept = {name: value for name, value in raw.items() if name != "mlp_layer_types"}
-        return super().read_config({"rms_norm_eps": 1e-5, **kept, "first_k_dense_replace": dense})
+        found = {"first_k_dense_replace": dense}
+        return super().read_config(layered(found, raw, {"rms_norm_eps": 1e-5}))

@@ -18,6 +18,7 @@ from penstock.config import (
     NormSpec,
     RouterSpec,
     Specification,
+    layered,
     read_attention,
     read_decoder,
     read_expert_count,
@@ -48,9 +49,11 @@ class GptOss(Decoder):
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
+        """Reads the fields, with transformers' defaults. Raises BadModel."""
         has_rope = raw.get("rope_scaling") or raw.get("rope_parameters")
-        fields = Fields({"head_dim": 64, **raw, **({} if has_rope else {"rope_scaling": ROPE})})
+        rope = {} if has_rope else {"rope_scaling": ROPE}
+        fields = Fields(layered(rope, raw, {"head_dim": 64}))
+        fields.ignore("initial_context_length", "experts_per_token")  # older names
         for name, value in FIXED.items():
             fields.require(name, value)
         bias = fields.flag("attention_bias", True)
@@ -71,6 +74,4 @@ class GptOss(Decoder):
         windows = [window * (kind == SLIDING) for kind in kinds]
         layers = [LayerSpec(replace(attention, window=window), moe) for window in windows]
         residual = read_residual(fields, norm=NormSpec(fields.number("rms_norm_eps", 1e-5)))
-        spec = read_decoder(fields, layers, residual)
-        fields.done("initial_context_length", "experts_per_token")  # older names
-        return spec
+        return read_decoder(fields, layers, residual)

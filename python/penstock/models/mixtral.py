@@ -11,6 +11,7 @@ from penstock.config import (
     MoeSpec,
     NormSpec,
     Specification,
+    layered,
     read_attention,
     read_decoder,
     read_expert_count,
@@ -38,14 +39,12 @@ class Mixtral(Decoder):
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
-        fields = Fields({"num_key_value_heads": 8, **raw})
+        """Reads the fields, with transformers' defaults. Raises BadModel."""
+        fields = Fields(layered(raw, {"num_key_value_heads": 8}))
         window = 0 if fields.raw.get("sliding_window") is None else fields.count("sliding_window")
         attention = read_attention(fields, read_rope(fields, theta=1e6), window=window)
         expert = read_gated(fields, "intermediate_size")
         moe = MoeSpec(read_expert_count(fields), expert, read_routing(fields, renormalise=True))
         layers = [LayerSpec(attention, moe)] * fields.count("num_hidden_layers")
         residual = read_residual(fields, norm=NormSpec(fields.number("rms_norm_eps", 1e-5)))
-        spec = read_decoder(fields, layers, residual)
-        fields.done("router_jitter_noise")  # of training
-        return spec
+        return read_decoder(fields, layers, residual)

@@ -32,7 +32,7 @@ class Olmoe(Decoder):
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
+        """Reads the fields, with transformers' defaults. Raises BadModel."""
         fields = Fields(raw)
         norm, bias = NormSpec(fields.number("rms_norm_eps", 1e-5)), fields.flag("attention_bias")
         attention = read_attention(
@@ -45,7 +45,5 @@ class Olmoe(Decoder):
         routing = read_routing(fields, renormalise=fields.flag("norm_topk_prob"))
         moe = MoeSpec(read_expert_count(fields), read_gated(fields, "intermediate_size"), routing)
         layers = [LayerSpec(attention, moe)] * fields.count("num_hidden_layers")
-        spec = read_decoder(fields, layers, read_residual(fields, norm=norm))
         fields.require_unset("clip_qkv")
-        fields.done()
-        return spec
+        return read_decoder(fields, layers, read_residual(fields, norm=norm))

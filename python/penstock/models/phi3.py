@@ -11,6 +11,7 @@ from penstock.config import (
     MlpSpec,
     NormSpec,
     Specification,
+    layered,
     read_activation,
     read_attention,
     read_decoder,
@@ -38,7 +39,7 @@ class Phi3(Decoder):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, with transformers' defaults. Raises BadModel."""
-        fields = Fields({"original_max_position_embeddings": 4096, **raw, **_rope(raw)})
+        fields = Fields(layered(_rope(raw), raw, {"original_max_position_embeddings": 4096}))
         fields.require_unset("attention_bias", "mlp_bias")
         rope = read_rope(fields, partial=True)
         if rope.kind not in ("default", "longrope"):

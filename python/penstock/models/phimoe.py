@@ -13,6 +13,7 @@ from penstock.config import (
     NormSpec,
     RouterSpec,
     Specification,
+    layered,
     read_attention,
     read_decoder,
     read_expert_count,
@@ -29,8 +30,8 @@ class Phimoe(Mixtral):
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
-        fields = Fields({"num_key_value_heads": 8, **raw})
+        """Reads the fields, with transformers' defaults. Raises BadModel."""
+        fields = Fields(layered(raw, {"num_key_value_heads": 8}))
         fields.require("num_experts_per_tok", 2)  # SparseMixer chooses two
         window = 0 if fields.raw.get("sliding_window") is None else fields.count("sliding_window")
         bias = fields.flag("attention_bias")
@@ -47,7 +48,6 @@ class Phimoe(Mixtral):
         layers = [LayerSpec(attention, moe)] * fields.count("num_hidden_layers")
         norm = NormSpec(fields.number("rms_norm_eps", 1e-5), NormKind.LAYER, bias=True)
         residual = read_residual(fields, norm=norm)
-        spec = read_decoder(fields, layers, residual, head_bias=fields.flag("lm_head_bias"))
         # The first is of training, the second is in rope_scaling, too.
-        fields.done("input_jitter_noise", "original_max_position_embeddings")
-        return spec
+        fields.ignore("input_jitter_noise", "original_max_position_embeddings")
+        return read_decoder(fields, layers, residual, head_bias=fields.flag("lm_head_bias"))

@@ -12,6 +12,7 @@ from penstock.config import (
     NormSpec,
     QkNorm,
     Specification,
+    layered,
     read_layer_types,
 )
 from penstock.models.decoder import LLAMA_NAMES
@@ -23,6 +24,7 @@ def read_windows(fields: Fields, layers: int) -> list[int]:
     overrides the older fields, as in transformers."""
     slides = fields.flag("use_sliding_window") and fields.raw.get("sliding_window") is not None
     window = fields.count("sliding_window") if slides else 0
+    fields.ignore("sliding_window")
     first = int(fields.number("max_window_layers", 28))
     default = [SLIDING if i >= first else FULL for i in range(layers)]
     return [window * (kind == SLIDING) for kind in read_layer_types(fields, default)]
@@ -50,6 +52,6 @@ class Qwen3(Llama):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Adds norms and windows; heads have 128 dimensions unless head_dim says otherwise."""
-        spec, fields = super().read_config({"head_dim": 128, **raw}), Fields(raw)
+        spec, fields = super().read_config(layered(raw, {"head_dim": 128})), Fields(raw)
         norm = QkNorm(NormSpec(spec.residual.norm.eps))
         return spec.with_attention(read_windows(fields, len(spec.layers)), qk_norm=norm)

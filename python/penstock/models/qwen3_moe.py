@@ -32,7 +32,7 @@ class Qwen3Moe(Decoder):
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads the fields, and refuses those that it does not know. Raises BadModel."""
+        """Reads the fields, with transformers' defaults. Raises BadModel."""
         fields = Fields(raw)
         layers = fields.count("num_hidden_layers")
         moe, attention = cls.experts(fields), cls.attention(fields, layers)
@@ -43,13 +43,13 @@ class Qwen3Moe(Decoder):
             LayerSpec(attends, moe if has_experts else dense)
             for attends, has_experts in zip(attention, sparse, strict=True)
         ]
-        spec = read_decoder(fields, specs)
-        fields.done("intermediate_size", "max_window_layers", "sliding_window")
-        return spec
+        fields.ignore("intermediate_size", "max_window_layers", "sliding_window")
+        return read_decoder(fields, specs)
 
     @classmethod
     def attention(cls, fields: Fields, layers: int) -> list[AttentionSpec]:
         """Returns the attention of each layer; all have a window or none has."""
+        fields.require("use_qk_norm", True)
         window = 0
         if fields.flag("use_sliding_window") and fields.raw.get("sliding_window") is not None:
             window = fields.count("sliding_window")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 from penstock_kernels.packed_linear import Kind
@@ -15,6 +16,10 @@ from penstock.quant.packed import Packed, Quantized
 from penstock.quant.unquantized import Plain
 
 log = logging.getLogger("penstock.worker")
+
+CHUNK = 1 << 24
+"""Weights that are rounded at once, in several float32 copies: 64 MiB each, where a gate and up
+matrix of a 70B model has 470 million weights."""
 
 
 class RoundToNearest(Packed):
@@ -40,8 +45,9 @@ class RoundToNearest(Packed):
         """The nearest codes."""
         matrix = weights["weight"]
         if self.symmetric:
-            return symmetric(matrix, self.kind)
-        return round_to_nearest(matrix, self.kind, self._group(matrix.shape[1]))
+            return by_rows(matrix, partial(symmetric, kind=self.kind))
+        group = self._group(matrix.shape[1])
+        return by_rows(matrix, partial(round_to_nearest, kind=self.kind, group=group))
 
     def _group(self, inputs: int) -> int:
         """Inputs that share a scale in a layer; 0 = all."""
@@ -65,6 +71,21 @@ def _report_group(kind: Kind, group: int, inputs: int) -> None:
         inputs,
         group,
     )
+
+
+def by_rows(matrix: Tensor, rounded: Callable[[Tensor], Quantized]) -> Quantized:
+    """What `rounded` makes of a matrix whose rows it rounds on their own, CHUNK weights at most (or
+    one row) at a time."""
+    codes = torch.empty(matrix.shape, dtype=torch.uint8, device=matrix.device)
+    scales, zeros = [], []
+    rows = max(1, CHUNK // max(1, matrix.shape[1]))
+    for part, place in zip(matrix.split(rows), codes.split(rows), strict=True):
+        found = rounded(part)
+        place.copy_(found.codes)
+        scales.append(found.scales)
+        if found.zeros is not None:
+            zeros.append(found.zeros)
+    return Quantized(codes, torch.cat(scales, 1), torch.cat(zeros, 1) if zeros else None)
 
 
 def symmetric(matrix: Tensor, kind: Kind) -> Quantized:

@@ -16,38 +16,44 @@ BLOCK = 128  # columns whose errors reach the columns behind them in one product
 
 def gptq(matrix: Tensor, hessian: Tensor, grid: Grid, options: Options) -> Quantized:
     """Quantizes a matrix [outputs, inputs] float32; `hessian` [inputs, inputs] float32 is the mean
-    of x^T x over the calibration's activations."""
+    of x^T x over the calibration's activations.
+
+    Groups hold neighbouring inputs, also in activation order: their scales are then those of the
+    unchanged weights ("static groups"), so that no server has to reorder activations.
+    """
     weights, hessian = matrix.clone(), hessian.clone()
     dead = hessian.diagonal() == 0
     hessian.diagonal()[dead] = 1
     weights[:, dead] = 0
-    order = None
-    if options.act_order:
-        order = hessian.diagonal().argsort(descending=True, stable=True)
-        weights, hessian = weights[:, order].contiguous(), hessian[order][:, order]
-    factor = _inverse_factor(hessian, options.damp)
     inputs = weights.shape[1]
     group = options.group or inputs
+    order = torch.arange(inputs, device=weights.device)
+    found: list[Scales] = []  # of each group
+    if options.act_order:
+        found = [grid.scales(part) for part in grouped(weights, group).unbind(1)]
+        order = hessian.diagonal().argsort(descending=True, stable=True)
+        weights, hessian = weights[:, order].contiguous(), hessian[order][:, order]
+    columns = order.tolist()
+    factor = _inverse_factor(hessian, options.damp)
     block = _block(group, inputs)
     codes = torch.empty_like(weights)
-    found: list[Scales] = []
     for start in range(0, inputs, block):
         end = min(start + block, inputs)
         part, errors = weights[:, start:end], torch.empty_like(weights[:, start:end])
         for column in range(end - start):
             at, value = start + column, part[:, column]
-            if at % group == 0:
+            if columns[at] // group == len(found):
                 found.append(grid.scales(weights[:, at : at + group]))
-            of = found[-1]
+            of = found[columns[at] // group]
             code = grid.codes(value, of)
-            codes[:, at] = code
+            codes[:, columns[at]] = code
             error = (value - (code - of.zeros) * of.scales) / factor[at, at]
             part[:, column:] -= torch.outer(error, factor[at, at:end])
             errors[:, column] = error
         weights[:, end:] -= errors @ factor[start:end, end:]
     scales = torch.stack([of.scales for of in found], 1)
     zeros = None if grid.symmetric else torch.stack([of.zeros for of in found], 1)
-    return as_quantized(codes, scales, zeros)._replace(order=order)
+    return as_quantized(codes, scales, zeros)
 
 
 def round_to_nearest(matrix: Tensor, grid: Grid, group: int) -> Quantized:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.config import read_config
 from penstock.faults import BadModel
-from penstock.models import family
+from penstock.models import family, read_specification
 from penstock.models.decoder import Decoder
 from penstock.progress import Bar
 from penstock.quantize.options import Job, Report
@@ -97,9 +97,11 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
     cls = family(raw)
     if not issubclass(cls, Decoder):
         raise BadModel(f"penstock quantize does not support {cls.__name__}")
-    spec = cls.read_config(raw)
+    spec = read_specification(cls, raw)
     if spec.learned_positions:
         raise BadModel("penstock quantize does not support learned positions")
+    if cls.checkpoint_names(spec).forms:
+        raise BadModel(f"penstock quantize does not support how {cls.__name__} stores matrices")
     if spec.has_experts:
         raise BadModel("penstock quantize does not support mixtures of experts")
     if spec.has_latents:

@@ -52,9 +52,6 @@ class Gptq(Layout):
         codes, zeros = quantized.codes, quantized.zeros
         inputs = codes.shape[1]
         index = torch.arange(inputs, device=codes.device) // (inputs // groups)
-        if quantized.order is not None:
-            codes = torch.empty_like(codes).index_copy_(1, quantized.order, codes)
-            index = torch.empty_like(index).index_copy_(0, quantized.order, index)
         if zeros is None:
             zeros = torch.full((groups, outputs), float(1 << (bits - 1)), device=codes.device)
         return {
@@ -80,7 +77,9 @@ class Gptq(Layout):
             "bits": options.bits,
             "group_size": options.group or -1,
             "sym": options.symmetric,
-            "desc_act": options.act_order,
+            # Scales of groups in order of the inputs: readers need not know the columns' order.
+            "desc_act": False,
+            "static_groups": options.act_order,
             "damp_percent": options.damp,
             "true_sequential": False,
             "lm_head": False,

@@ -27,7 +27,7 @@ class Options:
     symmetric: bool = True
     """No zero points. AWQ has them always."""
     act_order: bool = False
-    """GPTQ: inputs in order of their activations' squares; groups then hold any inputs."""
+    """GPTQ: rounds columns in the order of their activations' squares. Groups keep their inputs."""
     damp: float = 0.01
     """GPTQ: what is added to the Hessian's diagonal, as a share of its mean."""
     samples: int = 128

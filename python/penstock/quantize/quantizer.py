@@ -10,7 +10,7 @@ from penstock_kernels.packed_linear import Kind
 from torch import Tensor
 
 from penstock.faults import BadSetting
-from penstock.layers import RmsNorm
+from penstock.layers import ParallelBlock, RmsNorm
 from penstock.quant import Quantized, rtn
 from penstock.quantize.awq import Rounding, clipped, search_scales
 from penstock.quantize.gptq import gptq, round_to_nearest
@@ -129,7 +129,8 @@ class Quantizer:
             weights = [f"{module}.weight" for module in modules]
             search = [floats[name] for name in weights]
             norm = getattr(block, NORMS.get(path, ""), None)
-            if isinstance(norm, RmsNorm):
+            # A parallel block's norm has other readers.
+            if isinstance(norm, RmsNorm) and not isinstance(block, ParallelBlock):
                 factors = search_scales(search, inputs[path], rounding)
                 name = f"{self.walk.module(index, NORMS[path])}.weight"
                 others[name], factors = _divided(others[name], factors, norm.plus_one)

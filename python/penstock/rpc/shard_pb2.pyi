@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadRequest(_message.Message):
-    __slots__ = ("protocol_version", "model_path", "device", "dtype", "rank", "world_size", "rendezvous", "max_sequence_tokens", "max_slots", "max_step_tokens", "kv_memory_bytes", "memory_fraction", "block_tokens", "threads", "kv_dtype", "quantize", "expert_parallel")
+    __slots__ = ("protocol_version", "model_path", "device", "dtype", "rank", "world_size", "rendezvous", "max_sequence_tokens", "max_slots", "max_step_tokens", "kv_memory_bytes", "memory_fraction", "block_tokens", "threads", "kv_dtype", "quantize", "expert_parallel", "model_backend")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class LoadRequest(_message.Message):
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZE_FIELD_NUMBER: _ClassVar[int]
     EXPERT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_BACKEND_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model_path: str
     device: str
@@ -43,7 +44,8 @@ class LoadRequest(_message.Message):
     kv_dtype: str
     quantize: str
     expert_parallel: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ..., max_sequence_tokens: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., kv_memory_bytes: _Optional[int] = ..., memory_fraction: _Optional[float] = ..., block_tokens: _Optional[int] = ..., threads: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., expert_parallel: bool = ...) -> None: ...
+    model_backend: str
+    def __init__(self, protocol_version: _Optional[int] = ..., model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ..., max_sequence_tokens: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., kv_memory_bytes: _Optional[int] = ..., memory_fraction: _Optional[float] = ..., block_tokens: _Optional[int] = ..., threads: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., expert_parallel: bool = ..., model_backend: _Optional[str] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("progress", "loaded")
@@ -64,7 +66,7 @@ class Progress(_message.Message):
     def __init__(self, phase: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
 class Loaded(_message.Message):
-    __slots__ = ("kv_groups", "max_slots", "max_step_tokens", "max_sequence_tokens", "max_tokens_per_run", "vocab_size", "device_name", "memory", "step_sizes")
+    __slots__ = ("kv_groups", "max_slots", "max_step_tokens", "max_sequence_tokens", "max_tokens_per_run", "vocab_size", "device_name", "memory", "model_backend", "step_sizes")
     KV_GROUPS_FIELD_NUMBER: _ClassVar[int]
     MAX_SLOTS_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +75,7 @@ class Loaded(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_BACKEND_FIELD_NUMBER: _ClassVar[int]
     STEP_SIZES_FIELD_NUMBER: _ClassVar[int]
     kv_groups: _containers.RepeatedCompositeFieldContainer[KvGroup]
     max_slots: int
@@ -82,8 +85,9 @@ class Loaded(_message.Message):
     vocab_size: int
     device_name: str
     memory: MemoryReport
+    model_backend: str
     step_sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_sequence_tokens: _Optional[int] = ..., max_tokens_per_run: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device_name: _Optional[str] = ..., memory: _Optional[_Union[MemoryReport, _Mapping]] = ..., step_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_sequence_tokens: _Optional[int] = ..., max_tokens_per_run: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device_name: _Optional[str] = ..., memory: _Optional[_Union[MemoryReport, _Mapping]] = ..., model_backend: _Optional[str] = ..., step_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KvGroup(_message.Message):
     __slots__ = ("block_tokens", "blocks", "block_bytes", "window")

@@ -1,7 +1,16 @@
 """Model weights: from safetensors files to the tensors of the layers, strictly."""
 
 from penstock.weights.files import Checkpoint
-from penstock.weights.form import AnyOf, Blocks, Flat, FlatBlocks, Form, Merged
+from penstock.weights.form import (
+    AnyOf,
+    Blocks,
+    Flat,
+    FlatBlocks,
+    Form,
+    HeadGroups,
+    Merged,
+    Transposed,
+)
 from penstock.weights.load import Stage, load_weights
 from penstock.weights.names import Names
 from penstock.weights.target import Target
@@ -13,9 +22,11 @@ __all__ = [
     "Flat",
     "FlatBlocks",
     "Form",
+    "HeadGroups",
     "Merged",
     "Names",
     "Stage",
     "Target",
+    "Transposed",
     "load_weights",
 ]

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from penstock.faults import BadModel
 
-INDEX = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
 SINGLE = "model.safetensors"
+INDEX_SUFFIX = ".index.json"
+INDEX = SINGLE + INDEX_SUFFIX
 # By their names in safetensors. Which of them a tensor may have, its layer's weight format says.
 DTYPES = {
     "F64": torch.float64,
@@ -85,13 +87,14 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         with ExitStack() as opened:
             opened.callback(self._stack.close)  # unless all is well
-            index = self._index()
-            for name in sorted(set(index.values())) or [SINGLE]:
+            index_file = self._index_file()
+            index = {} if index_file is None else _listed(index_file)
+            for name in sorted(set(index.values())) or [self._single()]:
                 self._stored |= self._open(self.directory / name)
             for key, name in index.items():
                 if key not in self._stored or self._stored[key].path.name != name:
-                    path = self.directory / name
-                    raise BadModel(f"{path} lacks tensor {key}, which {INDEX} lists")
+                    path, by = self.directory / name, index_file and index_file.name
+                    raise BadModel(f"{path} lacks tensor {key}, which {by} lists")
             opened.pop_all()
         return self
 
@@ -105,19 +108,34 @@ class Checkpoint:
     def __getitem__(self, name: str) -> StoredTensor:
         return self._stored[name]
 
-    def _index(self) -> dict[str, str]:
-        """File names by tensor, from the index if there is one."""
-        index = self.directory / INDEX
-        if not index.is_file():
-            return {}
-        try:
-            names = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadModel(f"{index} is damaged ({error!r}); download it again") from error
-        for key, name in names.items():
-            if not isinstance(name, str) or "/" in name:
-                raise BadModel(f"{index} names no file for {key}, but {name!r}; download it again")
-        return names
+    def complete(self, prefix: str) -> None:
+        """Puts `prefix` before all names, if none has it: some checkpoints leave it out."""
+        if not any(name.startswith(prefix) for name in self._stored):
+            self._stored = {prefix + name: stored for name, stored in self._stored.items()}
+
+    def _index_file(self) -> Path | None:
+        """The file that says which file has which tensor. Quantized checkpoints have other names
+        than `model` (gptq_model-4bit-128g.safetensors); the launcher (`weight_files.rs`) finds the
+        same files."""
+        if (self.directory / INDEX).is_file():
+            return self.directory / INDEX
+        others = self._ending(SUFFIX + INDEX_SUFFIX)
+        return others[0] if len(others) == 1 and not (self.directory / SINGLE).is_file() else None
+
+    def _single(self) -> str:
+        """The name of the file that has all tensors."""
+        files = self._ending(SUFFIX)
+        if SINGLE in (names := [file.name for file in files]) or not files:
+            return SINGLE
+        if len(files) > 1:
+            raise BadModel(
+                f"{self.directory} has {len(files)} weight files ({', '.join(names[:3])}), and no "
+                f"{INDEX} says which file has which tensor; download the model again"
+            )
+        return names[0]
+
+    def _ending(self, suffix: str) -> list[Path]:
+        return sorted(self.directory.glob(f"*{suffix}"))
 
     def _open(self, path: Path) -> dict[str, StoredTensor]:
         if not path.is_file():
@@ -151,3 +169,15 @@ class Checkpoint:
             offset = 8 + length + entry["data_offsets"][0]
             found[name] = StoredTensor(path, file, offset, tuple(entry["shape"]), dtype)
         return found
+
+
+def _listed(index: Path) -> dict[str, str]:
+    """File names by tensor. Raises BadModel if the index is damaged."""
+    try:
+        names = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadModel(f"{index} is damaged ({error!r}); download it again") from error
+    for key, name in names.items():
+        if not isinstance(name, str) or "/" in name:
+            raise BadModel(f"{index} names no file for {key}, but {name!r}; download it again")
+    return names

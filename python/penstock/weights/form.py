@@ -112,6 +112,41 @@ class FlatBlocks(Form):
 
 
 @dataclass(frozen=True)
+class Transposed(Form):
+    """A matrix by inputs, then outputs. A vector has one order only."""
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """The dimensions from the last to the first."""
+        return [shape[::-1]]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """A view."""
+        return stored.view(shape[::-1]).permute(*reversed(range(len(shape))))[tuple(region)]
+
+
+@dataclass(frozen=True)
+class HeadGroups(Form):
+    """Queries, keys and values by KV head: its `queries` query heads, its key, its value.
+
+    The layer's tensor has all queries, then all keys, then all values.
+    """
+
+    queries: int
+    head_dim: int
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """The same."""
+        return [shape]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """The region's rows, from their places in the groups."""
+        groups = torch.arange(shape[0]).view(-1, self.queries + 2, self.head_dim)
+        parts = groups[:, : self.queries], groups[:, self.queries], groups[:, self.queries + 1]
+        rows = torch.cat([part.flatten() for part in parts])[region[0]]
+        return stored.view(shape)[tuple([slice(None), *region[1:]])][rows]
+
+
+@dataclass(frozen=True)
 class AnyOf(Form):
     """The first of several forms that has the stored tensor's shape."""
 

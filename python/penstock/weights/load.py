@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -113,6 +113,7 @@ def _stored_name(name: str, target: Target, present: set[str]) -> str:
 
 def _jobs(stored: StoredTensor, target: Target, mover: Mover) -> Iterator[Callable[[], int]]:
     """What fills a target; each returns the bytes written."""
+    stored = _read_as(stored, target)
     if target.gathered:
         yield partial(_gather, stored, target)
     else:
@@ -136,8 +137,7 @@ def _check(name: str, stored: StoredTensor, target: Target) -> None:
             f"tensor {name} has shape {list(stored.shape)}, but config.json makes it "
             f"{shapes}: they belong to different models"
         )
-    form = target.form
-    wanted = (form and form.dtype) or target.destination.dtype
+    form, stored, wanted = target.form, _read_as(stored, target), _wanted(target)
     if stored.dtype != wanted and not {stored.dtype, wanted} <= FLOATS:
         raise BadModel(
             f"{stored.path}: tensor {name} is {_short(stored.dtype)}, but its layer takes "
@@ -146,6 +146,19 @@ def _check(name: str, stored: StoredTensor, target: Target) -> None:
         )
     if form is not None:
         form.check(name, stored.tensor)
+
+
+def _wanted(target: Target) -> torch.dtype:
+    """The dtype in which files store a target that is not a float."""
+    return (target.form and target.form.dtype) or target.destination.dtype
+
+
+def _read_as(stored: StoredTensor, target: Target) -> StoredTensor:
+    """A tensor with the dtype that the target takes its bytes for: some files name those of powers
+    of two float8_e8m0fnu, others uint8."""
+    if stored.dtype == torch.float8_e8m0fnu and _wanted(target) == torch.uint8:
+        return replace(stored, dtype=torch.uint8)
+    return stored
 
 
 def _short(dtype: torch.dtype) -> str:

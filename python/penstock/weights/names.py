@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from penstock.faults import BadModel
+from penstock.weights.form import Form
 from penstock.weights.target import Target, joined
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 class Names:
@@ -14,15 +19,18 @@ class Names:
     `modules` maps a checkpoint's module to a layer's path, with {} for a layer's number:
     "model.layers.{}.mlp.up_proj" -> "blocks.{}.mlp.gate_up.up". A fused module,
     such as gate and up in one matrix, maps to the fused layer: "blocks.{}.mlp.gate_up".
+
+    `forms` say how the checkpoint stores weight and bias of a module, if not as the layer has them.
     """
 
-    def __init__(self, modules: Mapping[str, str]) -> None:
+    def __init__(self, modules: Mapping[str, str], forms: Mapping[str, Form] | None = None) -> None:
         self._modules = {path: module for module, path in modules.items()}
+        self.forms = {module: form for module, form in (forms or {}).items() if module in modules}
 
     def module(self, path: str) -> str | None:
         """Returns the checkpoint's module of the layer at `path`; None if there is none."""
-        module = self._modules.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", path))
-        return module and module.format(*re.findall(r"(?<=\.)\d+(?=\.|$)", path))
+        module = self._modules.get(_NUMBER.sub("{}", path))
+        return module and module.format(*_NUMBER.findall(path))
 
     def sources(self, path: str) -> Iterator[str]:
         """Returns the module of `path`, or else the fused module that contains it."""
@@ -44,4 +52,17 @@ class Names:
             if module is None:
                 raise KeyError(f"no module of the checkpoint fills {path}")
             found.setdefault(f"{module}.{suffix}", []).append(target)
-        return {name: joined(parts) for name, parts in found.items()}
+        return {name: self._stored(name, joined(parts)) for name, parts in found.items()}
+
+    def _stored(self, name: str, parts: list[Target]) -> list[Target]:
+        """The targets, with the form in which the checkpoint stores them."""
+        module, _, suffix = name.rpartition(".")
+        form = self.forms.get(_NUMBER.sub("{}", module))
+        if form is None:
+            return parts
+        if suffix not in ("weight", "bias") or any(part.form for part in parts):
+            raise BadModel(
+                f"quantized weights are not supported in the layout of {module}; take the "
+                "unquantized model"
+            )
+        return [replace(part, form=form) for part in parts]

@@ -199,6 +199,7 @@ mod tests {
             max_tokens_per_run: 2,
             vocab_size: 10,
             device_name: "cpu".into(),
+            model_backend: "native".into(),
             memory: MemoryReport {
                 weights: 1_000,
                 ..MemoryReport::default()

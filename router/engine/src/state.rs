@@ -32,6 +32,7 @@ fn limits(loaded: &Loaded) -> Limits {
         vocab_size: loaded.vocab_size,
         kv_tokens: kv_tokens(loaded),
         device_name: loaded.device_name.clone(),
+        model_backend: loaded.model_backend.clone(),
     }
 }
 

@@ -78,6 +78,8 @@ pub struct Limits {
     pub kv_tokens: u64,
     /// Name of the workers' device, for people.
     pub device_name: String,
+    /// What computes the model: "native", or "transformers" for a model without a native family.
+    pub model_backend: String,
 }
 
 impl EngineState {

@@ -8,6 +8,7 @@
 pub mod backend;
 pub mod client;
 pub mod error;
+pub mod generation_defaults;
 pub mod grammar_spec;
 pub mod logprobs;
 pub mod range;
@@ -18,4 +19,5 @@ pub mod validate;
 
 pub use backend::{EngineState, Limits};
 pub use error::{ApiError, ErrorKind, panic_message};
+pub use generation_defaults::GenerationDefaults;
 pub use request_limits::RequestLimits;

@@ -22,4 +22,4 @@ pub use config::TextConfig;
 pub use generation::{Generation, Generator};
 pub use input::{Charge, GenerateInput, Prompt};
 pub use metrics::TextMetrics;
-pub use model_text::{ModelText, ModelTextError};
+pub use model_text::{GenerationConfig, ModelText, ModelTextError, TextFiles};

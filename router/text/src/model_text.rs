@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use penstock_request::GenerationDefaults;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
@@ -31,6 +32,29 @@ pub struct ModelText {
     pub tokenizer_config: Arc<Map<String, Value>>,
     /// Default end tokens; sorted.
     pub eos_ids: Vec<u32>,
+    /// Defaults of sampling parameters.
+    pub defaults: Arc<GenerationDefaults>,
+}
+
+/// Files that replace those of a model's folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextFiles {
+    /// The chat template: Jinja, or JSON (`.json`) that holds it.
+    pub chat_template: Option<PathBuf>,
+    /// Where generation_config.json is.
+    pub generation_config: GenerationConfig,
+}
+
+/// The source of default parameters and end tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum GenerationConfig {
+    /// generation_config.json in the model's folder, if it exists.
+    #[default]
+    Model,
+    /// None.
+    Off,
+    /// generation_config.json in this folder.
+    Folder(PathBuf),
 }
 
 /// Why a model's text files cannot be used. The message names the file and a remedy.
@@ -48,6 +72,9 @@ pub enum ModelTextError {
     /// The file is malformed.
     #[error("{0} is damaged or of an unknown format: {1}")]
     Format(PathBuf, String),
+    /// A member of the file has a value that is not allowed.
+    #[error("{0}: {1}. --generation-config none ignores the file")]
+    Value(PathBuf, String),
     /// The chat template does not compile.
     #[error("the chat template in {0} does not compile: {1}")]
     Template(PathBuf, String),
@@ -57,15 +84,15 @@ impl ModelText {
     /// Loads a model's folder: tokenizer.json, and if they exist tokenizer_config.json,
     /// chat_template.jinja or chat_template.json, generation_config.json and config.json.
     pub fn load(dir: &Path) -> Result<Self, ModelTextError> {
-        Self::load_with(dir, None)
+        Self::load_with(dir, &TextFiles::default())
     }
 
-    /// Like `load`, with the chat template of another file: Jinja, or JSON (`.json`) that holds it.
-    pub fn load_with(dir: &Path, template: Option<&Path>) -> Result<Self, ModelTextError> {
+    /// Like `load`, with other files in place of the folder's own.
+    pub fn load_with(dir: &Path, files: &TextFiles) -> Result<Self, ModelTextError> {
         let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
         let config = Json::read(dir.join("tokenizer_config.json"))?;
         let special_tokens = special_tokens(&config.value);
-        let (template, for_tools) = match template {
+        let (template, for_tools) = match &files.chat_template {
             Some(path) => (Some(read_template(path)?), None),
             None => (
                 find_template(dir, &config)?,
@@ -75,8 +102,11 @@ impl ModelText {
         let compiled = |found: Option<Found>| found.map(|found| compile(found, &special_tokens));
         let template = compiled(template).transpose()?;
         let tool_template = compiled(for_tools).transpose()?.map(Arc::new);
-        let eos_ids = eos_ids(dir, &tokenizer, &special_tokens)?;
+        let generation = files.generation_config.read(dir)?;
+        let model = Json::read(dir.join("config.json"))?;
+        let eos_ids = eos_ids([&generation, &model], &tokenizer, &special_tokens)?;
         Ok(Self {
+            defaults: Arc::new(generation.defaults()?),
             tokenizer_config: Arc::new(without_files(config.value)),
             tool_template,
             ..Self::new(tokenizer, template, eos_ids)
@@ -109,6 +139,39 @@ impl ModelText {
             tool_template: None,
             tokenizer_config: Arc::default(),
             eos_ids,
+            defaults: Arc::default(),
+        }
+    }
+}
+
+impl GenerationConfig {
+    /// Reads the defaults for the model in `dir`.
+    ///
+    /// # Errors
+    /// A file that cannot be read or has a value that is not allowed, or a folder without the file.
+    pub fn defaults(&self, dir: &Path) -> Result<GenerationDefaults, ModelTextError> {
+        self.read(dir)?.defaults()
+    }
+
+    fn read(&self, dir: &Path) -> Result<Json, ModelTextError> {
+        const NAME: &str = "generation_config.json";
+        match self {
+            Self::Model => Json::read(dir.join(NAME)),
+            Self::Off => Ok(Json {
+                path: PathBuf::new(),
+                value: Value::Null,
+            }),
+            Self::Folder(folder) => {
+                let path = folder.join(NAME);
+                let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+                match Json::read(path)? {
+                    Json {
+                        path,
+                        value: Value::Null,
+                    } => Err(ModelTextError::Read(path, missing)),
+                    file => Ok(file),
+                }
+            }
         }
     }
 }
@@ -130,6 +193,15 @@ impl Json {
         let value = serde_json::from_str(&text)
             .map_err(|e| ModelTextError::Format(path.clone(), e.to_string()))?;
         Ok(Self { path, value })
+    }
+
+    /// Reads the file as generation_config.json.
+    fn defaults(&self) -> Result<GenerationDefaults, ModelTextError> {
+        let Some(members) = self.value.as_object() else {
+            return Ok(GenerationDefaults::default());
+        };
+        let defaults = GenerationDefaults::from_config(members);
+        defaults.map_err(|why| ModelTextError::Value(self.path.clone(), why))
     }
 
     fn template(&self) -> Option<Found> {
@@ -240,15 +312,13 @@ fn pick_template(value: &Value) -> Option<&str> {
     default.or(only)?["template"].as_str()
 }
 
-/// Returns `eos_token_id` of generation_config.json, else of config.json, else the tokenizer's
-/// `eos_token`.
+/// Returns `eos_token_id` of the first of `files` that has one, else the tokenizer's `eos_token`.
 fn eos_ids(
-    dir: &Path,
+    files: [&Json; 2],
     tokenizer: &Tokenizer,
     special_tokens: &[(String, String)],
 ) -> Result<Vec<u32>, ModelTextError> {
-    for name in ["generation_config.json", "config.json"] {
-        let file = Json::read(dir.join(name))?;
+    for file in files {
         let value = &file.value["eos_token_id"];
         let ids = match value {
             Value::Null => continue,
@@ -283,7 +353,11 @@ mod tests {
         let named = |name: &str, text: &str| {
             let path = folder.join(name);
             std::fs::write(&path, text).unwrap();
-            ModelText::load_with(&model, Some(&path))
+            let files = TextFiles {
+                chat_template: Some(path),
+                ..TextFiles::default()
+            };
+            ModelText::load_with(&model, &files)
         };
         for (name, text) in [
             ("other.jinja", "{{ messages }}"),
@@ -307,8 +381,53 @@ mod tests {
         assert!(none.contains("no `chat_template`"), "{none}");
         let broken = named("broken.jinja", "{% if %}").unwrap_err().to_string();
         assert!(broken.contains("does not compile"), "{broken}");
-        let missing = ModelText::load_with(&model, Some(&folder.join("nowhere")));
+        let nowhere = TextFiles {
+            chat_template: Some(folder.join("nowhere")),
+            ..TextFiles::default()
+        };
+        let missing = ModelText::load_with(&model, &nowhere);
         assert!(missing.unwrap_err().to_string().contains("cannot read"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn generation_config_gives_defaults_and_end_tokens_unless_it_is_off() {
+        let folder = std::env::temp_dir().join(format!("penstock-g-{}", std::process::id()));
+        let other = folder.join("other");
+        std::fs::create_dir_all(&other).unwrap();
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/penstock/brook");
+        std::fs::copy(model.join("tokenizer.json"), folder.join("tokenizer.json")).unwrap();
+        let write = |path: PathBuf, text: &str| std::fs::write(path, text).unwrap();
+        let name = "generation_config.json";
+        write(
+            folder.join(name),
+            r#"{"temperature": 0.5, "eos_token_id": [2, 1]}"#,
+        );
+        write(folder.join("config.json"), r#"{"eos_token_id": 3}"#);
+        write(other.join(name), r#"{"top_k": 7}"#);
+        let load = |generation_config| {
+            let files = TextFiles {
+                generation_config,
+                ..TextFiles::default()
+            };
+            ModelText::load_with(&folder, &files)
+        };
+        for (source, defaults, ends) in [
+            (GenerationConfig::Model, "temperature 0.5", vec![1, 2]),
+            (GenerationConfig::Off, "", vec![3]),
+            (GenerationConfig::Folder(other), "top_k 7", vec![3]),
+        ] {
+            let text = load(source).unwrap();
+            assert_eq!(
+                (text.defaults.to_string().as_str(), text.eos_ids),
+                (defaults, ends)
+            );
+        }
+        let nowhere = load(GenerationConfig::Folder(folder.join("nowhere")));
+        assert!(nowhere.unwrap_err().to_string().contains("cannot read"));
+        write(folder.join(name), r#"{"top_p": 2}"#);
+        let wrong = load(GenerationConfig::Model).unwrap_err().to_string();
+        assert!(wrong.contains("top_p") && wrong.contains(name), "{wrong}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

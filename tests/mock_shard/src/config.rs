@@ -117,6 +117,7 @@ impl Geometry {
             max_tokens_per_run: self.tokens_per_run,
             vocab_size: self.vocab,
             device_name: "mock".into(),
+            model_backend: "native".into(),
             memory: Some(v1::MemoryReport::default()),
             step_sizes: Vec::new(),
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.faults import BadStep, Fault
+from penstock.faults import BadSetting, BadStep, Fault
 from penstock.grammar import (
     EndConditions,
     GrammarKind,
@@ -19,6 +19,7 @@ from penstock.grammar import (
     Matcher,
     Reasoning,
 )
+from penstock.models import Backend
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker.protocol.sampling_params import SamplingParams, Watermark
 from penstock.worker.protocol.settings import Loaded, Settings
@@ -58,7 +59,17 @@ def to_settings(request: pb.LoadRequest) -> Settings:
         kv_dtype=request.kv_dtype or "auto",
         quantize=request.quantize,
         expert_parallel=request.expert_parallel,
+        model_backend=_backend(request.model_backend),
     )
+
+
+def _backend(name: str) -> Backend:
+    """Raises BadSetting for an unknown name."""
+    try:
+        return Backend(name or Backend.AUTO)
+    except ValueError:
+        known = ", ".join(backend.value for backend in Backend)
+        raise BadSetting(f"model_backend {name!r} is unknown; choose one of {known}") from None
 
 
 def from_loaded(loaded: Loaded) -> pb.Loaded:
@@ -81,6 +92,7 @@ def from_loaded(loaded: Loaded) -> pb.Loaded:
         max_tokens_per_run=1,
         vocab_size=limits.vocab,
         device_name=loaded.device_name,
+        model_backend=loaded.model_backend.value,
         memory=pb.MemoryReport(
             total=memory.total,
             weights=memory.weights,

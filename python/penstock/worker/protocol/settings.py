@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.models import Backend
+
 
 @dataclass(frozen=True)
 class KvPool:
@@ -53,6 +55,7 @@ class Settings:
     kv_dtype: str  # "auto" = dtype
     quantize: str  # a weight format; "" = as the checkpoint is stored
     expert_parallel: bool  # whether ranks share the experts of a layer, not each one's inner size
+    model_backend: Backend = Backend.AUTO  # what may compute the model
 
 
 @dataclass(frozen=True)
@@ -74,4 +77,5 @@ class Loaded:
     limits: Limits
     device_name: str
     memory: MemoryReport
+    model_backend: Backend  # what computes the model: NATIVE or TRANSFORMERS
     step_sizes: list[int]  # tokens of a step with prompts that suit the device, rising; [] = all

@@ -17,7 +17,15 @@ from penstock.cache import KvFormat, KvGeometry, KvShape, kv_format
 from penstock.config import Specification, read_config
 from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build
-from penstock.models import DTYPES, Model, family, fewer_layers
+from penstock.models import (
+    DTYPES,
+    Backend,
+    LoadsItself,
+    Model,
+    fewer_layers,
+    model_class,
+    read_specification,
+)
 from penstock.parallel import Group
 from penstock.quant import KV_SCALES, read_methods
 from penstock.weights import Checkpoint, load_weights
@@ -50,8 +58,12 @@ def load(
 
 def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runner, Loaded]:
     raw = read_config(settings.model)
-    cls = family(raw)
-    config = cls.read_config(raw)
+    cls = model_class(raw, settings.model_backend)
+    if issubclass(cls, LoadsItself):
+        _check_library(settings)
+        config = cls.read_config(raw)
+    else:
+        config = read_specification(cls, raw)
     dtype = DTYPES.get(settings.dtype)
     if dtype is None:
         raise BadSetting(f"dtype {settings.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
@@ -120,6 +132,7 @@ class _Loader:
         self.capacity = capacity
         self.build = build
         self.progress = progress
+        self.backend = Backend.NATIVE
         self.phases = _PhaseTimer()
         stored = kv_format(settings.kv_dtype, build.dtype)
         self.geometry = kv_geometry(config, build, settings.block_tokens or BLOCK_TOKENS, stored)
@@ -148,11 +161,15 @@ class _Loader:
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
             model = cls(self.config, self.build)
+            checkpoint.complete(model.prefix)
             self.phases.end("device")
 
             def report(done: int, total: int) -> None:
                 self.progress("weights", done, total)
 
+            if isinstance(model, LoadsItself):
+                self.backend = Backend.TRANSFORMERS
+                return model, model.load(self.settings.model, report)
             if self.geometry.format.dtype in FP8:
                 scale_caches(model, checkpoint)
             ignored = (*model.ignored, *self.build.methods.unused, *KV_SCALES)
@@ -229,6 +246,7 @@ class _Loader:
             limits=limits,
             device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             memory=report,
+            model_backend=self.backend,
             step_sizes=step_sizes(beside_decodes) if device.type == "cuda" else [],
         )
 
@@ -282,6 +300,24 @@ def _check_kv_dtype(
                 f"kv_dtype fp8_e4m3 needs a GPU of compute capability 8.9 or later, found "
                 f"{major}.{minor}; use --kv-dtype fp8_e5m2 or int8"
             )
+
+
+def _check_library(settings: Settings) -> None:
+    """Raises BadSetting for what only native families have, and says in the log which these are."""
+    if settings.world_size > 1:
+        raise BadSetting(
+            f"--tp is {settings.world_size}, but a model that runs through transformers runs on "
+            "one device only; leave --tp out"
+        )
+    if settings.quantize:
+        raise BadSetting(
+            f"--quantize {settings.quantize} is for native families only, and this model runs "
+            "through transformers; leave it out"
+        )
+    log.warning(
+        "transformers computes this model, over Penstock's paged attention: it is slower than a "
+        "native family, on one device, with weights as they are stored"
+    )
 
 
 def _check_shares(settings: Settings, config: Specification) -> None:

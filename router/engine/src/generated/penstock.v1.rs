@@ -51,6 +51,9 @@ pub struct LoadRequest {
     /// ranks share the experts of a layer, not each expert's inner size
     #[prost(bool, tag = "17")]
     pub expert_parallel: bool,
+    /// "" or "auto" = native if there is a family; "native", "transformers"
+    #[prost(string, tag = "18")]
+    pub model_backend: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LoadProgress {
@@ -100,6 +103,9 @@ pub struct Loaded {
     pub device_name: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "8")]
     pub memory: ::core::option::Option<MemoryReport>,
+    /// what computes the model: "native" or "transformers"
+    #[prost(string, tag = "14")]
+    pub model_backend: ::prost::alloc::string::String,
     /// total tokens of a step with prefill that suit the device, ascending
     #[prost(uint32, repeated, tag = "13")]
     pub step_sizes: ::prost::alloc::vec::Vec<u32>,

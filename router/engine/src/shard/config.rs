@@ -42,6 +42,8 @@ pub struct LoadConfig {
     pub quantize: String,
     /// Whether ranks share the experts of a layer, not the inner size of each expert.
     pub expert_parallel: bool,
+    /// What computes the model: "auto" (or empty), "native" or "transformers".
+    pub model_backend: String,
 }
 
 /// Load progress of one worker.
@@ -82,6 +84,8 @@ pub struct Loaded {
     pub memory: MemoryReport,
     /// Efficient sizes of steps with prompt tokens, ascending; empty if all sizes are.
     pub step_sizes: Vec<u32>,
+    /// What computes the model, "native" or "transformers", for people.
+    pub model_backend: String,
 }
 
 /// Memory use of one rank's device, in bytes.
@@ -121,6 +125,7 @@ impl LoadConfig {
             kv_dtype: self.kv_dtype.clone(),
             quantize: self.quantize.clone(),
             expert_parallel: self.expert_parallel,
+            model_backend: self.model_backend.clone(),
         }
     }
 }
@@ -172,6 +177,7 @@ impl Loaded {
             max_tokens_per_run: loaded.max_tokens_per_run,
             vocab_size: loaded.vocab_size,
             device_name: loaded.device_name,
+            model_backend: loaded.model_backend,
             memory: loaded.memory.map(memory).unwrap_or_default(),
             step_sizes: loaded.step_sizes,
         })

@@ -35,6 +35,7 @@ fn load() {
             kv_dtype: "int8".into(),
             quantize: "int4".into(),
             expert_parallel: true,
+            model_backend: "transformers".into(),
         },
     );
     let progress = Progress {
@@ -76,6 +77,7 @@ fn loaded() {
         device_name: "NVIDIA H200".into(),
         memory: Some(memory),
         step_sizes: vec![64, 128, 256],
+        model_backend: "native".into(),
     };
     check(
         "loaded",

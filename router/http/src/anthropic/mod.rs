@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use penstock_request::error::ApiError;
-use penstock_request::sampling_params::{SamplingParams, TEMPERATURE, TOP_P};
+use penstock_request::sampling_params::{TEMPERATURE, TOP_P};
 use penstock_request::validate::{FieldNames, Parameters};
 use penstock_text::{GenerateInput, Prompt};
 
@@ -39,10 +39,8 @@ pub(super) async fn messages(
         ApiError::validation("max_tokens", "`max_tokens` is missing: it must be > 0")
     })?;
     let (chat, constraint) = conversation(&mut body, &app.generator)?;
-    let mut sampling = SamplingParams {
-        top_k: body.top_k.unwrap_or(0),
-        ..SamplingParams::default()
-    };
+    let mut sampling = app.generator.model_text().defaults.sampling();
+    sampling.top_k = body.top_k.unwrap_or(sampling.top_k);
     TEMPERATURE.assign(&mut sampling, body.temperature)?;
     TOP_P.assign(&mut sampling, body.top_p)?;
     let parameters = Parameters {

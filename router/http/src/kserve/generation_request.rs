@@ -269,7 +269,8 @@ impl GenerationRequest {
         let held = (!prefix.is_empty()).then(|| charge.clone());
         let mut body: CompletionRequest = json::parse(&self.completion()?)?;
         body.check()?;
-        let Common { parameters, .. } = body.common(body.max_tokens)?;
+        let Common { parameters, .. } =
+            body.common(body.max_tokens, &app.generator.model_text().defaults)?;
         let special = body.special_tokens();
         let (prompt, name) = match body.prompt.pop() {
             Some(WirePrompt::Text(text)) => (Prompt::Text(text, special), "text_input"),

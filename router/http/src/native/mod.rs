@@ -86,6 +86,7 @@ pub(super) async fn compatible(
 pub(super) async fn info(State(app): State<App>) -> Json<Info> {
     let limits = app.generator.limits();
     let tokens = app.generator.token_limits().ok();
+    let defaults = &app.generator.model_text().defaults;
     Json(Info {
         model_id: app.config.model_id.clone(),
         model_sha: app.config.model_revision.clone(),
@@ -98,8 +99,10 @@ pub(super) async fn info(State(app): State<App>) -> Json<Info> {
         validation_workers: app.config.text.tokenizer_threads.get(),
         max_client_batch_size: app.config.max_client_batch_size,
         system_prompt: app.config.text.system_prompt.as_deref().map(str::to_owned),
+        generation_config: defaults.given().iter().cloned().collect(),
         kv_tokens: limits.as_ref().map(|l| l.kv_tokens),
-        device: limits.map(|l| l.device_name),
+        device: limits.as_ref().map(|l| l.device_name.clone()),
+        model_backend: limits.map(|l| l.model_backend),
         router: "penstock",
         version: env!("CARGO_PKG_VERSION"),
         sha: None,

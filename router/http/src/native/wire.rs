@@ -1,5 +1,7 @@
 //! JSON of the native routes, with TGI's field names.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -248,10 +250,16 @@ pub(crate) struct Info {
     pub(crate) max_client_batch_size: usize,
     /// Default system message of chats.
     pub(crate) system_prompt: Option<String>,
+    /// Default parameters of the OpenAI and Anthropic routes, from generation_config.json.
+    #[schema(value_type = Object)]
+    pub(crate) generation_config: BTreeMap<&'static str, serde_json::Value>,
     /// Tokens that fit in the KV cache; null while the model loads.
     pub(crate) kv_tokens: Option<u64>,
     /// Device of the workers; null while the model loads.
     pub(crate) device: Option<String>,
+    /// What computes the model: `native`, or `transformers` for a model without a native
+    /// implementation, which is slower; null while the model loads.
+    pub(crate) model_backend: Option<String>,
     /// Always `penstock`.
     pub(crate) router: &'static str,
     /// Penstock's version.

@@ -48,7 +48,7 @@ pub(crate) async fn chat(
         model,
         parameters,
         delivery,
-    } = body.common(token_limit.tokens)?;
+    } = body.common(token_limit.tokens, &app.generator.model_text().defaults)?;
     app.check_model(model.as_deref())?;
     let (chat, constraint) = conversation(&app.generator, body, parameters.constraint)?;
     let input = GenerateInput {

@@ -28,7 +28,7 @@ pub(crate) async fn completions(
 ) -> Result<Response, OpenAiError> {
     let (mut body, charge): (CompletionRequest, _) = json::read(request, &app).await?;
     body.check()?;
-    let mut common = body.common(body.max_tokens)?;
+    let mut common = body.common(body.max_tokens, &app.generator.model_text().defaults)?;
     body.apply_best_of(&mut common.parameters);
     check_stream(&common)?;
     common.parameters.logprob_request = body.logprob_request()?;

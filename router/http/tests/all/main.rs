@@ -16,6 +16,7 @@ mod extra_fields;
 mod families;
 mod field_limits;
 mod functions;
+mod generation_defaults;
 mod infill;
 mod kserve;
 mod model_names;

@@ -65,7 +65,7 @@ pub(crate) async fn responses(
         model,
         parameters,
         delivery,
-    } = body.common(token_limit.tokens)?;
+    } = body.common(token_limit.tokens, &app.generator.model_text().defaults)?;
     app.check_model(model.as_deref())?;
     let echo = RequestEcho::new(&body, &parameters, charge.clone());
     // Held until the prompt is tokenized.

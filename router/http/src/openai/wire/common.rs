@@ -246,17 +246,26 @@ macro_rules! request {
                 crate::neutral::check(&super::common::NEUTRAL, values)
             }
 
-            /// Takes the shared fields. `max_tokens` is the limit in effect.
+            /// Takes the shared fields. `max_tokens` is the limit in effect; the model's `defaults`
+            /// replace absent ones, except in a beam search.
             pub(crate) fn common(
                 &mut self,
                 max_tokens: Option<u32>,
+                defaults: &penstock_request::GenerationDefaults,
             ) -> Result<super::Common, penstock_request::error::ApiError> {
                 let beam = self.beam()?;
-                let usual = if beam.is_some() { 0.0 } else { 1.0 };
+                let usual = if beam.is_some() {
+                    penstock_request::sampling_params::SamplingParams {
+                        temperature: 0.0,
+                        ..Default::default()
+                    }
+                } else {
+                    defaults.sampling()
+                };
                 Ok(super::Common {
                     model: self.model.take(),
                     parameters: penstock_request::validate::Parameters {
-                        max_new_tokens: max_tokens,
+                        max_new_tokens: max_tokens.or(defaults.max_new_tokens),
                         min_new_tokens: self.min_tokens.unwrap_or(0),
                         sampling: self.sampling(usual)?,
                         seed: self.seed.map(i64::cast_unsigned),
@@ -320,18 +329,17 @@ macro_rules! request {
                 fields.beam(self.n.unwrap_or(1))
             }
 
-            /// Takes the sampling parameters; `temperature` is the default of that.
+            /// Takes the sampling parameters; `usual` holds those of a request that sets none.
             fn sampling(
                 &mut self,
-                temperature: f32,
+                usual: penstock_request::sampling_params::SamplingParams,
             ) -> Result<penstock_request::sampling_params::SamplingParams, penstock_request::error::ApiError> {
                 use penstock_request::sampling_params as table;
                 let mut params = table::SamplingParams {
-                    temperature,
                     logit_bias: std::mem::take(&mut self.logit_bias),
                     allowed_token_ids: self.allowed_token_ids.take(),
                     logprob_token_ids: self.logprob_token_ids.clone().unwrap_or_default(),
-                    ..Default::default()
+                    ..usual
                 };
                 for word in std::mem::take(&mut self.bad_words_ids) {
                     params.forbid(word);

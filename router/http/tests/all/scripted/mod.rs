@@ -32,7 +32,7 @@ use penstock_http::{Metrics, RouterConfig};
 use penstock_request::backend::{Backend, Sources, TokenSource};
 use penstock_request::client::Client;
 use penstock_request::types::{End, EngineRequest, Entry, SubmitError, Token, TokenEvent};
-use penstock_request::{EngineState, Limits};
+use penstock_request::{EngineState, GenerationDefaults, Limits};
 use penstock_text::chat::ChatTemplate;
 use penstock_text::{Generator, ModelText};
 use prometheus_client::registry::Registry;
@@ -192,6 +192,7 @@ impl Backend for ScriptedBackend {
             vocab_size: self.0.vocabulary.lock().unwrap().unwrap_or(257),
             kv_tokens: 4096,
             device_name: "Script 1".into(),
+            model_backend: "native".into(),
         })
     }
 }
@@ -295,12 +296,24 @@ impl Server {
         template: Option<&str>,
         change: impl FnOnce(&mut RouterConfig),
     ) -> Self {
+        let template = template.map(|source| ChatTemplate::new(source, Vec::new()).unwrap());
+        Self::of(ModelText::new(tokenizer, template, vec![EOS]), change)
+    }
+
+    /// Returns a server of a model whose generation_config.json has these members.
+    pub fn with_defaults(members: &Value) -> Self {
+        let template = ChatTemplate::new(TEMPLATE, Vec::new()).unwrap();
+        let mut text = ModelText::new(byte_tokenizer(), Some(template), vec![EOS]);
+        let defaults = GenerationDefaults::from_config(members.as_object().unwrap()).unwrap();
+        text.defaults = Arc::new(defaults);
+        Self::of(text, |_| {})
+    }
+
+    fn of(text: ModelText, change: impl FnOnce(&mut RouterConfig)) -> Self {
         let mut config = RouterConfig::new("brook");
         config.max_body_bytes = 64 << 10;
         change(&mut config);
         let backend = ScriptedBackend::default();
-        let template = template.map(|source| ChatTemplate::new(source, Vec::new()).unwrap());
-        let text = ModelText::new(tokenizer, template, vec![EOS]);
         let metrics = Arc::new(Metrics::new(Registry::default()));
         let generator = Generator::new(backend.clone(), text, &config.text, metrics.text());
         let router =

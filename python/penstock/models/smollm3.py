@@ -1,0 +1,48 @@
+"""SmolLM3: Llama with layers that have no position embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.config import FULL, SLIDING, Fields, Specification, layered, read_layer_types
+from penstock.faults import BadModel
+from penstock.models.llama import Llama
+
+DEFAULTS = {"rope_theta": 2e6, "tie_word_embeddings": True, "num_key_value_heads": 4}
+
+
+class SmolLM3(Llama):
+    """SmolLM3: every fourth layer has no RoPE; these may have a sliding window."""
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Adds windows, and drops the RoPE of some layers."""
+        fields = Fields(layered(raw, DEFAULTS))
+        fields.ignore("max_window_layers")
+        spec = super().read_config(fields.raw)
+        rotates = _rotates(fields, len(spec.layers))
+        slides = fields.flag("use_sliding_window") and fields.raw.get("sliding_window") is not None
+        window = fields.count("sliding_window") if slides else 0
+        fields.ignore("sliding_window")
+        kinds = read_layer_types(
+            fields, [FULL if one or not slides else SLIDING for one in rotates]
+        )
+        return spec.with_each_attention(
+            {"window": window * (kind == SLIDING)} | ({} if one else {"rope": None})
+            for one, kind in zip(rotates, kinds, strict=True)
+        )
+
+
+def _rotates(fields: Fields, layers: int) -> list[bool]:
+    """Whether each layer has RoPE: 1 and 0 in `no_rope_layers`."""
+    period = fields.count("no_rope_layer_interval", 4)
+    found = fields.raw.get("no_rope_layers")
+    if found is None:
+        return [(i + 1) % period != 0 for i in range(layers)]
+    if not isinstance(found, list) or len(found) < layers or not all(n in (0, 1) for n in found):
+        raise BadModel(
+            f"config.json: no_rope_layers must hold 0 or 1 for each of {layers} layers, found "
+            f"{found!r}"
+        )
+    return [bool(number) for number in found[:layers]]

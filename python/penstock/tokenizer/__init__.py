@@ -1,0 +1,6 @@
+"""Conversion of tokenizers to tokenizer.json, from the files of SentencePiece, tiktoken and
+Mistral."""
+
+from penstock.tokenizer.convert import SOURCES, convert, with_tokenizer
+
+__all__ = ["SOURCES", "convert", "with_tokenizer"]

@@ -1,0 +1,328 @@
+"""Dense families, however a sequence is run; `test_families.py` has their logits and tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import CASES, DENSE, SHAPE, generate, prompt, reference, write
+from driver import Driver, Running, greedy
+from local import LocalWorker, Refused
+from penstock.config import read_config
+from penstock.faults import BadModel
+from penstock.models import FAMILIES, family, read_specification
+from penstock.parallel import Group
+from penstock.quant import Methods, Unquantized
+from ranks import LENGTH, Threads, prefilled
+from safetensors.torch import load_file, save_file
+from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+
+PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
+ONE_KV_HEAD = {"falcon-7b", "gpt_bigcode"}
+# Families whose checkpoints transformers does not write by these names, and those with images.
+OTHERS = {"InternLM2ForCausalLM", "InternLM3ForCausalLM", "PhiMoEForCausalLM"} | {
+    name for name in FAMILIES if name.endswith("ForConditionalGeneration")
+}
+Checkpoints = Callable[[str], Path]
+
+
+def changed(path: Path, directory: Path, *dropped: str, **fields: Any) -> Path:
+    """The checkpoint with other fields of config.json, or without some."""
+    directory.mkdir(exist_ok=True)
+    for file in path.glob("*.safetensors"):
+        (directory / file.name).symlink_to(file)
+    config = {**json.loads((path / "config.json").read_text()), **fields}
+    kept = {name: value for name, value in config.items() if name not in dropped}
+    (directory / "config.json").write_text(json.dumps(kept))
+    return directory
+
+
+def run(path: Path, sequence: Running, dtype: str = "float64") -> torch.Tensor:
+    """Runs one sequence to its end; the logits of its steps."""
+    worker = LocalWorker()
+    driver = Driver([worker], worker.load(path, dtype=dtype))
+    logits = worker.record_logits()
+    driver.enter(sequence)
+    driver.finish([sequence])
+    driver.stream.close()
+    return torch.cat(logits)
+
+
+def test_every_family_has_a_case(checkpoint: Checkpoints) -> None:
+    found = {
+        json.loads((checkpoint(case) / "config.json").read_text())["architectures"][0]
+        for case in CASES
+    }
+    assert found == FAMILIES.keys() - OTHERS
+
+
+@pytest.mark.parametrize("case", DENSE)
+def test_chunks_prefix_hits_and_preemption(checkpoint: Checkpoints, case: str) -> None:
+    """A prompt longer than a window in chunks; the same on top of its cached blocks; and again,
+    recomputed in chunks after some tokens."""
+    path, ids, worker = checkpoint(case), prompt(90), LocalWorker()
+    expected = generate(reference(path, torch.float64), ids, 24)
+    driver = Driver([worker], worker.load(path, dtype="float64"))
+    first, second = greedy(ids, 24), greedy(ids, 24)
+    driver.enter(first)
+    while not first.tokens:
+        driver.step([first], chunk=32)
+    driver.enter_after(second, first)
+    assert second.computed == 80
+    for _ in range(9):
+        driver.step([first, second])
+    assert 0 < len(second.tokens) < 24
+    driver.leave(second)
+    driver.step([first])
+    driver.enter(second)
+    driver.finish([first, second], chunk=32)
+    driver.stream.close()
+    assert first.tokens == second.tokens == expected
+
+
+@pytest.mark.parametrize("case", [case for case in DENSE if case not in ONE_KV_HEAD])
+def test_two_ranks_compute_what_one_does(checkpoint: Checkpoints, case: str) -> None:
+    path = checkpoint(case)
+    cls: Any = family(read_config(path))
+
+    @torch.inference_mode()
+    def work(group: Group) -> Any:
+        return prefilled(path, cls, group, PLAIN)
+
+    alone = work(Group())
+    for found in Threads(2).run(work):
+        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", sorted(ONE_KV_HEAD))
+def test_one_kv_head_is_not_shared(checkpoint: Checkpoints, case: str) -> None:
+    with pytest.raises(Refused, match="num_key_value_heads is 1, which 2 ranks cannot share"):
+        LocalWorker().load(checkpoint(case), world_size=2)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 5e-4), ("bfloat16", 1.0)])
+@pytest.mark.parametrize("case", DENSE)
+def test_dtypes_of_the_cpu(
+    checkpoint: Checkpoints, case: str, dtype: str, tolerance: float
+) -> None:
+    """Options that the CPU's kernels do not support use the references."""
+    path, ids = checkpoint(case), prompt(90)
+    logits = run(path, greedy(ids, 1), dtype)
+    with torch.inference_mode():
+        exact = reference(path, torch.float64)(torch.tensor([ids])).logits[0, -1]
+    assert (logits[0].double() - exact).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_rows_in_place_of_embeddings(checkpoint: Checkpoints, ranks: int) -> None:
+    """They are taken as they are: not scaled, as the embedding's rows are, nor summed."""
+    path = checkpoint("granite")
+    cls: Any = family(read_config(path))
+    weight = load_file(path / "model.safetensors")["model.embed_tokens.weight"].double()
+    scaled = weight[prompt(LENGTH)] * CASES["granite"]["embedding_multiplier"]
+
+    @torch.inference_mode()
+    def work(group: Group) -> Any:
+        return prefilled(path, cls, group, PLAIN, scaled.clone())
+
+    with torch.inference_mode():
+        expected = prefilled(path, cls, Group(), PLAIN)
+    for found in Threads(ranks).run(work):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def test_gpt2_without_the_prefix_of_names(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """As the first checkpoints are stored, with their masks."""
+    path = checkpoint("gpt2")
+    tensors = load_file(path / "model.safetensors")
+    found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    found["h.0.attn.bias"] = torch.ones(1, 1, 8, 8)
+    save_file(found, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((path / "config.json").read_text())
+    sequence = greedy(prompt(40), 16)
+    run(tmp_path, sequence)
+    assert sequence.tokens == generate(reference(path, torch.float64), prompt(40), 16)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rope", [None, {"type": "dynamic", "factor": 2.0}])
+def test_internlm2_is_a_llama_in_another_layout(
+    tmp_path: Path, bias: bool, rope: dict[str, Any] | None
+) -> None:
+    """Dynamic NTK changes nothing within the model's length."""
+    llama = write(tmp_path / "llama", model_type="llama", attention_bias=bias, mlp_bias=False)
+    tensors = load_file(llama / "model.safetensors")
+    renames = {
+        "model.embed_tokens": "model.tok_embeddings",
+        "lm_head": "output",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.o_proj": "attention.wo",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+    }
+    found = {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            parts = [
+                tensors[name.replace("q_proj", part)] for part in ("q_proj", "k_proj", "v_proj")
+            ]
+            by_group = [part.view(2, -1, 16, *part.shape[1:]) for part in parts]
+            new = name.replace("self_attn.q_proj", "attention.wqkv")
+            found[new] = torch.cat(by_group, 1).flatten(0, 2).contiguous()
+        elif "_proj" not in name or not re.search("k_proj|v_proj", name):
+            for old, new in renames.items():
+                name = name.replace(old, new)
+            found[name] = tensor
+    internlm = tmp_path / "internlm"
+    internlm.mkdir()
+    save_file(found, internlm / "model.safetensors")
+    config = json.loads((llama / "config.json").read_text())
+    config |= {"architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2"}
+    config |= {"bias": bias, "attn_implementation": "eager", "rope_scaling": rope}
+    config.pop("attention_bias")
+    (internlm / "config.json").write_text(json.dumps(config))
+    sequence = greedy(prompt(90), 24)
+    run(internlm, sequence)
+    assert sequence.tokens == generate(reference(llama, torch.float64), prompt(90), 24)
+
+
+def test_internlm3_is_a_llama(tmp_path: Path) -> None:
+    llama = write(tmp_path / "llama", model_type="llama", head_dim=32, rms_norm_eps=1e-5)
+    fields = {"architectures": ["InternLM3ForCausalLM"], "qkv_bias": False, "bias": False}
+    sequence = greedy(prompt(90), 24)
+    run(changed(llama, tmp_path / "internlm", **fields), sequence)
+    assert sequence.tokens == generate(reference(llama, torch.float64), prompt(90), 24)
+
+
+@pytest.mark.parametrize("case", ["mistral-window", "ministral3"])
+def test_text_of_mistrals_checkpoints_with_images(tmp_path: Path, case: str) -> None:
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1} | {
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+        "head_dim": 16,
+    }
+    torch.manual_seed(7)
+    whole = Mistral3Config(
+        text_config={**SHAPE, **CASES[case]}, vision_config=vision, tie_word_embeddings=False
+    )
+    model = Mistral3ForConditionalGeneration(whole).eval()
+    model.save_pretrained(tmp_path)
+    sequence = greedy(prompt(90), 16)
+    run(tmp_path, sequence, "float32")
+    assert sequence.tokens == generate(model, prompt(90), 16)
+
+
+OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
+    ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
+    ("exaone4", ["layer_types", "rope_parameters"], {"rope_theta": 1e6}),
+    ("falcon-7b", ["rope_parameters", "num_ln_in_parallel_attn"],
+     {"rope_theta": 9000.0}),
+    ("gemma", ["rope_parameters"], {"hidden_act": "gelu"}),
+    ("glm", ["rope_parameters"], {"rope_theta": 500.0}),
+    ("gpt_neox", ["rope_parameters"], {"rotary_pct": 0.5, "rotary_emb_base": 900}),
+    ("gpt_neox", ["rope_parameters"], {}),
+    ("gptj", ["n_ctx"], {"rotary": True, "scale_attn_weights": True}),
+    ("olmo3", ["rope_parameters", "layer_types"],
+     {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                                                "original_max_position_embeddings": 64}}),
+    ("phi", ["rope_parameters"], {"partial_rotary_factor": 0.25, "rope_theta": 9000.0}),
+    ("smollm3", ["no_rope_layers", "layer_types", "rope_parameters"],
+     {"no_rope_layer_interval": 3}),
+    ("stablelm", ["rope_parameters"], {"rope_theta": 9000}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "dropped", "fields"), OLDER)
+def test_older_fields_and_defaults(
+    checkpoint: Checkpoints, case: str, dropped: list[str], fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """As transformers reads the same file."""
+    path = changed(checkpoint(case), tmp_path, *dropped, **fields)
+    sequence = greedy(prompt(90), 8)
+    logits = run(path, sequence)
+    with torch.inference_mode():
+        tokens = torch.tensor([prompt(90) + sequence.tokens])
+        theirs = reference(path, torch.float64)(tokens).logits[0, 89:-1]
+    torch.testing.assert_close(logits, theirs, rtol=0, atol=2e-4)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("cohere", {"use_parallel_block": False}, "use_parallel_block False"),
+    ("cohere2", {"order_of_interleaved_layers": "x"}, "order_of_interleaved_layers 'x'"),
+    ("falcon-7b", {"alibi": True}, "alibi True"),
+    ("falcon-7b", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn 2 with"),
+    ("falcon-40b", {"parallel_attn": False}, "parallel_attn False"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention True"),
+    ("gptj", {"rotary_dim": 5}, "the number must be even"),
+    ("granite", {"residual_multiplier": 0}, "residual_multiplier must be a number above 0"),
+    ("olmo3", {"layer_types": ["chunked"]}, "layer_types must hold"),
+    ("phi", {"qk_layernorm": True}, "qk_layernorm True"),
+    ("smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers must hold 0 or 1"),
+    ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must hold 0 or 1"),
+    ("stablelm", {"qk_layernorm": True}, "qk_layernorm True"),
+    ("starcoder2", {"norm_type": "rms_norm"}, "norm_type 'rms_norm'"),
+    ("granite", {"attention_window": 7}, "attention_window 7 is not supported"),
+    ("olmo2", {"clip_qkv": True}, "clip_qkv True is not supported"),
+    ("llama2", {"mup_scale": 0.5}, "mup_scale 0.5 is not supported"),
+    ("gemma3", {"mup": "x"}, "mup 'x' is not supported"),
+    ("olmo2", {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [1, 2]}},
+     "rope_parameters.mrope_section [1, 2] is not supported"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "fields", "text"), REFUSED)
+def test_fields_are_refused_by_name(
+    checkpoint: Checkpoints, case: str, fields: dict[str, Any], text: str
+) -> None:
+    raw = {**json.loads((checkpoint(case) / "config.json").read_text()), **fields}
+    with pytest.raises(BadModel, match=re.escape(text)):
+        read_specification(family(raw), raw)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mup_scale": 1.0, "clip_qkv": None, "extra": False, "layers": [], "note": ""},
+        {"_name_or_path": "x", "hidden_dropout": 0.1, "auto_map": {"a": "b"}},
+        {"unsloth_version": "2025.1", "pad_token_id": 7, "classifier_dropout": 0.1},
+    ],
+)
+def test_neutral_fields_are_accepted(checkpoint: Checkpoints, fields: dict[str, Any]) -> None:
+    raw = {**json.loads((checkpoint("llama2") / "config.json").read_text()), **fields}
+    assert len(read_specification(family(raw), raw).layers) == 3
+
+
+def test_quantized_matrices_in_another_layout_are_refused(checkpoint: Checkpoints) -> None:
+    """Their packed numbers would have to be permuted."""
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
+    plain = checkpoint("gpt_neox")
+    path = changed(plain, plain.parent / "gpt_neox-gptq", quantization_config=gptq)
+    with pytest.raises(Refused, match="quantized weights are not supported in the layout of"):
+        LocalWorker().load(path)
+
+
+@pytest.mark.parametrize("case", ["falcon-40b", "gpt_neox", "gpt2-scales"])
+def test_other_layouts_are_quantized_while_loading(checkpoint: Checkpoints, case: str) -> None:
+    """The matrices of layers to 8 bits; the head stays as it is, whatever its name."""
+    path, ids, worker = checkpoint(case), prompt(90), LocalWorker()
+    driver = Driver([worker], worker.load(path, quantize="eetq"))
+    logits, sequence = worker.record_logits(), greedy(ids, 1)
+    driver.enter(sequence)
+    driver.finish([sequence])
+    driver.stream.close()
+    model = worker.runner.rank_model.model
+    assert model.head.method is not model.blocks[0].attention.qkv.method
+    with torch.inference_mode():
+        exact = reference(path, torch.float64)(torch.tensor([ids])).logits[0, -1]
+    error = (logits[0][0].double() - exact).abs().mean()
+    assert 0 < error < 0.05 * exact.abs().mean()

@@ -1,0 +1,195 @@
+"""Published config.json files are read, and give the models' published numbers of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from penstock.layers import Build
+from penstock.models import family, read_specification
+from penstock.models.decoder import Decoder
+from penstock.parallel import Group
+from penstock.quant import Methods, Unquantized
+
+TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16", "use_cache": True}
+PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
+    "openai-community/gpt2": (124_439_808, {
+        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+        "attn_pdrop": 0.1, "embd_pdrop": 0.1, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
+        "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+        "summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_type": "cls_index",
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+        "vocab_size": 50257,
+    }),
+    "EleutherAI/pythia-1b": (1_011_781_632, {
+        "architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu", "hidden_size": 2048,
+        "initializer_range": 0.02, "intermediate_size": 8192, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 8,
+        "num_hidden_layers": 16, "rotary_emb_base": 10000, "rotary_pct": 0.25,
+        "tie_word_embeddings": False, "use_parallel_residual": True, "vocab_size": 50304,
+    }),
+    "EleutherAI/gpt-j-6b": (6_050_882_784, {
+        "activation_function": "gelu_new", "architectures": ["GPTJForCausalLM"],
+        "attn_pdrop": 0.0, "embd_pdrop": 0.0, "gradient_checkpointing": False,
+        "layer_norm_epsilon": 1e-05, "model_type": "gptj", "n_embd": 4096, "n_head": 16,
+        "n_inner": None, "n_layer": 28, "n_positions": 2048, "resid_pdrop": 0.0, "rotary": True,
+        "rotary_dim": 64, "scale_attn_weights": True, "summary_use_proj": True,
+        "tie_word_embeddings": False, "tokenizer_class": "GPT2Tokenizer", "vocab_size": 50400,
+    }),
+    "microsoft/phi-2": (2_779_683_840, {
+        "architectures": ["PhiForCausalLM"], "attention_dropout": 0.0, "embd_pdrop": 0.0,
+        "hidden_act": "gelu_new", "hidden_size": 2560, "intermediate_size": 10240,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "model_type": "phi",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+        "partial_rotary_factor": 0.4, "qk_layernorm": False, "resid_pdrop": 0.1,
+        "rope_scaling": None, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "vocab_size": 51200,
+    }),
+    "tiiuae/falcon-7b": (6_921_720_704, {
+        "alibi": False, "apply_residual_connection_post_layernorm": False,
+        "architectures": ["FalconForCausalLM"], "attention_dropout": 0.0,
+        "auto_map": {"AutoConfig": "configuration_falcon.FalconConfig"}, "bias": False,
+        "hidden_dropout": 0.0, "hidden_size": 4544, "layer_norm_epsilon": 1e-05,
+        "model_type": "falcon", "multi_query": True, "new_decoder_architecture": False,
+        "num_attention_heads": 71, "num_hidden_layers": 32, "num_kv_heads": 71,
+        "parallel_attn": True, "vocab_size": 65024,
+    }),
+    "google/gemma-2b": (2_506_172_416, {
+        "architectures": ["GemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "head_dim": 256, "hidden_act": "gelu", "hidden_activation": None, "hidden_size": 2048,
+        "intermediate_size": 16384, "max_position_embeddings": 8192, "model_type": "gemma",
+        "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+        "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000.0, "vocab_size": 256000,
+    }),
+    "meta-llama/Llama-3.1-8B": (8_030_261_248, {
+        "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+        "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "llama",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+        "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                         "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "rope_theta": 500000.0, "tie_word_embeddings": False, "vocab_size": 128256,
+    }),
+    "HuggingFaceTB/SmolLM2-135M": (134_515_008, {
+        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 576,
+        "intermediate_size": 1536, "is_llama_config": True, "max_position_embeddings": 8192,
+        "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30,
+        "num_key_value_heads": 3, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+        "rope_interleaved": False, "rope_scaling": None, "rope_theta": 100000,
+        "tie_word_embeddings": True, "transformers.js_config": {"dtype": "q4"},
+        "vocab_size": 49152,
+    }),
+    "mistralai/Mistral-7B-v0.1": (7_241_732_096, {
+        "architectures": ["MistralForCausalLM"], "hidden_act": "silu", "hidden_size": 4096,
+        "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
+        "tie_word_embeddings": False, "vocab_size": 32000,
+    }),
+    "Qwen/Qwen2.5-7B": (7_615_616_512, {
+        "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu",
+        "hidden_size": 3584, "intermediate_size": 18944, "max_position_embeddings": 131072,
+        "max_window_layers": 28, "model_type": "qwen2", "num_attention_heads": 28,
+        "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "sliding_window": 131072, "tie_word_embeddings": False,
+        "use_mrope": False, "use_sliding_window": False, "vocab_size": 152064,
+    }),
+    "bigcode/starcoder2-3b": (3_030_371_328, {
+        "activation_function": "gelu", "architectures": ["Starcoder2ForCausalLM"],
+        "attention_dropout": 0.1, "attention_softmax_in_fp32": True, "embedding_dropout": 0.1,
+        "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072, "intermediate_size": 12288,
+        "layer_norm_epsilon": 1e-05, "max_position_embeddings": 16384, "mlp_type": "default",
+        "model_type": "starcoder2", "norm_epsilon": 1e-05, "norm_type": "layer_norm",
+        "num_attention_heads": 24, "num_hidden_layers": 30, "num_key_value_heads": 2,
+        "residual_dropout": 0.1, "rope_theta": 999999.4420358813,
+        "scale_attention_softmax_in_fp32": True, "scale_attn_weights": True,
+        "sliding_window": 4096, "use_bias": True, "vocab_size": 49152,
+    }),
+    "bigcode/starcoder": (15_517_456_384, {
+        "activation_function": "gelu", "architectures": ["GPTBigCodeForCausalLM"],
+        "attention_softmax_in_fp32": True, "attn_pdrop": 0.1, "embd_pdrop": 0.1,
+        "inference_runner": 0, "layer_norm_epsilon": 1e-05, "max_batch_size": None,
+        "max_sequence_length": None, "model_type": "gpt_bigcode", "multi_query": True,
+        "n_embd": 6144, "n_head": 48, "n_inner": 24576, "n_layer": 40, "n_positions": 8192,
+        "pad_key_length": True, "pre_allocate_kv_cache": False, "resid_pdrop": 0.1,
+        "scale_attention_softmax_in_fp32": True, "scale_attn_weights": True,
+        "summary_use_proj": True, "validate_runner_input": True, "vocab_size": 49152,
+    }),
+    "stabilityai/stablelm-3b-4e1t": (2_795_443_200, {
+        "architectures": ["StableLmForCausalLM"], "hidden_act": "silu", "hidden_size": 2560,
+        "intermediate_size": 6912, "layer_norm_eps": 1e-05, "max_position_embeddings": 4096,
+        "model_type": "stablelm", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "partial_rotary_factor": 0.25, "rope_theta": 10000,
+        "tie_word_embeddings": False, "use_qkv_bias": False, "vocab_size": 50304,
+    }),
+    "internlm/internlm2-chat-7b": (7_737_708_544, {
+        "architectures": ["InternLM2ForCausalLM"], "attn_implementation": "eager", "bias": False,
+        "auto_map": {"AutoConfig": "configuration_internlm2.InternLM2Config"},
+        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+        "max_position_embeddings": 32768, "model_type": "internlm2", "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05, "rope_scaling": {"type": "dynamic", "factor": 2.0},
+        "rope_theta": 1000000, "tie_word_embeddings": False, "vocab_size": 92544,
+    }),
+    "CohereLabs/c4ai-command-r7b-12-2024": (8_028_033_024, {
+        "architectures": ["Cohere2ForCausalLM"], "attention_bias": False, "head_dim": 128,
+        "cache_implementation": "hybrid", "hidden_act": "silu", "hidden_size": 4096,
+        "intermediate_size": 14336, "layer_norm_eps": 1e-05, "layer_switch": 4,
+        "logit_scale": 0.25, "max_position_embeddings": 8192, "model_type": "cohere2",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "order_of_interleaved_layers": "local_attn_first",
+        "position_embedding_type": "rope_gptj", "rope_scaling": None, "rope_theta": 50000,
+        "rotary_pct": 1.0, "sliding_window": 4096, "use_embedding_sharing": True,
+        "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": True,
+        "vocab_size": 256000,
+    }),
+    "HuggingFaceTB/SmolLM3-3B": (3_075_098_624, {
+        "architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "hidden_act": "silu",
+        "hidden_size": 2048, "intermediate_size": 11008, "max_position_embeddings": 65536,
+        "max_window_layers": 28, "mlp_bias": False, "model_type": "smollm3",
+        "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0] * 9,
+        "layer_types": ["full_attention"] * 36, "num_attention_heads": 16,
+        "num_hidden_layers": 36, "num_key_value_heads": 4, "pretraining_tp": 2,
+        "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 5000000.0,
+        "sliding_window": None, "use_sliding_window": False, "vocab_size": 128256,
+    }),
+    "allenai/OLMo-2-1124-7B": (7_298_617_344, {
+        "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "hidden_act": "silu",
+        "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 4096,
+        "model_type": "olmo2", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "rms_norm_eps": 1e-06, "rope_scaling": None,
+        "rope_theta": 500000, "tie_word_embeddings": False, "vocab_size": 100352,
+    }),
+    "zai-org/glm-4-9b-chat-hf": (9_399_951_360, {
+        "architectures": ["GlmForCausalLM"], "attention_bias": True, "head_dim": 128,
+        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 13696,
+        "max_position_embeddings": 131072, "model_type": "glm", "num_attention_heads": 32,
+        "num_hidden_layers": 40, "num_key_value_heads": 2, "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1.5625e-07, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "vocab_size": 151552,
+    }),
+    "ByteDance-Seed/Seed-OSS-36B-Base": (36_151_104_512, {
+        "architectures": ["SeedOssForCausalLM"], "attention_bias": True,
+        "attention_out_bias": False, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+        "intermediate_size": 27648, "max_position_embeddings": 524288, "mlp_bias": False,
+        "model_type": "seed_oss", "num_attention_heads": 80, "num_hidden_layers": 64,
+        "num_key_value_heads": 8, "pretraining_tp": 1, "residual_dropout": 0.1,
+        "rms_norm_eps": 1e-06, "rope_scaling": {"rope_type": "default"}, "rope_theta": 1e7,
+        "tie_word_embeddings": False, "vocab_size": 155136,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_are_read(name: str) -> None:
+    parameters, fields = PUBLISHED[name]
+    raw, device = {**TOKENS, **fields}, torch.device("meta")
+    cls = family(raw)
+    methods = Methods(Unquantized(torch.bfloat16, device))
+    model = cls(read_specification(cls, raw), Build(torch.bfloat16, device, Group(), methods, 8))
+    assert isinstance(model, Decoder)
+    found = sum(target.destination.numel() for target in model.all_targets().values())
+    assert found == parameters

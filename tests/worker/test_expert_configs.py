@@ -1,0 +1,211 @@
+"""Mixtures of experts: fields of config.json that are read, refused, or change nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import checkpoint_maker
+from penstock.config import MoeSpec
+from penstock.faults import BadModel
+from penstock.models import family, read_specification
+
+# config.json as published, without fields that are always neutral.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "Qwen1.5-MoE-A2.7B": {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "decoder_sparse_step": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "max_position_embeddings": 8192,
+        "max_window_layers": 21,
+        "moe_intermediate_size": 1408,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 16,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "shared_expert_intermediate_size": 5632,
+        "sliding_window": 32768,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "Qwen3-Coder-30B-A3B-Instruct": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "decoder_sparse_step": 1,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 5472,
+        "max_position_embeddings": 262144,
+        "max_window_layers": 28,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "qkv_bias": False,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 10000000,
+        "router_aux_loss_coef": 0.0,
+        "shared_expert_intermediate_size": 0,
+        "sliding_window": None,
+        "use_qk_norm": True,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "Phi-3.5-MoE-instruct": {
+        "architectures": ["PhiMoEForCausalLM"],
+        "attention_bias": True,
+        "hidden_act": "silu",
+        "hidden_dropout": 0.0,
+        "hidden_size": 4096,
+        "input_jitter_noise": 0.01,
+        "intermediate_size": 6400,
+        "lm_head_bias": True,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 16,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "long_factor": [1.0] * 64,
+            "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 4096,
+            "short_factor": [1.0] * 64,
+            "short_mscale": 1.243163121016122,
+            "type": "longrope",
+        },
+        "rope_theta": 10000.0,
+        "router_jitter_noise": 0.01,
+        "sliding_window": 131072,
+        "vocab_size": 32064,
+    },
+    "GLM-4.5": {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "attention_bias": True,
+        "first_k_dense_replace": 3,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 5120,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 131072,
+        "moe_intermediate_size": 1536,
+        "n_group": 1,
+        "n_routed_experts": 160,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 96,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 92,
+        "num_key_value_heads": 8,
+        "num_nextn_predict_layers": 1,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "routed_scaling_factor": 2.5,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "use_qk_norm": True,
+        "vocab_size": 151552,
+    },
+    "gpt-oss-20b": {
+        "architectures": ["GptOssForCausalLM"],
+        "attention_bias": True,
+        "experts_per_token": 4,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 2880,
+        "initial_context_length": 4096,
+        "intermediate_size": 2880,
+        "layer_types": ["sliding_attention", "full_attention"] * 12,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 8,
+        "num_local_experts": 32,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "rope_type": "yarn",
+            "truncate": False,
+        },
+        "rope_theta": 150000,
+        "router_aux_loss_coef": 0.9,
+        "sliding_window": 128,
+        "swiglu_limit": 7.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 201088,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "text"),
+    [
+        ("qwen3-moe", {"num_experts_per_tok": 9}, "can only choose among 8 experts"),
+        ("qwen3-moe", {"num_experts": 4}, "num_experts and num_local_experts must be equal"),
+        ("qwen3-moe", {"mlp_only_layers": [1.5]}, "mlp_only_layers must be a list of layers"),
+        ("qwen3-moe", {"router_temperature": 0.5}, "router_temperature 0.5 is not supported"),
+        ("qwen3-moe", {"hidden_act": "gelu"}, "experts with the activation gelu are"),
+        ("qwen2-moe", {"num_shared_gates": 2}, "num_shared_gates 2 is not supported"),
+        ("mixtral", {"expert_capacity": 4}, "expert_capacity 4 is not supported"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported"),
+        ("phimoe", {"num_experts_per_tok": 3}, "num_experts_per_tok 3 is not supported"),
+        ("glm4-moe", {"n_group": 3}, "8 experts do not form 3 equal groups"),
+        ("glm4-moe", {"topk_group": 5}, "kept_groups is 5"),
+        ("glm4-moe", {"num_nextn_predict_layers": 2}, "num_nextn_predict_layers"),
+        ("gpt-oss", {"swiglu_limit": 10.0}, "swiglu_limit 10.0 is not supported"),
+        ("gpt-oss", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+    ],
+)
+def test_fields_that_are_not_supported(
+    checkpoint: Callable[[str], Path], case: str, fields: dict[str, Any], text: str
+) -> None:
+    raw = json.loads((checkpoint(case) / "config.json").read_text())
+    with pytest.raises(BadModel, match=re.escape(text)):
+        read_specification(family(raw), {**raw, **fields})
+
+
+def test_neutral_fields_are_accepted(checkpoint: Callable[[str], Path]) -> None:
+    raw = json.loads((checkpoint("mixtral") / "config.json").read_text())
+    plain = read_specification(family(raw), raw)
+    neutral = {"anything": None, "more": False, "list": [], "router_aux_loss_coef": 0.02}
+    assert read_specification(family(raw), {**raw, **neutral}) == plain
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_are_read(name: str) -> None:
+    """Their fields are all read, or change nothing."""
+    raw = PUBLISHED[name]
+    spec = read_specification(family(raw), raw)
+    experts = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, MoeSpec)]
+    assert len(experts) == raw["num_hidden_layers"] - raw.get("first_k_dense_replace", 0)
+    assert {one.routing.top_k for one in experts} == {raw["num_experts_per_tok"]}
+    assert spec.kv_heads == raw["num_key_value_heads"]
