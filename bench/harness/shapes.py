@@ -18,6 +18,19 @@ _LLAMA_3: dict[str, Any] = {
     "eos_token_id": 128001,
     "torch_dtype": "bfloat16",
 }
+_QWEN_3: dict[str, Any] = {
+    "hidden_act": "silu",
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "torch_dtype": "bfloat16",
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "8b": {
         **_LLAMA_3,
@@ -78,5 +91,31 @@ SHAPES: dict[str, dict[str, Any]] = {
         },
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
+    },
+    "qwen3-8b": {
+        **_QWEN_3,
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "qwen3-30b-a3b": {
+        **_QWEN_3,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
     },
 }

@@ -276,7 +276,7 @@ fn latents_have_one_row_per_token_on_every_rank() {
             panic!("not serve");
         };
         let bounds = resolve_http(&args.http, &settings.sources, 2);
-        let page = explain(&plan, &bounds, &[]);
+        let page = explain(&plan, &bounds, &[], &GenerationDefaults::default());
         assert!(page.contains("latents of 576 elements per token"), "{page}");
         let formula = "4 layers x 576 elements x 16 bits x 16 tokens, on every worker";
         assert!(page.contains(formula), "{page}");

@@ -131,7 +131,7 @@ def test_settings_that_only_native_families_have(
     ("fields", "text"),
     [
         ({"model_type": "gpt_neos"}, "transformers does not know it; similar ones: gpt_neo"),
-        ({"architectures": ["Mistral3ForCausalLM"]}, "(the nearest is MistralForCausalLM) and"),
+        ({"architectures": ["MistralsForCausalLM"]}, "(the nearest is MistralForCausalLM) and"),
         ({"model_type": None}, "transformers does not know it"),
         ({"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}, "code (auto_map) is never run"),
         ({"architectures": ["GPTNeoXForTokenClassification"]}, "is not its causal language model"),

@@ -53,6 +53,11 @@ class Description:
         """False: ranks share no experts, because there is one rank."""
         return False
 
+    @property
+    def has_latents(self) -> bool:
+        """False: the library's module gives attention whole keys and values."""
+        return False
+
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns the sizes that ranks must be able to share equally: none."""
         return []

@@ -161,7 +161,6 @@ class _Loader:
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
             model = cls(self.config, self.build)
-            checkpoint.complete(model.prefix)
             self.phases.end("device")
 
             def report(done: int, total: int) -> None:
@@ -170,6 +169,7 @@ class _Loader:
             if isinstance(model, LoadsItself):
                 self.backend = Backend.TRANSFORMERS
                 return model, model.load(self.settings.model, report)
+            checkpoint.complete(model.prefix)
             if self.geometry.format.dtype in FP8:
                 scale_caches(model, checkpoint)
             ignored = (*model.ignored, *self.build.methods.unused, *KV_SCALES)
