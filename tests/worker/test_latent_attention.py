@@ -15,7 +15,7 @@ from checkpoints import CASES, checkpoint_maker, write
 from local import LocalWorker, Refused
 from penstock.cache import KvGeometry, KvShape, kv_format
 from penstock.faults import BadModel
-from penstock.models import family
+from penstock.models import family, read_specification
 from quantized import assert_equal_model, assert_equal_ranks, quantized
 from safetensors.torch import load_file, save_file
 from test_experts import FORMATS
@@ -49,7 +49,7 @@ def test_weight_formats(plain: Path, tmp_path: Path, check: Callable[..., None],
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_every_rank_has_one_row_per_token(checkpoint: Callable[[str], Path], ranks: int) -> None:
     raw = json.loads((checkpoint("deepseek-v2") / "config.json").read_text())
-    layers = family(raw).read_config(raw).layers
+    layers = read_specification(family(raw), raw).layers
     shapes = [KvShape.of(layer.attention, ranks) for layer in layers]
     assert shapes == [KvShape(0, 1, 24 + 8, planes=1)] * 3
     geometry = KvGeometry.of(shapes, 16, kv_format("auto", torch.bfloat16))
@@ -119,13 +119,13 @@ def test_fields_that_are_not_supported(
 ) -> None:
     raw = json.loads((checkpoint(case) / "config.json").read_text())
     with pytest.raises(BadModel, match=re.escape(text)):
-        family(raw).read_config({**raw, **fields})
+        read_specification(family(raw), {**raw, **fields})
 
 
 def test_fields_of_published_checkpoints_are_read() -> None:
     """Of DeepSeek-V3, as its config.json spells them."""
     raw = json.loads((Path(__file__).parent / "deepseek_v3.json").read_text())
-    spec = family(raw).read_config(raw)
+    spec = read_specification(family(raw), raw)
     attention = spec.layers[0].attention
     assert attention.latent is not None and attention.rope is not None
     assert attention.scale == pytest.approx(0.1352337788608801)  # 192^-0.5 (0.1 ln 40 + 1)^2
