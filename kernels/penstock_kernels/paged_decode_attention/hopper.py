@@ -35,14 +35,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
-from ..hopper import ATOM, as_blocks, barrier, blocks_of, fits, make_bars
+from ..hopper import ATOM, Rule, as_blocks, barrier, blocks_of, fits, make_bars
 from ..online_softmax import LOG2_E, LOWEST, with_sink
 from .hopper_copy import copy_share
 from .shares import begin_of, owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
 
 Memory = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
-Rule = tuple[float, int, Tensor | None]
 GREATEST = 16  # query heads of a group, at most
 SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
 

@@ -31,10 +31,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
-from ..hopper import ATOM, as_blocks, barrier, make_bars
+from ..hopper import ATOM, Rule, as_blocks, barrier, make_bars
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOG2_E, LOWEST
-from .hopper import GREATEST, Memory, Rule, put_pair, put_queries, rotation
+from .hopper import GREATEST, Memory, put_pair, put_queries, rotation
 from .hopper_copy import copy_share
 from .shares import owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS

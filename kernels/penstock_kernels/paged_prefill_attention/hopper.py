@@ -24,7 +24,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ..device import arrivals, divided_up, processors
-from ..hopper import ATOM, ROWS, add, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
+from ..hopper import (
+    ATOM,
+    ROWS,
+    Rule,
+    add,
+    as_blocks,
+    barrier,
+    blocks_of,
+    copy_tile,
+    fits,
+    make_bars,
+)
 from ..online_softmax import LOG2_E, LOWEST, with_sink
 from .splits import (
     LEAST,
@@ -36,7 +47,6 @@ from .splits import (
     sum_parts,
 )
 
-Rule = tuple[float, int, Tensor | None]
 NO_WINDOW = 1 << 30  # more tokens than any sequence has
 SEQUENCES = gl.constexpr(32)  # of a launch, at most: a warp adds up their items by itself
 
