@@ -45,6 +45,7 @@ use super::output_stream::OutputStream;
 use super::tensor::{Datatype, Elements, OutTensor, Tensor, utf8_value, wrong};
 use super::{VERSION, check_version, model_metadata, repository, server_metadata};
 use crate::App;
+use crate::tls::Tls;
 
 /// Maximum number of concurrent calls of a connection, and of concurrent requests of a stream; more
 /// wait.
@@ -82,7 +83,10 @@ pub(crate) fn start(
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PING))
         .add_service(service)
-        .serve_with_incoming_shutdown(limited_connections(listener, connections), stopped);
+        .serve_with_incoming_shutdown(
+            limited_connections(listener, connections, app.config.tls.clone()),
+            stopped,
+        );
     let (ended, end) = oneshot::channel();
     thread::Builder::new()
         .name("kserve-grpc".into())
@@ -95,20 +99,41 @@ pub(crate) fn start(
     Ok(end)
 }
 
-/// Accepts connections while permits are free; closes others.
+/// Accepts connections while permits are free; closes others, and those without TLS if the server
+/// speaks it.
 fn limited_connections(
     listener: TcpListener,
     connections: usize,
+    tls: Option<Tls>,
 ) -> impl Stream<Item = io::Result<LimitedStream>> + Send + 'static {
     let permits = Arc::new(Semaphore::new(connections));
-    TcpListenerStream::new(listener).filter_map(move |accepted| {
+    let accepted = TcpListenerStream::new(listener).filter_map(move |accepted| {
         let permit = Arc::clone(&permits).try_acquire_owned();
         ready(match (accepted, permit) {
-            (Ok(stream), Ok(permit)) => Some(Ok(LimitedStream::new(stream, permit))),
+            (Ok(stream), Ok(permit)) => Some(Ok((stream, permit))),
             (Ok(_), Err(_)) => None,
             (Err(error), _) => Some(Err(error)),
         })
-    })
+    });
+    let encrypted = accepted.map(move |accepted| {
+        let tls = tls.clone();
+        async move {
+            let (stream, permit) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => return Some(Err(error)),
+            };
+            match LimitedStream::open(stream, permit, tls).await {
+                Ok(stream) => Some(Ok(stream)),
+                Err(error) => {
+                    tracing::debug!("no TLS connection: {error}");
+                    None
+                }
+            }
+        }
+    });
+    // The permits bound the handshakes.
+    let most = connections.max(1);
+    encrypted.buffer_unordered(most).filter_map(ready)
 }
 
 struct Service(App);
@@ -124,6 +149,15 @@ struct StreamResponses {
 
 type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
 type Streamed = Result<ModelStreamInferResponse, Status>;
+
+impl Service {
+    /// Returns the server's state if the call may use it; health checks need no key.
+    fn authorized<T>(&self, request: &Request<T>) -> Result<&App, Status> {
+        let headers = request.metadata().as_ref();
+        let checked = self.0.config.access.check_key(headers);
+        checked.map(|()| &self.0).map_err(status)
+    }
+}
 
 #[tonic::async_trait]
 impl GrpcInferenceService for Service {
@@ -157,8 +191,9 @@ impl GrpcInferenceService for Service {
 
     async fn server_metadata(
         &self,
-        _: Request<ServerMetadataRequest>,
+        request: Request<ServerMetadataRequest>,
     ) -> Result<Response<ServerMetadataResponse>, Status> {
+        self.authorized(&request)?;
         let metadata = server_metadata();
         Ok(Response::new(ServerMetadataResponse {
             name: metadata.name.into(),
@@ -171,9 +206,10 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelMetadataRequest>,
     ) -> Result<Response<ModelMetadataResponse>, Status> {
+        let app = self.authorized(&request)?;
         let ModelMetadataRequest { name, version } = request.into_inner();
-        check_version(&self.0, &name, &version).map_err(status)?;
-        let metadata = model_metadata(&self.0, &name);
+        check_version(app, &name, &version).map_err(status)?;
+        let metadata = model_metadata(app, &name);
         let tensors = |tensors: Vec<super::wire::TensorMetadata>| {
             let tensors = tensors.into_iter().map(|tensor| TensorMetadata {
                 name: tensor.name.into(),
@@ -195,9 +231,10 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelConfigRequest>,
     ) -> Result<Response<ModelConfigResponse>, Status> {
+        let app = self.authorized(&request)?;
         let ModelConfigRequest { name, version } = request.into_inner();
-        check_version(&self.0, &name, &version).map_err(status)?;
-        let config = Some(config(repository::model_config(&self.0, &name)));
+        check_version(app, &name, &version).map_err(status)?;
+        let config = Some(config(repository::model_config(app, &name)));
         Ok(Response::new(ModelConfigResponse { config }))
     }
 
@@ -205,11 +242,12 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelStatisticsRequest>,
     ) -> Result<Response<ModelStatisticsResponse>, Status> {
+        let app = self.authorized(&request)?;
         let ModelStatisticsRequest { name, version } = request.into_inner();
         let name = Some(name).filter(|name| !name.is_empty());
-        let name = name.unwrap_or_else(|| self.0.config.model_id.clone());
-        check_version(&self.0, &name, &version).map_err(status)?;
-        let model_stats = vec![statistics(repository::model_statistics(&self.0, &name))];
+        let name = name.unwrap_or_else(|| app.config.model_id.clone());
+        check_version(app, &name, &version).map_err(status)?;
+        let model_stats = vec![statistics(repository::model_statistics(app, &name))];
         Ok(Response::new(ModelStatisticsResponse { model_stats }))
     }
 
@@ -217,6 +255,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Result<Response<RepositoryIndexResponse>, Status> {
+        let app = self.authorized(&request)?;
         let RepositoryIndexRequest {
             repository_name,
             ready,
@@ -228,7 +267,7 @@ impl GrpcInferenceService for Service {
             );
             return Err(status(ApiError::at("repository_name", &rule)));
         }
-        let models = repository::models(&self.0, ready).into_iter();
+        let models = repository::models(app, ready).into_iter();
         let models = models.map(|model| ModelIndex {
             name: model.name,
             version: model.version.into(),
@@ -244,14 +283,15 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelInferRequest>,
     ) -> Result<Response<ModelInferResponse>, Status> {
+        let app = self.authorized(&request)?;
         let request = request.into_inner();
         let (id, model) = (request.id.clone(), request.model_name.clone());
         let infer = async {
-            let (generation_request, charge) = read(&self.0, request)?;
+            let (generation_request, charge) = read(app, request)?;
             generation_request.check_stream(Delivery::Whole, "ModelStreamInfer")?;
             let mut answer = OutputStream::new(
                 generation_request
-                    .begin(&self.0, Delivery::Whole, charge)
+                    .begin(app, Delivery::Whole, charge)
                     .await?,
             );
             answer.whole().await
@@ -264,7 +304,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
-        let app = self.0.clone();
+        let app = self.authorized(&request)?.clone();
         let answers = request.into_inner().map(move |request| {
             let app = app.clone();
             let answers = async move {
@@ -523,6 +563,8 @@ fn value(parameter: InferParameter) -> Value {
 fn status(error: ApiError) -> Status {
     let code = match error.kind {
         ErrorKind::NotFound | ErrorKind::ModelNotFound => Code::NotFound,
+        ErrorKind::Unauthorized => Code::Unauthenticated,
+        ErrorKind::Forbidden => Code::PermissionDenied,
         ErrorKind::Method => Code::Unimplemented,
         ErrorKind::Timeout => Code::DeadlineExceeded,
         ErrorKind::Overloaded | ErrorKind::TooLarge => Code::ResourceExhausted,

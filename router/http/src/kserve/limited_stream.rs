@@ -1,4 +1,4 @@
-//! A TCP stream that holds a connection permit.
+//! A stream, plain or TLS, that holds a connection permit.
 
 use std::io;
 use std::pin::Pin;
@@ -7,19 +7,36 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
+use crate::tls::Tls;
+
 pub(super) struct LimitedStream {
-    stream: TcpStream,
+    bytes: Bytes,
     _permit: OwnedSemaphorePermit,
 }
 
+enum Bytes {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
 impl LimitedStream {
-    pub(super) fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Self {
-        Self {
-            stream,
+    /// Opens a stream; with `tls`, after a handshake.
+    pub(super) async fn open(
+        stream: TcpStream,
+        permit: OwnedSemaphorePermit,
+        tls: Option<Tls>,
+    ) -> io::Result<Self> {
+        let bytes = match tls {
+            None => Bytes::Plain(stream),
+            Some(tls) => Bytes::Tls(Box::new(tls.accept_grpc(stream).await?)),
+        };
+        Ok(Self {
+            bytes,
             _permit: permit,
-        }
+        })
     }
 }
 
@@ -27,7 +44,10 @@ impl Connected for LimitedStream {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+        match &self.bytes {
+            Bytes::Plain(stream) => stream.connect_info(),
+            Bytes::Tls(stream) => stream.get_ref().0.connect_info(),
+        }
     }
 }
 
@@ -37,7 +57,10 @@ impl AsyncRead for LimitedStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        match &mut self.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Bytes::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
     }
 }
 
@@ -47,14 +70,23 @@ impl AsyncWrite for LimitedStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        match &mut self.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Bytes::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        match &mut self.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Bytes::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        match &mut self.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Bytes::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
 }
