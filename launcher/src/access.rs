@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use penstock_http::{Access, Cors, KeyHash, Reload, RouterConfig, Tls};
+use penstock_http::{Access, Cors, KeyHash, Reload, RouterConfig, Tenants, Tls};
 
 use crate::error::{Failure, Outcome};
+use crate::tenants;
 
 /// Settings of access.
 #[derive(Clone, Default, Args)]
@@ -16,6 +17,10 @@ pub struct AccessArgs {
     /// Other users of the host see flags: prefer the variable or the file [default: none is needed]
     #[arg(long, value_name = "KEY")]
     pub api_key: Vec<String>,
+    /// TOML file of tenants with their API keys, weights and limits (docs/tenants.md); SIGHUP reads it
+    /// again
+    #[arg(long, value_name = "FILE")]
+    pub tenants: Option<PathBuf>,
     /// Token of the routes under /admin, itself or as sha256:HASH [default: they do not exist]
     #[arg(long, value_name = "TOKEN")]
     pub admin_token: Option<String>,
@@ -41,6 +46,7 @@ pub struct Exposure {
     access: Access,
     cors: Cors,
     tls: Option<Tls>,
+    tenants: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for AccessArgs {
@@ -63,10 +69,16 @@ impl AccessArgs {
         let keys = self.api_key.iter().map(|key| parse("--api-key", key));
         let admin = self.admin_token.as_deref();
         let checks_host = host.is_loopback() || !self.allowed_host.is_empty();
+        let tenants = Tenants::default();
+        if let Some(path) = &self.tenants {
+            let read = tenants::read(path);
+            tenants.replace(read.map_err(|why| Failure::runtime(format!("--tenants: {why}.")))?);
+        }
         let any = self.cors_allow_origin.iter().any(|origin| origin == "*");
         Ok(Exposure {
             access: Access {
                 keys: keys.collect::<Outcome<_>>()?,
+                tenants,
                 admin: admin
                     .map(|token| parse("--admin-token", token))
                     .transpose()?,
@@ -77,6 +89,7 @@ impl AccessArgs {
                 false => Cors::Origins(self.cors_allow_origin.clone()),
             },
             tls: self.open_tls()?,
+            tenants: self.tenants.clone(),
         })
     }
 
@@ -105,6 +118,7 @@ impl Exposure {
             access,
             cors: Cors::Origins(Vec::new()),
             tls: None,
+            tenants: None,
         }
     }
 
@@ -121,13 +135,21 @@ impl Exposure {
 
     /// Returns what reads the files again.
     pub fn reload(&self) -> Reload {
-        let tls = self.tls.clone();
-        Reload::new(move || tls.as_ref().map_or(Ok(()), Tls::reload))
+        let (tls, path) = (self.tls.clone(), self.tenants.clone());
+        let tenants = self.access.tenants.clone();
+        Reload::new(move || {
+            let read = path.as_deref().map(tenants::read).transpose()?;
+            tls.as_ref().map_or(Ok(()), Tls::reload)?;
+            if let Some(read) = read {
+                tenants.replace(read);
+            }
+            Ok(())
+        })
     }
 
     /// Returns whether there are files to read again.
     pub fn has_files(&self) -> bool {
-        self.tls.is_some()
+        self.tls.is_some() || self.tenants.is_some()
     }
 
     /// Returns the scheme of the server's URL.
@@ -140,7 +162,7 @@ impl Exposure {
 
     /// Returns whether requests need a key.
     pub fn needs_key(&self) -> bool {
-        !self.access.keys.is_empty()
+        !self.access.keys.is_empty() || self.tenants.is_some()
     }
 }
 

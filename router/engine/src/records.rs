@@ -4,6 +4,7 @@ use std::mem;
 
 use foldhash::HashMap;
 use penstock_request::client::Client;
+use penstock_request::tenant::{Caller, Share};
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
@@ -33,6 +34,8 @@ pub(super) struct Submission {
     pub(super) request: EngineRequest,
     /// The request's client, if known.
     pub(super) client: Option<Client>,
+    /// On whose behalf it runs.
+    pub(super) caller: Caller,
     /// One per choice.
     pub(super) event_senders: Vec<EventSender>,
     pub(super) answer: SubmitReply,
@@ -52,6 +55,8 @@ pub(super) struct Record {
     unprepared_entries: u8,
     /// The request's client, if known; used when the workers prepare the request.
     pub(super) client: Option<Client>,
+    /// On whose behalf it runs.
+    caller: Caller,
     /// Losses of the workers while they prepared it.
     losses: u8,
     /// Arrival time on the scheduler's clock.
@@ -124,6 +129,7 @@ impl Record {
             id,
             request,
             client,
+            caller,
             event_senders,
             answer,
         } = submission;
@@ -144,6 +150,7 @@ impl Record {
             stage: stage(answer),
             unprepared_entries: 0,
             client,
+            caller,
             losses: 0,
             arrived,
             choices: event_senders.into_iter().map(choice).collect(),
@@ -165,6 +172,7 @@ impl Record {
                 .collect(),
         };
         stop_token_ids.sort_unstable();
+        let share = self.caller.share(self.client);
         Request {
             id,
             token_ids: ids.copied().map(TokenId).collect(),
@@ -172,7 +180,7 @@ impl Record {
             max_new_tokens: stopping.max_new_tokens,
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
-            cache_salt: salted(salt, &self.request.cache_salt),
+            cache_salt: salted(salt, share, &self.request.cache_salt),
             max_cached_tokens: match self.request.sampling.prompt_logprobs {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
@@ -186,7 +194,15 @@ impl Record {
                 Some(_) => 1,
                 None => self.request.choices.max(1),
             },
-            class: SchedulingClass::default(),
+            class: SchedulingClass {
+                priority: self.caller.priority(self.request.priority),
+                tenant: share.id,
+                weight: share.weight,
+                deadline: self.caller.first_token_within.map(|within| {
+                    let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+                    self.arrived.0.saturating_add(within)
+                }),
+            },
         }
     }
 
@@ -416,15 +432,22 @@ pub(super) fn see_log(what: &str, id: RequestId) -> String {
     format!("{what}; the server's log says why (request {id})")
 }
 
-/// Returns the cache salt followed by the request's own: its length, then its bytes.
-fn salted(salt: u64, own: &str) -> Vec<u64> {
+/// Marks a tenant's part of a cache salt. No request's own salt is that long.
+const TENANT: u64 = u64::MAX;
+
+/// Returns the cache salt, followed by the tenant's part if it has a cache of its own, and by the
+/// request's own: its length, then its bytes.
+fn salted(salt: u64, share: Share, own: &str) -> Vec<u64> {
     let words = own.as_bytes().chunks(8).map(|bytes| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         u64::from_le_bytes(word)
     });
     let length = Some(own.len() as u64).filter(|&length| length > 0);
-    [salt].into_iter().chain(length).chain(words).collect()
+    let tenant = share.isolated.then_some([TENANT, share.id]);
+    let tenant = tenant.into_iter().flatten();
+    let own = length.into_iter().chain(words);
+    [salt].into_iter().chain(tenant).chain(own).collect()
 }
 
 impl Records {

@@ -12,7 +12,7 @@ use std::{
 use futures_util::FutureExt;
 use penstock_request::panic_message;
 use penstock_scheduler::{
-    FirstComeFirstServed,
+    FairShare,
     ids::{RequestId, SequenceId},
 };
 use tokio::{
@@ -103,7 +103,7 @@ impl Task {
             drain: None,
             ready: None,
             preparing: Preparations::default(),
-            policy: Arc::new(|| Box::new(FirstComeFirstServed)),
+            policy: Arc::new(|| Box::new(FairShare)),
             losses: 0,
         }
     }

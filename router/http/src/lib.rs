@@ -55,7 +55,7 @@ use penstock_request::error::{ApiError, ErrorKind, Excerpt, panic_message};
 use penstock_text::generation::Generator;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-pub use self::access::{Access, KeyHash, Reload};
+pub use self::access::{Access, KeyHash, KeyedTenant, Reload, Tenants};
 pub use self::config::{Cors, RouterConfig};
 pub use self::docs::openapi_json;
 pub use self::metrics::Metrics;

@@ -16,7 +16,7 @@ use crate::error::NativeError;
 /// Prefix of these routes.
 pub(super) const PREFIX: &str = "/admin/";
 
-/// Reads the files of the configuration again: the certificate and its key. Clones share it.
+/// Reads the files of the configuration again: tenants, the certificate and its key. Clones share it.
 #[derive(Clone)]
 pub struct Reload(Arc<dyn Fn() -> Result<(), String> + Send + Sync>);
 

@@ -1,10 +1,9 @@
 //! The gRPC interface of the protocol, with its own port and thread.
 
 use std::collections::HashMap;
-use std::future::ready;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -12,14 +11,15 @@ use std::time::Duration;
 use futures_core::Stream;
 use futures_util::StreamExt;
 use penstock_request::EngineState;
+use penstock_request::client::Client;
 use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_request::tenant::{ActiveRequest, Caller};
 use penstock_text::Charge;
 use prost::Message;
 use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::sync::{Semaphore, oneshot, watch};
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::sync::{oneshot, watch};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::generated::inference::grpc_inference_service_server::{
@@ -40,12 +40,12 @@ use super::generated::inference::{
     ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse, StatisticDuration,
 };
 use super::generation_request::{Delivery, GenerationRequest};
-use super::limited_stream::LimitedStream;
+use super::limited_stream::limited_connections;
 use super::output_stream::OutputStream;
 use super::tensor::{Datatype, Elements, OutTensor, Tensor, utf8_value, wrong};
 use super::{VERSION, check_version, model_metadata, repository, server_metadata};
 use crate::App;
-use crate::tls::Tls;
+use crate::access::begin;
 
 /// Maximum number of concurrent calls of a connection, and of concurrent requests of a stream; more
 /// wait.
@@ -99,43 +99,6 @@ pub(crate) fn start(
     Ok(end)
 }
 
-/// Accepts connections while permits are free; closes others, and those without TLS if the server
-/// speaks it.
-fn limited_connections(
-    listener: TcpListener,
-    connections: usize,
-    tls: Option<Tls>,
-) -> impl Stream<Item = io::Result<LimitedStream>> + Send + 'static {
-    let permits = Arc::new(Semaphore::new(connections));
-    let accepted = TcpListenerStream::new(listener).filter_map(move |accepted| {
-        let permit = Arc::clone(&permits).try_acquire_owned();
-        ready(match (accepted, permit) {
-            (Ok(stream), Ok(permit)) => Some(Ok((stream, permit))),
-            (Ok(_), Err(_)) => None,
-            (Err(error), _) => Some(Err(error)),
-        })
-    });
-    let encrypted = accepted.map(move |accepted| {
-        let tls = tls.clone();
-        async move {
-            let (stream, permit) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => return Some(Err(error)),
-            };
-            match LimitedStream::open(stream, permit, tls).await {
-                Ok(stream) => Some(Ok(stream)),
-                Err(error) => {
-                    tracing::debug!("no TLS connection: {error}");
-                    None
-                }
-            }
-        }
-    });
-    // The permits bound the handshakes.
-    let most = connections.max(1);
-    encrypted.buffer_unordered(most).filter_map(ready)
-}
-
 struct Service(App);
 
 /// The responses to one request of a stream.
@@ -145,6 +108,7 @@ struct StreamResponses {
     answer: OutputStream,
     marks_end: bool,
     ended: bool,
+    _active: Option<ActiveRequest>,
 }
 
 type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
@@ -153,9 +117,12 @@ type Streamed = Result<ModelStreamInferResponse, Status>;
 impl Service {
     /// Returns the server's state if the call may use it; health checks need no key.
     fn authorized<T>(&self, request: &Request<T>) -> Result<&App, Status> {
+        self.caller(request).map(|_| &self.0)
+    }
+
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let headers = request.metadata().as_ref();
-        let checked = self.0.config.access.check_key(headers);
-        checked.map(|()| &self.0).map_err(status)
+        self.0.config.access.caller(headers).map_err(status)
     }
 }
 
@@ -283,7 +250,8 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelInferRequest>,
     ) -> Result<Response<ModelInferResponse>, Status> {
-        let app = self.authorized(&request)?;
+        let (app, caller, client) = (&self.0, self.caller(&request)?, client(&request));
+        let _active = begin(&caller).map_err(status)?;
         let request = request.into_inner();
         let (id, model) = (request.id.clone(), request.model_name.clone());
         let infer = async {
@@ -296,7 +264,7 @@ impl GrpcInferenceService for Service {
             );
             answer.whole().await
         };
-        let tensors = infer.await.map_err(status)?;
+        let tensors = client.scope(caller.scope(infer)).await.map_err(status)?;
         Ok(Response::new(response(&id, &model, tensors)))
     }
 
@@ -304,12 +272,15 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
-        let app = self.authorized(&request)?.clone();
+        let (app, caller, client) = (self.0.clone(), self.caller(&request)?, client(&request));
         let answers = request.into_inner().map(move |request| {
-            let app = app.clone();
+            let (app, caller) = (app.clone(), caller.clone());
             let answers = async move {
                 match request {
-                    Ok(request) => stream(&app, request).await,
+                    Ok(request) => {
+                        let streamed = stream(&app, &caller, request);
+                        client.scope(caller.clone().scope(streamed)).await
+                    }
                     Err(status) => one(Err(status)),
                 }
             };
@@ -375,8 +346,12 @@ fn statistics(source: repository::ModelStatistics) -> ModelStatistics {
 
 /// Returns the responses to one request of a stream. An error is sent as a response and does not
 /// end the stream.
-async fn stream(app: &App, request: ModelInferRequest) -> BoxStream<Streamed> {
+async fn stream(app: &App, caller: &Caller, request: ModelInferRequest) -> BoxStream<Streamed> {
     let (id, model) = (request.id.clone(), request.model_name.clone());
+    let active = match begin(caller) {
+        Ok(active) => active,
+        Err(error) => return one(Ok(failure(&id, &model, &error))),
+    };
     let asks = request.parameters.get(ASKS_FINAL);
     let asks = asks.and_then(|parameter| parameter.parameter_choice.as_ref());
     let marks_end = matches!(asks, Some(ParameterChoice::BoolParam(true)));
@@ -398,8 +373,19 @@ async fn stream(app: &App, request: ModelInferRequest) -> BoxStream<Streamed> {
             answer,
             marks_end,
             ended: false,
+            _active: active,
         }),
     }
+}
+
+/// Returns the client of a call.
+fn client<T>(request: &Request<T>) -> Client {
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    Client::at(
+        request
+            .remote_addr()
+            .map_or(unknown, |address| address.ip()),
+    )
 }
 
 fn one(streamed: Streamed) -> BoxStream<Streamed> {

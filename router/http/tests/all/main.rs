@@ -34,6 +34,7 @@ mod scripted;
 mod serving;
 mod stop_strings;
 mod strict_json;
+mod tenants;
 mod tls;
 mod token_ids;
 mod tokens;

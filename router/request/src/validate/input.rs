@@ -47,6 +47,8 @@ pub struct Parameters {
     pub output_text: OutputTextOptions,
     /// Prefix-cache salt: only requests with the same one share computed blocks.
     pub cache_salt: Option<String>,
+    /// Order among the waiting requests of a tenant, smaller first.
+    pub priority: i32,
 }
 
 /// Truncation of a prompt.
@@ -153,6 +155,7 @@ impl Default for Parameters {
             beam: None,
             output_text: OutputTextOptions::default(),
             cache_salt: None,
+            priority: 0,
         }
     }
 }
