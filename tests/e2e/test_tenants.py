@@ -80,7 +80,7 @@ def test_limits_of_a_tenant_and_their_reload(tmp_path: Path) -> None:
         assert ask(server, "a", tokens=40).status_code == 200
         refused = ask(server, "a")
         assert refused.status_code == 429
-        # 40 generated tokens and the prompt, of which the minute allows 20.
+        # 40 generated tokens and the prompt; a minute allows 20.
         assert 60 <= int(refused.headers["retry-after"]) <= 90
         assert "`small`" in refused.json()["error"]["message"]
         assert ask(server, "b").status_code == 200
