@@ -85,7 +85,7 @@ async fn a_key_decides_the_tenant_and_a_header_only_without_one() {
 #[tokio::test]
 async fn requests_beyond_the_limit_get_429_until_a_stream_ends() {
     let (server, _) = server(vec![tenant("alice", |alice| {
-        alice.max_concurrent = Some(1)
+        alice.max_concurrent = Some(1);
     })]);
     let tokens = server.backend.follow();
     let stream = request("key-of-alice", &[], "/generate_stream");
@@ -126,7 +126,7 @@ async fn requests_beyond_the_limit_get_429_until_a_stream_ends() {
 async fn tokens_of_prompt_and_answer_count_and_outlive_a_reload() {
     let limited = |most| {
         vec![tenant("alice", |alice| {
-            alice.tokens_per_minute = Some(most)
+            alice.tokens_per_minute = Some(most);
         })]
     };
     let (server, tenants) = server(limited(5));

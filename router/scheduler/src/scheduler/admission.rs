@@ -29,13 +29,18 @@ impl Scheduler {
     pub(super) fn admit(&mut self, builder: &mut PlanBuilder) {
         let nothing =
             self.waiting.is_empty() || self.running.free_slots() == 0 || builder.budget == 0;
-        if nothing || builder.shortage == Shortage::Blocks {
+        if nothing {
+            return;
+        }
+        if builder.shortage == Shortage::Blocks {
+            self.request_blocks();
             return;
         }
         let mut spare = self.spare(builder);
         if spare.iter().any(|&blocks| blocks < 1) {
             // The last known token's block is never found in the cache, so every sequence needs one
             // block.
+            self.request_blocks();
             return;
         }
         let aged = builder.now.0.checked_sub(self.config.aging).map(Micros);
@@ -52,7 +57,7 @@ impl Scheduler {
             let aged = is_aged(&self.store[key]);
             match self.try_admit(key, aged, &mut spare, builder) {
                 Admission::Entered => {}
-                Admission::NoRoom if self.requests_blocks(key) => return,
+                Admission::NoRoom if self.is_starved(key) && self.request_blocks() => return,
                 // The slot was freed for it.
                 Admission::Later if self.running.free_slots() == 1 && self.is_starved(key) => {
                     return;

@@ -69,13 +69,13 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether a sequence without room is the first of an account that has nothing in a
-    /// slot, and others can make way for it. The next plan then does that.
-    pub(super) fn requests_blocks(&mut self, key: SequenceKey) -> bool {
-        let account = self.store[key].account;
-        let requests = self.is_starved(key) && self.giver(account).is_some();
-        self.needs_blocks |= requests;
-        requests
+    /// Called where blocks are scarce. If an account waits that has nothing in a slot, and others can
+    /// make way for it, the next plan does that. Returns whether it will.
+    pub(super) fn request_blocks(&mut self) -> bool {
+        let starved = self.waiting.queue().starved(&self.accounts);
+        let giver = starved.first().and_then(|&account| self.giver(account));
+        self.needs_blocks |= giver.is_some();
+        giver.is_some()
     }
 
     /// Returns whether nothing of a queued sequence's account has begun.

@@ -209,10 +209,15 @@ impl Server {
 
     /// Creates a server with `slots` slots whose tenants share it.
     pub(crate) fn shared(slots: u32) -> Self {
-        let config = SchedulerConfig {
+        Self::shared_with(slots, |_| ())
+    }
+
+    pub(crate) fn shared_with(slots: u32, change: impl FnOnce(&mut SchedulerConfig)) -> Self {
+        let mut config = SchedulerConfig {
             max_slots: slots,
             ..config()
         };
+        change(&mut config);
         Self {
             scheduler: Scheduler::new(config.clone(), Box::new(FairShare)).unwrap(),
             ..Self::with(config, Speed::Burst)
@@ -247,9 +252,26 @@ impl Server {
         answer: u32,
         change: impl FnOnce(&mut Request),
     ) -> u64 {
+        let mut request = self.request(prompt, answer);
+        change(&mut request);
+        let tenant = request.class.tenant;
+        self.scheduler.add(request, Micros(self.now)).unwrap();
+        let client = Client {
+            arrived: self.now,
+            tenant,
+            prompt,
+            ..Client::default()
+        };
+        let id = self.clients.len() as u64;
+        self.clients.insert(id, client);
+        id
+    }
+
+    /// Returns the next request.
+    pub(crate) fn request(&self, prompt: u32, answer: u32) -> Request {
         let id = self.clients.len() as u64;
         let token = |at: u32| TokenId((id as u32).wrapping_mul(0x9e37_79b9).wrapping_add(at));
-        let mut request = Request {
+        Request {
             id: RequestId(id),
             token_ids: (0..prompt).map(token).collect(),
             generated: 0,
@@ -262,18 +284,7 @@ impl Server {
             pipelining: Pipelining::Ahead,
             sequences: 1,
             class: SchedulingClass::default(),
-        };
-        change(&mut request);
-        let tenant = request.class.tenant;
-        self.scheduler.add(request, Micros(self.now)).unwrap();
-        let client = Client {
-            arrived: self.now,
-            tenant,
-            prompt,
-            ..Client::default()
-        };
-        self.clients.insert(id, client);
-        id
+        }
     }
 
     /// Advances to the next outcome or to `until`. Returns how many requests with short prompts

@@ -2,6 +2,8 @@
 
 use crate::SECOND;
 use crate::server::{Client, Server};
+use penstock_scheduler::ids::{Micros, RequestId};
+use penstock_scheduler::request::AddError;
 
 /// Tenants, each with its weight.
 const GREEDY: (u64, u32) = (1, 1);
@@ -68,6 +70,55 @@ fn a_thousand_requests_of_one_tenant_do_not_delay_another() {
         // planned before the outcome arrives.
         assert!(longest.0 <= 3, "{prompt}: {longest:?}");
     }
+}
+
+/// A greedy tenant holds nearly all KV memory; others of its requests wait for more.
+#[test]
+fn a_tenant_without_memory_gets_it_from_the_greedy_one() {
+    let longest = |blocks| {
+        let mut server = Server::shared_with(64, |config| config.groups[0].blocks = blocks);
+        for _ in 0..400 {
+            server.arrive_for(GREEDY, 1_024, 200);
+        }
+        server.stream(3 * SECOND);
+        let mut longest = 0;
+        for _ in 0..5 {
+            let polite = server.arrive_for(POLITE, 8_000, 4);
+            longest = longest.max(server.steps_to_first_token(polite));
+            server.until_all(|client| client.over || client.tenant == GREEDY.0);
+            server.stream(server.now + SECOND);
+        }
+        let preemptions = server.scheduler.snapshot().preemptions;
+        server.answer_all();
+        (longest, preemptions)
+    };
+    let ((ample, _), (scarce, preemptions)) = (longest(50_000), longest(2_000));
+    println!("{ample} steps, {scarce} if memory is scarce; {preemptions} preemptions");
+    // A plan preempts one sequence of about 70 blocks, until 500 are free.
+    assert!(scarce <= ample + 10, "{scarce}");
+}
+
+#[test]
+fn a_full_queue_has_places_for_other_tenants() {
+    let mut server = Server::shared_with(4, |config| config.max_waiting = 100);
+    for _ in 0..100 {
+        server.arrive_for(GREEDY, 16, 4);
+    }
+    let mut add = |tenant: (u64, u32)| {
+        let mut request = server.request(16, 4);
+        request.id = RequestId(server.scheduler.snapshot().waiting as u64);
+        request.class.tenant = tenant.0;
+        server.scheduler.add(request, Micros(server.now))
+    };
+    assert_eq!(add(GREEDY), Err(AddError::QueueFull));
+    for _ in 0..50 {
+        add(POLITE).unwrap();
+    }
+    assert_eq!(add(POLITE), Err(AddError::QueueFull));
+    for _ in 0..33 {
+        add(HEAVY).unwrap();
+    }
+    assert_eq!(add(HEAVY), Err(AddError::QueueFull));
 }
 
 #[test]
