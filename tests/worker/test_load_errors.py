@@ -280,6 +280,14 @@ def test_unsupported_configs_are_refused(model: Path, fields: dict[str, Any], te
     assert "FAILED_PRECONDITION" in message and "config.json" in message and text in message
 
 
+def test_an_unsupported_feature_names_the_other_backend(model: Path) -> None:
+    change_config(model, hidden_act="gelu")
+    assert "--model-backend transformers may run it" in refusal(model)
+    assert "--model-backend" not in refusal(model, model_backend="native")
+    change_config(model, hidden_act="silu", hidden_size="many")
+    assert "--model-backend" not in refusal(model)
+
+
 @pytest.mark.parametrize("weight_map", [{NORM: 5}, {NORM: [WEIGHTS]}, {NORM: "../" + WEIGHTS}])
 def test_index_with_invalid_file_names_is_refused(model: Path, weight_map: Any) -> None:
     index = model / "model.safetensors.index.json"
