@@ -7,6 +7,7 @@ so that no worker outlives the process that started it.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import logging
 import os
@@ -37,6 +38,9 @@ def main() -> None:
     logs.start()
     # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The launcher asks for the stacks before it kills a worker that hangs. SIGSEGV writes them too.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     ended = threading.Event()
     shard = ShardService(arguments.rank, ended.set, arguments.trace)
     server = serve(arguments.socket, shard)

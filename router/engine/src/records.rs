@@ -20,8 +20,6 @@ use penstock_request::sampling_params::WHOLE_VOCABULARY;
 
 /// Entries into a slot while unprepared, without a token in between, after which a request fails.
 const MAX_UNPREPARED_ENTRIES: u8 = 3;
-/// Losses of the workers during its preparation after which a request fails.
-const MAX_LOSSES_WHILE_PREPARING: u8 = 2;
 
 /// Replies to a submission; used once.
 pub(super) type SubmitReply = oneshot::Sender<Result<(), SubmitError>>;
@@ -52,8 +50,8 @@ pub(super) struct Record {
     unprepared_entries: u8,
     /// The request's client, if known; used when the workers prepare the request.
     pub(super) client: Option<Client>,
-    /// Losses of the workers while they prepared it.
-    losses: u8,
+    /// Whether it waits until all suspects of the last loss have run.
+    pub(super) held: bool,
     /// Arrival time on the scheduler's clock.
     pub(super) arrived: Micros,
 }
@@ -144,7 +142,7 @@ impl Record {
             stage: stage(answer),
             unprepared_entries: 0,
             client,
-            losses: 0,
+            held: false,
             arrived,
             choices: event_senders.into_iter().map(choice).collect(),
         }
@@ -177,7 +175,7 @@ impl Record {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
             },
-            preparing: matches!(self.stage, Stage::Preparing(_)),
+            preparing: self.held || matches!(self.stage, Stage::Preparing(_)),
             pipelining: match self.request.beam {
                 Some(_) => Pipelining::Steered,
                 None => Pipelining::Ahead,
@@ -205,13 +203,6 @@ impl Record {
     /// Whether its submitter still waits for the reply.
     fn is_unanswered(&self) -> bool {
         matches!(self.stage, Stage::Submitted(_) | Stage::Preparing(_))
-    }
-
-    /// Counts a loss of the workers while they were preparing this request; returns whether that
-    /// happened too often.
-    fn was_preparing_too_often(&mut self) -> bool {
-        self.losses = self.losses.saturating_add(1);
-        self.losses >= MAX_LOSSES_WHILE_PREPARING
     }
 
     /// Token ids whose logprobs the client requested.
@@ -497,17 +488,6 @@ impl Records {
     pub(super) fn take_unanswered(&mut self) -> Vec<(RequestId, Record)> {
         self.0
             .extract_if(|_, record| record.is_unanswered())
-            .collect()
-    }
-
-    /// Removes those of the requests `preparing` that the workers were preparing at
-    /// `MAX_LOSSES_WHILE_PREPARING` losses, since they may be the cause.
-    pub(super) fn take_preparing_too_often(
-        &mut self,
-        preparing: &[RequestId],
-    ) -> Vec<(RequestId, Record)> {
-        self.0
-            .extract_if(|id, record| preparing.contains(id) && record.was_preparing_too_often())
             .collect()
     }
 
