@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::accept::Accepting;
 use crate::chat;
-use crate::cli::{ChatArgs, EngineArgs, HttpArgs, ServeArgs};
+use crate::cli::{ChatArgs, EngineArgs, HttpArgs, LifeArgs, ServeArgs};
 use crate::descriptors::Descriptors;
 use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
@@ -26,6 +26,7 @@ use crate::settings::Sources;
 use crate::signals::Signals;
 use crate::terminal::print_note;
 use crate::values::{LogFormat, LogLevel};
+use crate::workers::WorkerOptions;
 
 /// The backlog of the listening socket.
 const BACKLOG: u32 = 4096;
@@ -57,7 +58,8 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
         let kserve = args.http.kserve_grpc_port;
         let kserve = kserve.map(|port| bind(args.http.host, port)).transpose()?;
         let listeners = Listeners { http, kserve };
-        let launch = prepare(&args.engine, sources, host).await?;
+        let mut launch = prepare(&args.engine, sources, host).await?;
+        args.life.apply(&args.engine, &mut launch);
         let mut server = Server::start(listeners, launch, Some(&args.http))?;
         let mut signals = Signals::listen(Duration::from_secs(args.http.grace))?;
         let mut phases = Phases::default();
@@ -109,6 +111,20 @@ pub fn run_chat(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) 
         server.running.stop(Duration::ZERO).await;
         outcome
     })
+}
+
+impl LifeArgs {
+    fn apply(&self, engine: &EngineArgs, launch: &mut Launch) {
+        launch.worker_options = WorkerOptions {
+            attach: self.attach.clone(),
+            keep_seconds: self.keep_workers.0,
+            standby: self.standby,
+        };
+        if self.attach.is_some() && engine.kv_memory.is_none() {
+            // Resolved from the memory that is free, which the running workers have reduced.
+            launch.plan.memory.kv_bytes.value = None;
+        }
+    }
 }
 
 fn within_runtime(body: impl Future<Output = Outcome<()>>) -> Outcome<()> {
@@ -323,6 +339,14 @@ impl Server {
             "serving {model}{library} at {url} on {device}: room for {tokens} KV tokens, ready after \
              {seconds:.1} s"
         ));
+        if let (Some(directory), 1..) = (&self.running.workers_directory, args.life.keep_workers.0)
+        {
+            print_note(&format!(
+                "the workers outlive this process by {}: attach with --attach {}",
+                args.life.keep_workers,
+                directory.display()
+            ));
+        }
         if let Some(address) = self.kserve {
             print_note(&format!("KServe gRPC at {}", reachable(address)));
         }
