@@ -124,17 +124,24 @@ impl Core {
         self.add(submission, Stage::Preparing)
     }
 
-    /// Takes requests that restarted workers must prepare again out of the queue and returns them:
-    /// those that `needed` selects and whose tokens no worker has seen.
-    pub(super) fn prepare_again(
-        &mut self,
-        needed: impl Fn(&EngineRequest) -> bool,
-    ) -> Vec<RequestId> {
-        let ids = self.records.waiting(needed);
-        for &id in &ids {
+    /// Queues a request while the workers restart. Its submitter waits until they are up.
+    pub(super) fn admit_waiting(&mut self, submission: Submission) {
+        self.add(submission, Stage::Submitted);
+    }
+
+    /// Accepts the requests that were queued while the workers restarted. Takes those that the new
+    /// workers must prepare, which `needed` selects, out of the queue and returns them.
+    pub(super) fn resume(&mut self, needed: impl Fn(&EngineRequest) -> bool) -> Vec<RequestId> {
+        let unprepared = self.records.select(|record| needed(&record.request));
+        for &id in &unprepared {
             self.scheduler.prepare_again(id);
         }
-        ids
+        for id in self.records.select(|record| !needed(&record.request)) {
+            if let Some(record) = self.records.get_mut(id) {
+                record.accept();
+            }
+        }
+        unprepared
     }
 
     /// Returns requests whose sequences could not run in the last step because the workers had
@@ -205,6 +212,13 @@ impl Core {
         self.metrics.sent(facts);
         self.facts.push_back(facts);
         Some(plan)
+    }
+
+    /// Returns how long the newest step should take; zero = unknown.
+    pub(super) fn expected_time(&self) -> Duration {
+        self.scheduler
+            .expected_time()
+            .map_or(Duration::ZERO, Duration::from_micros)
     }
 
     /// Returns a request, with the parameters that the workers need when it enters a slot.

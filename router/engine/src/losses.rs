@@ -28,11 +28,15 @@ enum Refilled {
 }
 
 impl Core {
-    /// Handles a loss of the workers. Requests that have started fail; the others stay queued for
-    /// the restarted workers. `reason` is the clients' message.
-    pub(super) fn on_workers_lost(&mut self, reason: &str) {
+    /// Handles a loss of the workers. Requests return to the queue with their known tokens; steps
+    /// in flight are computed again by the restarted workers. `preparing`: the requests that the
+    /// workers were preparing. `reason` is the clients' message.
+    pub(super) fn on_workers_lost(&mut self, preparing: &[RequestId], reason: &str) {
         self.deliver();
-        for id in self.fail_started(reason) {
+        for (id, record) in self.records.take_preparing_too_often(preparing) {
+            record.fail(unavailable(format!(
+                "{reason}; the request may be sent again"
+            )));
             self.scheduler.abort(id);
         }
         self.facts.clear();
@@ -113,16 +117,22 @@ impl Core {
         }
     }
 
-    /// Fails the requests that a loss affects; returns their ids.
-    fn fail_started(&mut self, reason: &str) -> Vec<RequestId> {
-        let started = self.records.take_started().into_iter();
-        let error = || unavailable(format!("{reason}; the request may be sent again"));
-        started
-            .map(|(id, record)| {
-                record.fail(error());
-                id
-            })
-            .collect()
+    /// Fails the requests that have started.
+    fn fail_started(&mut self, reason: &str) {
+        for (_, record) in self.records.take_started() {
+            record.fail(unavailable(format!(
+                "{reason}; the request may be sent again"
+            )));
+        }
+    }
+
+    /// Refuses the queued requests whose submitters still wait for a reply.
+    pub(super) fn refuse_unanswered(&mut self, error: &SubmitError) {
+        for (id, record) in self.records.take_unanswered() {
+            record.fail(error.clone());
+            self.scheduler.abort(id);
+        }
+        self.publish_metrics();
     }
 
     /// Publishes the scheduler's metrics.

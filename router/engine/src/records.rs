@@ -92,7 +92,7 @@ pub(super) enum EmitOutcome {
 
 /// The stage of a request.
 pub(super) enum Stage {
-    /// Just submitted.
+    /// Queued; its submitter waits until the workers are up.
     Submitted(SubmitReply),
     /// The workers prepare it; its submitter waits for the result.
     Preparing(SubmitReply),
@@ -199,15 +199,19 @@ impl Record {
 
     /// Whether a worker may have seen its tokens.
     fn has_started(&self) -> bool {
-        matches!(self.stage, Stage::Submitted(_) | Stage::Started)
+        matches!(self.stage, Stage::Started)
     }
 
-    /// Counts a loss of the workers if they were preparing this request; returns whether that
+    /// Whether its submitter still waits for the reply.
+    fn is_unanswered(&self) -> bool {
+        matches!(self.stage, Stage::Submitted(_) | Stage::Preparing(_))
+    }
+
+    /// Counts a loss of the workers while they were preparing this request; returns whether that
     /// happened too often.
     fn was_preparing_too_often(&mut self) -> bool {
-        let preparing = matches!(self.stage, Stage::Preparing(_));
-        self.losses = self.losses.saturating_add(u8::from(preparing));
-        preparing && self.losses >= MAX_LOSSES_WHILE_PREPARING
+        self.losses = self.losses.saturating_add(1);
+        self.losses >= MAX_LOSSES_WHILE_PREPARING
     }
 
     /// Token ids whose logprobs the client requested.
@@ -461,13 +465,10 @@ impl Records {
         ids
     }
 
-    /// Returns requests selected by `needed` whose tokens no worker has seen, in order of arrival.
-    pub(super) fn waiting(&self, needed: impl Fn(&EngineRequest) -> bool) -> Vec<RequestId> {
-        let waits = |id: &RequestId| {
-            let record = self.0.get(id);
-            record.is_some_and(|record| !record.has_started() && needed(&record.request))
-        };
-        self.ids().into_iter().filter(waits).collect()
+    /// Returns the requests selected by `wanted`, in order of arrival.
+    pub(super) fn select(&self, wanted: impl Fn(&Record) -> bool) -> Vec<RequestId> {
+        let selected = |id: &RequestId| self.0.get(id).is_some_and(&wanted);
+        self.ids().into_iter().filter(selected).collect()
     }
 
     /// Records the sequences that enter a slot with this plan.
@@ -485,11 +486,28 @@ impl Records {
         }
     }
 
-    /// Removes the requests that a loss of the workers fails: all that have run, and those that
-    /// were being prepared at `MAX_LOSSES_WHILE_PREPARING` losses, since they may be the cause.
+    /// Removes the requests that have run.
     pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
         self.0
-            .extract_if(|_, record| record.has_started() || record.was_preparing_too_often())
+            .extract_if(|_, record| record.has_started())
+            .collect()
+    }
+
+    /// Removes the requests whose submitters wait for a reply.
+    pub(super) fn take_unanswered(&mut self) -> Vec<(RequestId, Record)> {
+        self.0
+            .extract_if(|_, record| record.is_unanswered())
+            .collect()
+    }
+
+    /// Removes those of the requests `preparing` that the workers were preparing at
+    /// `MAX_LOSSES_WHILE_PREPARING` losses, since they may be the cause.
+    pub(super) fn take_preparing_too_often(
+        &mut self,
+        preparing: &[RequestId],
+    ) -> Vec<(RequestId, Record)> {
+        self.0
+            .extract_if(|id, record| preparing.contains(id) && record.was_preparing_too_often())
             .collect()
     }
 

@@ -56,6 +56,8 @@ pub(super) struct Task {
     drain: Option<Instant>,
     /// When the workers last became ready; `None` while they cannot step.
     ready: Option<Instant>,
+    /// When the workers were lost; `None` before the first loss and while they can step.
+    lost_at: Option<Instant>,
     preparing: Preparations,
     policy: MakePolicy,
     /// Losses so far. The log and error messages refer to a loss by this number.
@@ -102,6 +104,7 @@ impl Task {
             metrics,
             drain: None,
             ready: None,
+            lost_at: None,
             preparing: Preparations::default(),
             policy: Arc::new(|| Box::new(FirstComeFirstServed)),
             losses: 0,
@@ -162,6 +165,7 @@ impl Task {
             } else {
                 1
             };
+            self.lost_at.get_or_insert_with(Instant::now);
             let Some(wait) = self.config.restart.wait(losses) else {
                 return format!("gave up after {losses} losses of the workers in a row: {lost}");
             };
@@ -217,10 +221,13 @@ impl Task {
             Err(session_end) => return session_end,
         };
         let Err(session_end) = self.run_epoch(core, &mut group, &loaded).await;
+        self.shared.set_overdue_at(None);
+        let preparing = self.preparing.requests();
         self.preparing.end().await;
         match (&session_end, core) {
             (SessionEnd::Lost(_), Some(core)) => {
-                core.on_workers_lost(&self.record_loss("the workers were lost"));
+                let reason = self.record_loss("the workers were lost");
+                core.on_workers_lost(&preparing, &reason);
             }
             (SessionEnd::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
             _ => {}
@@ -253,9 +260,10 @@ impl Task {
             .await??;
         self.shared.set_loaded(loaded);
         self.ready = Some(Instant::now());
+        self.lost_at = None;
         self.shared.publish(EngineState::Ready);
         let preparer = group.preparer();
-        for id in core.prepare_again(|request| self.config.prepare_policy.needs(request)) {
+        for id in core.resume(|request| self.config.prepare_policy.needs(request)) {
             self.prepare(id, core, &preparer);
         }
         self.run_steps(core, group).await
@@ -279,6 +287,7 @@ impl Task {
                 return Err(drained());
             }
             let sent = send_steps(core, group)?;
+            self.shared.set_overdue_at(group.overdue_at());
             if core.has_arrived() {
                 if sent {
                     // Let the connection write the step before the clients' tasks wake.
@@ -342,18 +351,29 @@ impl Task {
         }
     }
 
-    /// Runs `work` while the workers are down. Requests are refused; a drain ends the engine.
+    /// Runs `work` while the workers are down. Requests wait in the queue, up to the deadline for
+    /// restarts, or are refused if no workers were ever up. A drain ends the engine.
     async fn while_down<T>(
         &mut self,
         mut core: Option<&mut Core>,
         work: impl Future<Output = T>,
     ) -> Result<T, SessionEnd> {
         let mut work = pin!(work);
+        let mut deadline = self.wait_deadline();
         loop {
             tokio::select! {
                 done = &mut work => return Ok(done),
+                () = until(deadline) => {
+                    deadline = None;
+                    if let Some(core) = &mut core {
+                        core.refuse_unanswered(&self.down_error());
+                    }
+                }
                 command = self.commands.recv() => match command.ok_or_else(no_handles_left)? {
-                    Command::Submit(submission) => submission.refuse(self.down_error()),
+                    Command::Submit(submission) => match &mut core {
+                        Some(core) if deadline.is_some() => core.admit_waiting(*submission),
+                        _ => submission.refuse(self.down_error()),
+                    },
                     Command::Drain { .. } => {
                         self.shared.publish(EngineState::Draining);
                         return Err(drained());
@@ -367,6 +387,12 @@ impl Task {
                 },
             }
         }
+    }
+
+    /// Until when new requests wait for the restarting workers; `None` if that time has passed.
+    fn wait_deadline(&self) -> Option<Instant> {
+        let deadline = self.lost_at? + self.config.max_restart_wait;
+        Some(deadline).filter(|&deadline| deadline > Instant::now())
     }
 
     fn down_error(&self) -> SubmitError {
@@ -388,7 +414,7 @@ impl Task {
 fn send_steps(core: &mut Core, group: &mut ShardGroup) -> Result<bool, ShardError> {
     let mut sent = false;
     while let Some(plan) = core.plan() {
-        group.send(&plan, |id| core.request(id))?;
+        group.send(&plan, core.expected_time(), |id| core.request(id))?;
         sent = true;
     }
     Ok(sent)

@@ -252,7 +252,7 @@ impl Flights {
     }
 
     /// Returns the work of each plan, the oldest first.
-    pub(crate) fn loads(&self) -> impl Iterator<Item = StepLoad> + '_ {
+    pub(crate) fn loads(&self) -> impl DoubleEndedIterator<Item = StepLoad> + '_ {
         self.plans.iter().map(|flight| flight.load)
     }
 

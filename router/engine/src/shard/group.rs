@@ -33,8 +33,8 @@ pub struct ShardGroup {
     epoch: Epoch,
     /// The workers' number of this epoch. It differs if they served another router before.
     workers_epoch: Epoch,
-    /// Send times of the steps that some rank has not answered, oldest first.
-    sent: VecDeque<Instant>,
+    /// Steps that some rank has not answered, oldest first.
+    sent: VecDeque<SentStep>,
     /// Steps that every rank has answered.
     settled: u64,
     /// When rank 0 last answered.
@@ -42,6 +42,14 @@ pub struct ShardGroup {
     deadline: Deadline,
     /// Size of the vocabulary; token ids are below it.
     vocab_size: u32,
+}
+
+/// A step on its way.
+#[derive(Clone, Copy)]
+struct SentStep {
+    at: Instant,
+    /// How long it should take; zero = unknown.
+    expected: Duration,
 }
 
 /// Sends `Prepare` to a group, concurrent with its step stream.
@@ -94,10 +102,12 @@ impl ShardGroup {
         Ok(())
     }
 
-    /// Sends a step to all ranks. `requests` must return each request that enters a slot.
+    /// Sends a step to all ranks, which should take the `expected` time (zero: unknown). `requests`
+    /// must return each request that enters a slot.
     pub fn send<'a>(
         &mut self,
         plan: &StepPlan,
+        expected: Duration,
         requests: impl Fn(RequestId) -> Option<&'a EngineRequest>,
     ) -> Result<(), ShardError> {
         let mut request =
@@ -112,8 +122,15 @@ impl ShardGroup {
                 .send(bytes.clone())
                 .map_err(|why| worker.lost(why.into()))?;
         }
-        self.sent.push_back(Instant::now());
+        let at = Instant::now();
+        self.sent.push_back(SentStep { at, expected });
         Ok(())
+    }
+
+    /// Returns when the oldest step in flight is overdue.
+    pub fn overdue_at(&self) -> Option<Instant> {
+        let (began, step) = self.oldest_step()?;
+        Some(began + self.deadline.overdue(step.expected))
     }
 
     /// Waits for the next answer; with no step in flight, for a loss. Cancel-safe.
@@ -188,7 +205,7 @@ impl ShardGroup {
         let sent = usize::try_from(position)
             .ok()
             .and_then(|at| self.sent.get(at))
-            .copied();
+            .map(|step| step.at);
         let began = sent.max(self.answered_at).unwrap_or(now);
         self.answered_at = Some(now);
         let took = now.saturating_duration_since(began);
@@ -210,18 +227,25 @@ impl ShardGroup {
         }
     }
 
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<Result<StepAnswer, ShardError>> {
+    /// Returns the oldest step in flight and when the workers could begin it.
+    fn oldest_step(&self) -> Option<(Instant, SentStep)> {
+        let step = *self.sent.front()?;
         let leader_owes = self
             .streams
             .first()
             .is_some_and(|s| s.answered == self.settled);
         // Until rank 0 has answered the step before, this step waits in the workers' queue.
         let turn = self.answered_at.filter(|_| leader_owes);
-        let since = self
-            .sent
-            .front()
-            .map(|sent| turn.map_or(*sent, |turn| turn.max(*sent)));
-        if self.deadline.poll(since, cx).is_pending() {
+        Some((turn.map_or(step.at, |turn| turn.max(step.at)), step))
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<Result<StepAnswer, ShardError>> {
+        let limited = self.oldest_step().map(|(began, step)| {
+            let limit = self.deadline.limit(step.expected);
+            (began + limit, limit)
+        });
+        let due = limited.map(|(due, _)| due);
+        if self.deadline.poll(due, cx).is_pending() {
             return Poll::Pending;
         }
         let owes = |(_, stream): &(&Worker, &StepStream)| stream.answered == self.settled;
@@ -231,7 +255,7 @@ impl ShardGroup {
             .zip(&self.streams)
             .find(owes)
             .map_or(0, |(w, _)| w.rank);
-        let limit = self.deadline.limit();
+        let limit = limited.map_or(Duration::ZERO, |(_, limit)| limit);
         Poll::Ready(Err(ShardError::Deadline {
             rank,
             step: self.settled,

@@ -1,4 +1,4 @@
-//! Worker faults: running requests fail with a clear message, and later requests work.
+//! Worker faults: requests go on with the same tokens on restarted workers, and later requests work.
 
 use std::time::Duration;
 
@@ -12,25 +12,52 @@ use penstock_request::types::{End, EngineRequest, SubmitError};
 use prometheus_client::registry::Registry;
 
 use crate::support::{
-    MockWorkers, answer, checked, collect, engine, faulty, reach, ready, request,
+    MockWorkers, TIMEOUT, answer, checked, collect, engine, faulty, reach, ready, request,
 };
 
 #[tokio::test]
-async fn worker_crash_fails_running_requests_and_later_ones_succeed() {
+async fn a_stream_goes_on_with_the_same_tokens_after_a_worker_crash() {
+    let expected = undisturbed(long()).await;
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Crash(5))], vec![checked()]]);
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
-    let (ids, end) = answer(&engine, long()).await;
-    assert_eq!(end, lost(1));
+    let stream = engine.submit(long()).await.unwrap();
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let EngineState::Restarting { reason } = state else {
         panic!("{state:?}")
     };
     assert!(reason.contains("worker 0 was lost"), "{reason}");
-    assert!(ids.len() <= 5, "{} tokens came of 5 steps", ids.len());
-    ready(&engine).await;
+    assert_eq!(collect(stream).await, expected);
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
     assert_eq!(workers.starts(), 2);
+}
+
+#[tokio::test]
+async fn new_requests_wait_for_restarting_workers() {
+    let workers = MockWorkers::new(vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])]);
+    let engine = engine(workers.clone(), slow_restarts(TIMEOUT));
+    ready(&engine).await;
+    let running = engine.submit(long()).await.unwrap();
+    lose_twice(&engine, &workers).await;
+    let queued = engine.submit(request(vec![3], 4)).await.unwrap();
+    assert_eq!(collect(queued).await.1, End::Length);
+    assert_eq!(collect(running).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn new_requests_are_refused_once_a_restart_takes_too_long() {
+    let workers = MockWorkers::one(checked());
+    let engine = engine(workers.clone(), slow_restarts(Duration::from_millis(20)));
+    ready(&engine).await;
+    lose_twice(&engine, &workers).await;
+    let waited = engine.submit(request(vec![3], 4)).await.err();
+    let refused = engine.submit(request(vec![3], 4)).await.err();
+    for error in [waited, refused] {
+        let Some(SubmitError::Unavailable { reason, .. }) = error else {
+            panic!("{error:?}")
+        };
+        assert!(reason.contains("the workers are restarting"), "{reason}");
+    }
 }
 
 #[tokio::test]
@@ -59,7 +86,8 @@ async fn worker_that_outlives_a_router_serves_the_next_one() {
 }
 
 #[tokio::test]
-async fn hung_step_fails_at_the_deadline() {
+async fn a_stream_goes_on_after_a_step_that_hangs() {
+    let expected = undisturbed(long()).await;
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Hang(3))], vec![checked()]]);
     // Longer than a busy machine delays a step of a working worker.
     let limit = Duration::from_millis(1500);
@@ -75,14 +103,13 @@ async fn hung_step_fails_at_the_deadline() {
         },
     );
     ready(&engine).await;
-    let (_, end) = answer(&engine, long()).await;
-    assert_eq!(end, lost(1));
+    let stream = engine.submit(long()).await.unwrap();
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let EngineState::Restarting { reason } = state else {
         panic!("{state:?}")
     };
     assert!(reason.contains("did not answer step 3 within"), "{reason}");
-    ready(&engine).await;
+    assert_eq!(collect(stream).await, expected);
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
 }
 
@@ -156,10 +183,10 @@ async fn load_failure_stops_the_engine_with_the_workers_reason() {
 }
 
 #[tokio::test]
-async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
-    let workers = MockWorkers::one(faulty(Fault::Crash(0)));
+async fn engine_stops_with_a_reason_after_the_losses_that_the_operator_allows() {
+    let workers = MockWorkers::one(checked());
     let restart = RestartPolicy {
-        attempts: 3,
+        exit_after: Some(3),
         backoff: Duration::from_millis(10),
         ..RestartPolicy::default()
     };
@@ -172,10 +199,8 @@ async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
     );
     for _ in 0..3 {
         ready(&engine).await;
-        assert!(matches!(
-            answer(&engine, request(vec![1], 3)).await.1,
-            End::Failed(_)
-        ));
+        workers.kill();
+        reach(&engine, |state| *state != EngineState::Ready).await;
     }
     let state = reach(&engine, |state| {
         matches!(state, EngineState::Stopped { .. })
@@ -189,10 +214,32 @@ async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
 }
 
 #[tokio::test]
+async fn the_engine_never_gives_up_by_default() {
+    let workers = MockWorkers::one(checked());
+    let restart = RestartPolicy {
+        backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(1),
+        ..RestartPolicy::default()
+    };
+    let config = EngineConfig {
+        restart,
+        ..EngineConfig::default()
+    };
+    let engine = engine(workers.clone(), config);
+    for life in 1..=12 {
+        crate::support::eventually("the workers are started", || workers.starts() == life).await;
+        ready(&engine).await;
+        workers.kill();
+    }
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+}
+
+#[tokio::test]
 async fn waiting_requests_fail_with_a_reason_when_the_engine_stops() {
     let workers = MockWorkers::new(vec![one_slot(vec![Fault::Hang(3)])]);
     let restart = RestartPolicy {
-        attempts: 1,
+        exit_after: Some(1),
         ..RestartPolicy::default()
     };
     let config = EngineConfig {
@@ -212,7 +259,8 @@ async fn waiting_requests_fail_with_a_reason_when_the_engine_stops() {
 }
 
 #[tokio::test]
-async fn waiting_requests_survive_a_worker_loss() {
+async fn running_and_waiting_requests_survive_a_worker_loss() {
+    let expected = undisturbed(long()).await;
     let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
     let workers = MockWorkers::new(lives);
     let engine = engine(workers.clone(), EngineConfig::default());
@@ -220,7 +268,7 @@ async fn waiting_requests_survive_a_worker_loss() {
     let running = engine.submit(long()).await.unwrap();
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     workers.kill();
-    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    assert_eq!(collect(running).await, expected);
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
 }
@@ -237,9 +285,10 @@ async fn requests_that_restarted_workers_cannot_hold_fail_alone() {
     let too_long = engine.submit(request(vec![3; 60], 5)).await.unwrap();
     let fits = engine.submit(request(vec![4; 60], 4)).await.unwrap();
     workers.kill();
-    assert!(matches!(collect(running).await.1, End::Failed(_)));
     let reason = "the restarted workers hold fewer tokens than this request needs";
-    assert_eq!(collect(too_long).await.1, End::Failed(reason.into()));
+    for misfit in [running, too_long] {
+        assert_eq!(collect(misfit).await.1, End::Failed(reason.into()));
+    }
     assert_eq!(collect(fits).await.1, End::Length);
     let refused = engine.submit(request(vec![5; 60], 5)).await.err();
     let Some(SubmitError::Invalid(reason)) = refused else {
@@ -249,7 +298,8 @@ async fn requests_that_restarted_workers_cannot_hold_fail_alone() {
 }
 
 #[tokio::test]
-async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
+async fn requests_are_prepared_again_by_the_new_workers() {
+    let expected = undisturbed(long()).await;
     let lives = vec![
         one_slot(vec![Fault::Hang(3)]),
         one_slot(vec![Fault::HangPrepare]),
@@ -262,12 +312,12 @@ async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     let leaving = engine.submit(request(vec![4], 4)).await.unwrap();
     workers.kill();
-    assert!(matches!(collect(running).await.1, End::Failed(_)));
-    let preparing = || workers.starts() == 2 && workers.view().preparing == 2;
-    crate::support::eventually("the new worker prepares both", preparing).await;
+    let preparing = || workers.starts() == 2 && workers.view().preparing == 3;
+    crate::support::eventually("the new worker prepares all", preparing).await;
     drop(leaving);
-    crate::support::eventually("one was aborted", || workers.view().preparing == 1).await;
+    crate::support::eventually("one was aborted", || workers.view().preparing == 2).await;
     workers.kill();
+    assert_eq!(collect(running).await, expected);
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
     assert_eq!(workers.starts(), 3);
@@ -300,7 +350,7 @@ async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
     crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
     workers.kill();
     // The first request was running; the second waited for the slot.
-    assert!(matches!(collect(first).await.1, End::Failed(_)));
+    assert_eq!(collect(first).await.1, End::Length);
     let (ids, end) = collect(second).await;
     assert_eq!((ids.len(), end, workers.starts()), (4, End::Length, 3));
 }
@@ -309,7 +359,7 @@ async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
 async fn a_request_being_prepared_at_two_losses_fails_as_retryable() {
     let workers = MockWorkers::one(faulty(Fault::HangPrepare));
     let restart = RestartPolicy {
-        attempts: 100,
+        exit_after: Some(100),
         backoff: Duration::from_millis(1),
         max_backoff: Duration::from_millis(1),
         ..RestartPolicy::default()
@@ -400,27 +450,47 @@ async fn a_request_whose_preparation_keeps_being_dropped_fails_alone() {
 
 #[tokio::test]
 async fn token_beyond_the_vocabulary_is_a_protocol_error() {
+    let expected = undisturbed(long()).await;
     let workers = MockWorkers::new(vec![vec![faulty(Fault::AlienToken(3))], vec![checked()]]);
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
-    let (ids, end) = answer(&engine, long()).await;
-    assert_eq!(end, lost(1));
-    assert!(ids.iter().all(|&id| id < 32_000), "{ids:?}");
+    let stream = engine.submit(long()).await.unwrap();
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let EngineState::Restarting { reason } = state else {
         panic!("{state:?}")
     };
     let rule = "worker 0 broke the protocol: it answered token id 32000, but the vocabulary has";
     assert!(reason.starts_with(rule), "{reason}");
-    ready(&engine).await;
-    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+    assert_eq!(collect(stream).await, expected);
 }
 
-/// The error of requests that had started when the workers were lost for the n-th time.
-fn lost(loss: u32) -> End {
-    End::Failed(format!(
-        "the workers were lost (loss {loss} in the server's log); the request may be sent again"
-    ))
+/// Returns the answer of workers that nothing disturbs.
+async fn undisturbed(request: EngineRequest) -> (Vec<u32>, End) {
+    let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&engine).await;
+    answer(&engine, request).await
+}
+
+/// Restarts after the second loss in a row take half a second.
+fn slow_restarts(max_restart_wait: Duration) -> EngineConfig {
+    EngineConfig {
+        restart: RestartPolicy {
+            backoff: Duration::from_millis(500),
+            ..RestartPolicy::default()
+        },
+        max_restart_wait,
+        ..EngineConfig::default()
+    }
+}
+
+/// Kills the workers twice and returns while they restart.
+async fn lose_twice(engine: &Engine, workers: &MockWorkers) {
+    for life in 1..=2 {
+        crate::support::eventually("the workers are started", || workers.starts() == life).await;
+        ready(engine).await;
+        workers.kill();
+        reach(engine, |state| *state != EngineState::Ready).await;
+    }
 }
 
 /// A worker with room for one sequence.
