@@ -146,7 +146,7 @@ impl Task {
         };
         if let Some(core) = &mut core {
             let message = match self.drain {
-                Some(_) => "the server has shut down",
+                Some(_) => "the server has shut down; the request may be sent again",
                 None => "the engine has stopped; the server's log says why",
             };
             // Another panic may follow. Dropping the records ends their streams anyway.
