@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_engine::shard::{Endpoint, LoadConfig};
-use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics, RestartPolicy, Workers};
+use penstock_engine::{
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, RestartPolicy, Workers,
+};
 use penstock_http::Metrics;
 use penstock_request::sampling_params::Watermark;
 use penstock_request::{EngineState, GenerationDefaults, Limits};
@@ -160,7 +162,11 @@ impl Launch {
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);
         register_process_metrics(&mut registry);
-        let engine = Engine::start(workers, engine_config(&self.plan, self.exit_after_losses), metrics);
+        let engine = Engine::start(
+            workers,
+            engine_config(&self.plan, self.exit_after_losses),
+            metrics,
+        );
         let metrics = Arc::new(Metrics::new(registry));
         let generator = Generator::new(engine.clone(), text, config, metrics.text());
         Ok(RunningEngine {

@@ -7,7 +7,7 @@ use penstock_request::client::Client;
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
-    request::{Pipelining, Request, SchedulingClass},
+    request::{BegunSequence, Pipelining, Request, SchedulingClass},
 };
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -59,6 +59,8 @@ pub(super) struct Record {
 /// One of a request's choices.
 struct Choice {
     event_sender: EventSender,
+    /// The tokens that its client has.
+    tokens: Vec<u32>,
     /// Whether it has produced tokens.
     started: bool,
     /// Whether its client waits for more.
@@ -131,6 +133,7 @@ impl Record {
         };
         let choice = |event_sender| Choice {
             event_sender,
+            tokens: Vec::new(),
             started: false,
             open: true,
             closing: false,
@@ -188,6 +191,28 @@ impl Record {
         }
     }
 
+    /// Returns the request's sequences as its clients know them, for a new scheduler; empty if none
+    /// has tokens. `None` if they cannot be known.
+    pub(super) fn begun_sequences(&mut self) -> Option<Vec<BegunSequence>> {
+        let begun = |(index, tokens): (u32, &[u32])| BegunSequence {
+            index,
+            generated: tokens.iter().copied().map(TokenId).collect(),
+        };
+        if let Some(search) = &mut self.search {
+            let sequences = search.restart()?;
+            let begun = sequences
+                .iter()
+                .map(|(id, tokens)| begun((id.index, tokens)));
+            return Some(begun.collect());
+        }
+        if self.choices.iter().all(|choice| choice.tokens.is_empty()) {
+            return Some(Vec::new());
+        }
+        let choices = (0..).zip(&self.choices).filter(|(_, choice)| choice.open);
+        let choices = choices.map(|(index, choice)| begun((index, &choice.tokens)));
+        Some(choices.collect())
+    }
+
     /// Counts an unprepared entry and returns whether the request may be prepared again. Workers
     /// drop prepared state when they need the memory, but seldom before its use.
     pub(super) fn may_prepare_again(&mut self) -> bool {
@@ -196,7 +221,7 @@ impl Record {
     }
 
     /// Whether a worker may have seen its tokens.
-    fn has_started(&self) -> bool {
+    pub(super) fn has_started(&self) -> bool {
         matches!(self.stage, Stage::Started)
     }
 
@@ -235,6 +260,7 @@ impl Record {
         }
         let end = event.end.clone();
         let failure = end.filter(|end| matches!(end, End::Failed(_)));
+        own.tokens.extend(event.tokens.iter().map(|token| token.id));
         own.open = event.end.is_none();
         own.started = true;
         self.unprepared_entries = 0;
@@ -475,13 +501,6 @@ impl Records {
                 }
             }
         }
-    }
-
-    /// Removes the requests that have run.
-    pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
-        self.0
-            .extract_if(|_, record| record.has_started())
-            .collect()
     }
 
     /// Removes the requests whose submitters wait for a reply.

@@ -69,7 +69,7 @@ pub(super) struct Task {
     policy: MakePolicy,
     /// Losses in a row because a step took too long.
     hangs: u32,
-    /// Losses so far. The log and error messages refer to a loss by this number.
+    /// Losses so far; for the log.
     losses: u64,
 }
 
@@ -212,18 +212,14 @@ impl Task {
         let reason = format!("the engine failed: {panic}");
         self.preparing.end().await;
         self.metrics.failed();
-        let message = self.record_loss("the engine failed");
-        match core.as_mut().map(|core| core.rebuild(&message)) {
+        self.metrics.lost();
+        self.losses += 1;
+        self.shared.set_overdue_at(None);
+        self.lost_at.get_or_insert_with(Instant::now);
+        match core.as_mut().map(Core::rebuild) {
             Some(Err(error)) => SessionEnd::Stop(format!("{reason}; and then: {error}")),
             _ => SessionEnd::Lost(reason),
         }
-    }
-
-    /// Counts a loss and returns the message for clients. Details go only to the log, since they
-    /// may name files of this host.
-    fn record_loss(&mut self, what: &str) -> String {
-        self.losses += 1;
-        format!("{what} (loss {} in the server's log)", self.losses)
     }
 
     /// Runs one session of the workers, from start to end.
