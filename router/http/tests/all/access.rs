@@ -38,6 +38,7 @@ async fn every_route_but_probes_and_metrics_needs_a_key() {
     let server = guarded();
     let open = [
         "/health",
+        "/live",
         "/ready",
         "/ping",
         "/metrics",
