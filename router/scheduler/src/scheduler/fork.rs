@@ -90,6 +90,8 @@ impl Scheduler {
         self.config.admits(tokens)?;
         let (request, mut first) = self.sequence(request, now);
         first.queue_class = QueueClass::Resumed;
+        first.begun = true;
+        let account = first.account;
         for &BegunSequence {
             index,
             ref generated,
@@ -97,11 +99,16 @@ impl Scheduler {
         {
             let mut sequence = first.child(first.max_tokens, self.next_number());
             sequence.extend(generated);
+            // The former scheduler charged them.
+            sequence.charged = sequence.len();
+            self.accounts.open_again(account, true);
             let key = self
                 .store
                 .insert_as(SequenceId { request, index }, sequence);
             self.enqueue(key, now);
         }
+        // `first` is no sequence of its own.
+        self.accounts.close(account, false);
         Ok(())
     }
 
