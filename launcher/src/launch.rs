@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_engine::shard::{Endpoint, LoadConfig};
-use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics, Workers};
+use penstock_engine::{
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, RestartPolicy, Workers,
+};
 use penstock_http::Metrics;
 use penstock_request::sampling_params::Watermark;
 use penstock_request::{EngineState, GenerationDefaults, Limits};
@@ -25,7 +27,7 @@ use crate::resolve::{Plan, resolve};
 use crate::settings::Sources;
 use crate::terminal;
 use crate::tokenizer::with_tokenizer;
-use crate::workers::LocalWorkers;
+use crate::workers::{LocalWorkers, WorkerOptions};
 
 /// An engine that is ready to start: its model is on this host and every value is resolved.
 #[derive(Debug)]
@@ -40,6 +42,11 @@ pub struct Launch {
     pub watermark: Watermark,
     /// The default sampling parameters.
     pub defaults: GenerationDefaults,
+    /// How the workers start and end.
+    pub worker_options: WorkerOptions,
+    /// Losses of the workers in a row, each soon after a start, after which the engine stops; `None`
+    /// = never.
+    pub exit_after_losses: Option<u32>,
     files: TextFiles,
     workers: WorkerSource,
 }
@@ -62,6 +69,8 @@ pub struct RunningEngine {
     pub generator: Generator,
     /// All metrics, the generator's included.
     pub metrics: Arc<Metrics>,
+    /// The directory of the workers' sockets; `None` if another process started the workers.
+    pub workers_directory: Option<PathBuf>,
 }
 
 /// Returns the files that replace those of the model's folder. `vllm` is vLLM's word for `none`.
@@ -123,6 +132,9 @@ impl Launch {
                 key: typed.watermark.watermark_key,
             },
             defaults,
+            worker_options: WorkerOptions::default(),
+            // Nothing but a server waits for ever.
+            exit_after_losses: Some(5),
             files,
             workers,
         })
@@ -135,8 +147,13 @@ impl Launch {
     /// sockets.
     pub fn start(self, config: &TextConfig) -> Outcome<RunningEngine> {
         let load = self.load_config();
+        let mut directory = None;
         let workers: Box<dyn Workers> = match self.workers {
-            WorkerSource::Local(interpreter) => Box::new(LocalWorkers::new(interpreter, load)?),
+            WorkerSource::Local(interpreter) => {
+                let workers = LocalWorkers::new(interpreter, load, &self.worker_options)?;
+                directory = Some(workers.directory().to_owned());
+                Box::new(workers)
+            }
             WorkerSource::Attached(endpoints) => Box::new(AttachedWorkers::new(endpoints, &load)),
         };
         // The workers start first, so that they load while this thread reads the tokenizer.
@@ -145,13 +162,18 @@ impl Launch {
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);
         register_process_metrics(&mut registry);
-        let engine = Engine::start(workers, engine_config(&self.plan), metrics);
+        let engine = Engine::start(
+            workers,
+            engine_config(&self.plan, self.exit_after_losses),
+            metrics,
+        );
         let metrics = Arc::new(Metrics::new(registry));
         let generator = Generator::new(engine.clone(), text, config, metrics.text());
         Ok(RunningEngine {
             engine,
             generator,
             metrics,
+            workers_directory: directory,
         })
     }
 
@@ -203,9 +225,13 @@ fn register_process_metrics(registry: &mut Registry) {
     );
 }
 
-fn engine_config(plan: &Plan) -> EngineConfig {
+fn engine_config(plan: &Plan, exit_after: Option<u32>) -> EngineConfig {
     let queue = &plan.queue;
     EngineConfig {
+        restart: RestartPolicy {
+            exit_after,
+            ..RestartPolicy::default()
+        },
         max_waiting: queue.max_waiting.value as usize,
         max_waiting_tokens: queue.max_waiting_tokens.value,
         prefix_cache: queue.prefix_cache.value,

@@ -7,7 +7,7 @@ use penstock_request::client::Client;
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
-    request::{Pipelining, Request, SchedulingClass},
+    request::{BegunSequence, Pipelining, Request, SchedulingClass},
 };
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -20,8 +20,6 @@ use penstock_request::sampling_params::WHOLE_VOCABULARY;
 
 /// Entries into a slot while unprepared, without a token in between, after which a request fails.
 const MAX_UNPREPARED_ENTRIES: u8 = 3;
-/// Losses of the workers during its preparation after which a request fails.
-const MAX_LOSSES_WHILE_PREPARING: u8 = 2;
 
 /// Replies to a submission; used once.
 pub(super) type SubmitReply = oneshot::Sender<Result<(), SubmitError>>;
@@ -52,8 +50,8 @@ pub(super) struct Record {
     unprepared_entries: u8,
     /// The request's client, if known; used when the workers prepare the request.
     pub(super) client: Option<Client>,
-    /// Losses of the workers while they prepared it.
-    losses: u8,
+    /// Whether it waits until all suspects of the last loss have run.
+    pub(super) held: bool,
     /// Arrival time on the scheduler's clock.
     pub(super) arrived: Micros,
 }
@@ -61,6 +59,8 @@ pub(super) struct Record {
 /// One of a request's choices.
 struct Choice {
     event_sender: EventSender,
+    /// The tokens that its client has.
+    tokens: Vec<u32>,
     /// Whether it has produced tokens.
     started: bool,
     /// Whether its client waits for more.
@@ -92,7 +92,7 @@ pub(super) enum EmitOutcome {
 
 /// The stage of a request.
 pub(super) enum Stage {
-    /// Just submitted.
+    /// Queued; its submitter waits until the workers are up.
     Submitted(SubmitReply),
     /// The workers prepare it; its submitter waits for the result.
     Preparing(SubmitReply),
@@ -133,6 +133,7 @@ impl Record {
         };
         let choice = |event_sender| Choice {
             event_sender,
+            tokens: Vec::new(),
             started: false,
             open: true,
             closing: false,
@@ -144,7 +145,7 @@ impl Record {
             stage: stage(answer),
             unprepared_entries: 0,
             client,
-            losses: 0,
+            held: false,
             arrived,
             choices: event_senders.into_iter().map(choice).collect(),
         }
@@ -177,7 +178,7 @@ impl Record {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
             },
-            preparing: matches!(self.stage, Stage::Preparing(_)),
+            preparing: self.held || matches!(self.stage, Stage::Preparing(_)),
             pipelining: match self.request.beam {
                 Some(_) => Pipelining::Steered,
                 None => Pipelining::Ahead,
@@ -190,6 +191,28 @@ impl Record {
         }
     }
 
+    /// Returns the request's sequences as its clients know them, for a new scheduler; empty if none
+    /// has tokens. `None` if they cannot be known.
+    pub(super) fn begun_sequences(&mut self) -> Option<Vec<BegunSequence>> {
+        let begun = |(index, tokens): (u32, &[u32])| BegunSequence {
+            index,
+            generated: tokens.iter().copied().map(TokenId).collect(),
+        };
+        if let Some(search) = &mut self.search {
+            let sequences = search.restart()?;
+            let begun = sequences
+                .iter()
+                .map(|(id, tokens)| begun((id.index, tokens)));
+            return Some(begun.collect());
+        }
+        if self.choices.iter().all(|choice| choice.tokens.is_empty()) {
+            return Some(Vec::new());
+        }
+        let choices = (0..).zip(&self.choices).filter(|(_, choice)| choice.open);
+        let choices = choices.map(|(index, choice)| begun((index, &choice.tokens)));
+        Some(choices.collect())
+    }
+
     /// Counts an unprepared entry and returns whether the request may be prepared again. Workers
     /// drop prepared state when they need the memory, but seldom before its use.
     pub(super) fn may_prepare_again(&mut self) -> bool {
@@ -198,16 +221,13 @@ impl Record {
     }
 
     /// Whether a worker may have seen its tokens.
-    fn has_started(&self) -> bool {
-        matches!(self.stage, Stage::Submitted(_) | Stage::Started)
+    pub(super) fn has_started(&self) -> bool {
+        matches!(self.stage, Stage::Started)
     }
 
-    /// Counts a loss of the workers if they were preparing this request; returns whether that
-    /// happened too often.
-    fn was_preparing_too_often(&mut self) -> bool {
-        let preparing = matches!(self.stage, Stage::Preparing(_));
-        self.losses = self.losses.saturating_add(u8::from(preparing));
-        preparing && self.losses >= MAX_LOSSES_WHILE_PREPARING
+    /// Whether its submitter still waits for the reply.
+    fn is_unanswered(&self) -> bool {
+        matches!(self.stage, Stage::Submitted(_) | Stage::Preparing(_))
     }
 
     /// Token ids whose logprobs the client requested.
@@ -240,6 +260,7 @@ impl Record {
         }
         let end = event.end.clone();
         let failure = end.filter(|end| matches!(end, End::Failed(_)));
+        own.tokens.extend(event.tokens.iter().map(|token| token.id));
         own.open = event.end.is_none();
         own.started = true;
         self.unprepared_entries = 0;
@@ -461,13 +482,10 @@ impl Records {
         ids
     }
 
-    /// Returns requests selected by `needed` whose tokens no worker has seen, in order of arrival.
-    pub(super) fn waiting(&self, needed: impl Fn(&EngineRequest) -> bool) -> Vec<RequestId> {
-        let waits = |id: &RequestId| {
-            let record = self.0.get(id);
-            record.is_some_and(|record| !record.has_started() && needed(&record.request))
-        };
-        self.ids().into_iter().filter(waits).collect()
+    /// Returns the requests selected by `wanted`, in order of arrival.
+    pub(super) fn select(&self, wanted: impl Fn(&Record) -> bool) -> Vec<RequestId> {
+        let selected = |id: &RequestId| self.0.get(id).is_some_and(&wanted);
+        self.ids().into_iter().filter(selected).collect()
     }
 
     /// Records the sequences that enter a slot with this plan.
@@ -485,11 +503,10 @@ impl Records {
         }
     }
 
-    /// Removes the requests that a loss of the workers fails: all that have run, and those that
-    /// were being prepared at `MAX_LOSSES_WHILE_PREPARING` losses, since they may be the cause.
-    pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
+    /// Removes the requests whose submitters wait for a reply.
+    pub(super) fn take_unanswered(&mut self) -> Vec<(RequestId, Record)> {
         self.0
-            .extract_if(|_, record| record.has_started() || record.was_preparing_too_often())
+            .extract_if(|_, record| record.is_unanswered())
             .collect()
     }
 
