@@ -340,6 +340,9 @@ impl Task {
             if self.drain.is_some_and(|end| end <= Instant::now()) {
                 return Err(drained());
             }
+            for id in core.fail_late() {
+                self.preparing.cancel(id);
+            }
             for id in core.release(|request| self.config.prepare_policy.needs(request)) {
                 self.prepare(id, core, &preparer);
             }
@@ -368,6 +371,8 @@ impl Task {
                 command = self.commands.recv() => {
                     self.handle_command(command.ok_or_else(no_handles_left)?, core, &preparer);
                 }
+                // The next round fails them.
+                () = until(core.next_deadline().map(Instant::from_std)) => {}
                 () = until(self.drain) => return Err(drained()),
             }
         }
@@ -435,8 +440,14 @@ impl Task {
         let mut work = pin!(work);
         let mut deadline = self.wait_deadline();
         loop {
+            let late = core.as_ref().and_then(|core| core.next_deadline());
             tokio::select! {
                 done = &mut work => return Ok(done),
+                () = until(late.map(Instant::from_std)) => {
+                    if let Some(core) = &mut core {
+                        core.fail_late();
+                    }
+                }
                 () = until(deadline) => {
                     deadline = None;
                     if let Some(core) = &mut core {
