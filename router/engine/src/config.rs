@@ -266,6 +266,7 @@ mod tests {
             choices: 1,
             beam: None,
             cache_salt: Box::default(),
+            priority: 0,
         };
         assert!(!PreparePolicy::WhenNeeded.needs(&plain));
         assert!(PreparePolicy::Always.needs(&plain));

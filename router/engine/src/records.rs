@@ -3,7 +3,11 @@
 use std::{collections::BTreeSet, mem, time::Instant};
 
 use foldhash::HashMap;
-use penstock_request::{client::Client, deadline::Deadline};
+use penstock_request::{
+    client::Client,
+    deadline::Deadline,
+    tenant::{Caller, Share},
+};
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
@@ -33,6 +37,8 @@ pub(super) struct Submission {
     pub(super) client: Option<Client>,
     /// When its client no longer wants the answer.
     pub(super) deadline: Option<Deadline>,
+    /// On whose behalf it runs.
+    pub(super) caller: Caller,
     /// One per choice.
     pub(super) event_senders: Vec<EventSender>,
     pub(super) answer: SubmitReply,
@@ -54,6 +60,8 @@ pub(super) struct Record {
     pub(super) client: Option<Client>,
     /// Whether it waits until all suspects of the last loss have run.
     pub(super) held: bool,
+    /// On whose behalf it runs.
+    caller: Caller,
     /// Arrival time on the scheduler's clock.
     pub(super) arrived: Micros,
     /// When its client no longer wants the answer.
@@ -133,6 +141,7 @@ impl Record {
             request,
             client,
             deadline,
+            caller,
             event_senders,
             answer,
         } = submission;
@@ -155,6 +164,7 @@ impl Record {
             unprepared_entries: 0,
             client,
             held: false,
+            caller,
             arrived,
             deadline,
             choices: event_senders.into_iter().map(choice).collect(),
@@ -176,6 +186,7 @@ impl Record {
                 .collect(),
         };
         stop_token_ids.sort_unstable();
+        let share = self.caller.share(self.client);
         Request {
             id,
             token_ids: ids.copied().map(TokenId).collect(),
@@ -183,7 +194,7 @@ impl Record {
             max_new_tokens: stopping.max_new_tokens,
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
-            cache_salt: salted(salt, &self.request.cache_salt),
+            cache_salt: salted(salt, share, &self.request.cache_salt),
             max_cached_tokens: match self.request.sampling.prompt_logprobs {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
@@ -197,7 +208,15 @@ impl Record {
                 Some(_) => 1,
                 None => self.request.choices.max(1),
             },
-            class: SchedulingClass::default(),
+            class: SchedulingClass {
+                priority: self.caller.priority(self.request.priority),
+                tenant: share.id,
+                weight: share.weight,
+                deadline: self.caller.first_token_within.map(|within| {
+                    let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+                    self.arrived.0.saturating_add(within)
+                }),
+            },
         }
     }
 
@@ -453,15 +472,22 @@ pub(super) fn see_log(what: &str, id: RequestId) -> String {
     format!("{what}; the server's log says why (request {id})")
 }
 
-/// Returns the cache salt followed by the request's own: its length, then its bytes.
-fn salted(salt: u64, own: &str) -> Vec<u64> {
+/// Marks a tenant's part of a cache salt. No request's own salt is that long.
+const TENANT: u64 = u64::MAX;
+
+/// Returns the cache salt, followed by the tenant's part if it has a cache of its own, and by the
+/// request's own: its length, then its bytes.
+fn salted(salt: u64, share: Share, own: &str) -> Vec<u64> {
     let words = own.as_bytes().chunks(8).map(|bytes| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         u64::from_le_bytes(word)
     });
     let length = Some(own.len() as u64).filter(|&length| length > 0);
-    [salt].into_iter().chain(length).chain(words).collect()
+    let tenant = share.isolated.then_some([TENANT, share.id]);
+    let tenant = tenant.into_iter().flatten();
+    let own = length.into_iter().chain(words);
+    [salt].into_iter().chain(tenant).chain(own).collect()
 }
 
 impl Records {

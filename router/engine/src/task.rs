@@ -12,7 +12,7 @@ use std::{
 use futures_util::FutureExt;
 use penstock_request::panic_message;
 use penstock_scheduler::{
-    FirstComeFirstServed,
+    FairShare,
     ids::{RequestId, SequenceId},
 };
 use tokio::{
@@ -125,7 +125,7 @@ impl Task {
             lost_at: None,
             preparing: Preparations::default(),
             lost_preparation: None,
-            policy: Arc::new(|| Box::new(FirstComeFirstServed)),
+            policy: Arc::new(|| Box::new(FairShare)),
             hangs: 0,
             losses: 0,
         }

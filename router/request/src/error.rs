@@ -37,6 +37,10 @@ pub enum ErrorKind {
     Template,
     /// More prompts in one request than allowed.
     BatchSize,
+    /// The API key is missing or wrong.
+    Unauthorized,
+    /// The server does not accept requests for this host.
+    Forbidden,
     /// No such route.
     NotFound,
     /// No such model.

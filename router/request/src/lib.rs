@@ -15,6 +15,7 @@ pub mod logprobs;
 pub mod range;
 mod request_limits;
 pub mod sampling_params;
+pub mod tenant;
 pub mod types;
 pub mod validate;
 

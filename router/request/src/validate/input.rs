@@ -50,6 +50,8 @@ pub struct Parameters {
     pub cache_salt: Option<String>,
     /// Seconds until the answer must be complete; `None` = no deadline of its own.
     pub timeout: Option<f64>,
+    /// Order among the waiting requests of a tenant, smaller first.
+    pub priority: i32,
 }
 
 /// Truncation of a prompt.
@@ -157,6 +159,7 @@ impl Default for Parameters {
             output_text: OutputTextOptions::default(),
             cache_salt: None,
             timeout: None,
+            priority: 0,
         }
     }
 }

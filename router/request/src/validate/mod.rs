@@ -304,6 +304,7 @@ impl ValidParameters {
             choices: parameters.choices.made(),
             beam: parameters.beam,
             cache_salt: parameters.cache_salt.unwrap_or_default().into_boxed_str(),
+            priority: parameters.priority,
         };
         Ok(ValidRequest {
             engine,

@@ -129,9 +129,8 @@ macro_rules! request {
             /// Not supported.
             #[schema(value_type = Option<String>)]
             pub(crate) guided_whitespace_pattern: Option<crate::strict::JsonText>,
-            /// Not supported; 0 is neutral.
-            #[schema(value_type = Option<i64>)]
-            pub(crate) priority: Option<crate::strict::JsonText>,
+            /// Order among the waiting requests of the same tenant, smaller first; 0 if omitted.
+            pub(crate) priority: Option<i32>,
             /// Requests share cached prefixes only if they have the same salt, so that response
             /// times do not reveal the prompts of others.
             pub(crate) cache_salt: Option<String>,
@@ -243,7 +242,6 @@ macro_rules! request {
             pub(crate) fn check_shared(&self) -> Result<(), penstock_request::error::ApiError> {
                 let values = [
                     &self.guided_whitespace_pattern,
-                    &self.priority,
                     &self.vllm_xargs,
                 ];
                 crate::neutral::check(&super::common::NEUTRAL, values)
@@ -293,6 +291,7 @@ macro_rules! request {
                         beam,
                         cache_salt: self.cache_salt.take(),
                         timeout: self.timeout,
+                        priority: self.priority.unwrap_or(0),
                         ..Default::default()
                     },
                     delivery: super::common::delivery(self.stream, self.stream_options)?,
@@ -366,9 +365,8 @@ macro_rules! request {
 pub(super) use request;
 
 /// Parameters that are not supported.
-pub(crate) const NEUTRAL: Neutrals<3> = [
+pub(crate) const NEUTRAL: Neutrals<2> = [
     ("guided_whitespace_pattern", Neutral::Null),
-    ("priority", Neutral::Json("0")),
     ("vllm_xargs", Neutral::Json("{}")),
 ];
 
