@@ -7,6 +7,7 @@ All other settings arrive by Load. The lease is standard input: when it closes, 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import logging
 import os
@@ -38,6 +39,9 @@ def main() -> None:
     logs.start()
     # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The launcher asks for the stacks before it kills a worker that hangs. SIGSEGV writes them too.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     ended = threading.Event()
     lease = Lease(ended.set, lambda: log_to_file(f"{arguments.socket}.log"))
     shard = ShardService(arguments.rank, ended.set, arguments.trace, lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -195,9 +196,16 @@ class ShardService(rpc.ShardServicer):
                 self.epoch = max(self.epoch, outcome.epoch)
                 yield from_outcome(outcome)
         except Exception as error:
+            self._exit_if_broken(error)
             _abort(context, error)
         finally:
             self.busy.release()
+
+    def _exit_if_broken(self, error: Exception) -> None:
+        """Ends the process if no later step can run. Otherwise the router begins another epoch."""
+        if self.pipeline is not None and not self.pipeline.device_works():
+            log.critical("the device is unusable after an error; the worker ends", exc_info=error)
+            os._exit(1)
 
     def Reset(self, request: pb.ResetRequest, context: Context) -> pb.ResetReply:
         """Announces an epoch. Its first step, which all ranks get at the same position, empties the

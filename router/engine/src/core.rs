@@ -25,6 +25,7 @@ use super::{
         CloseOutcome, EmitOutcome, Record, Records, Stage, Submission, SubmitReply, see_log,
         slot_error_message,
     },
+    suspects::{Release, Suspects},
     types::{Candidate, EngineRequest, Logprobs, SubmitError, Token, TokenEvent},
 };
 use crate::shard::{PrepareError, StepAnswer, StepLogprobs};
@@ -48,6 +49,10 @@ pub(super) struct Core {
     /// The last step's answer and emissions, between `absorb` and `deliver`.
     pub(super) arrived: Option<(StepAnswer, Vec<Emission>)>,
     pub(super) event_batch: EventBatch,
+    /// The requests that may be the cause of the last losses.
+    pub(super) suspects: Suspects,
+    /// Steps of this epoch that were answered.
+    pub(super) answered: u64,
     began: Instant,
     /// When the scheduler's metrics were last published.
     pub(super) published_at: Instant,
@@ -75,6 +80,8 @@ impl Core {
             facts: VecDeque::new(),
             arrived: None,
             event_batch: EventBatch::default(),
+            suspects: Suspects::default(),
+            answered: 0,
             began: Instant::now(),
             published_at: Instant::now(),
             published: Snapshot::default(),
@@ -118,10 +125,10 @@ impl Core {
         }
     }
 
-    /// Queues a request that must be prepared before it is accepted. Returns false if it was
-    /// refused.
+    /// Queues a request that must be prepared before it is accepted. Returns whether that may begin
+    /// now.
     pub(super) fn admit_preparing(&mut self, submission: Submission) -> bool {
-        self.add(submission, Stage::Preparing)
+        self.add(submission, Stage::Preparing) && !self.suspects.is_holding()
     }
 
     /// Queues a request while the workers restart. Its submitter waits until they are up.
@@ -129,16 +136,44 @@ impl Core {
         self.add(submission, Stage::Submitted);
     }
 
-    /// Accepts the requests that were queued while the workers restarted. Takes those that the new
-    /// workers must prepare, which `needed` selects, out of the queue and returns them.
-    pub(super) fn resume(&mut self, needed: impl Fn(&EngineRequest) -> bool) -> Vec<RequestId> {
-        let unprepared = self.records.select(|record| needed(&record.request));
-        for &id in &unprepared {
+    /// Begins an epoch: all requests wait until `release` lets them run.
+    pub(super) fn resume(&mut self) {
+        for id in self.records.ids() {
             self.scheduler.prepare_again(id);
-        }
-        for id in self.records.select(|record| !needed(&record.request)) {
             if let Some(record) = self.records.get_mut(id) {
-                record.accept();
+                record.held = true;
+            }
+        }
+        self.answered = 0;
+        if !self.suspects.is_holding() {
+            self.suspects.hold_rest();
+        }
+    }
+
+    /// Lets requests run whose turn it is after a loss. Returns those that `needed` selects: the
+    /// new workers must prepare them first.
+    pub(super) fn release(&mut self, needed: impl Fn(&EngineRequest) -> bool) -> Vec<RequestId> {
+        let mut unprepared = Vec::new();
+        let now = self.now();
+        while let Some(release) = self
+            .suspects
+            .release(|id| self.records.request(id).is_some())
+        {
+            let ids = match release {
+                Release::Group(ids) => ids,
+                Release::Rest => self.records.select(|record| record.held),
+            };
+            for id in ids {
+                let Some(record) = self.records.get_mut(id) else {
+                    continue;
+                };
+                record.held = false;
+                if needed(&record.request) {
+                    unprepared.push(id);
+                } else {
+                    record.accept();
+                    self.scheduler.prepared(id, now);
+                }
             }
         }
         unprepared
@@ -185,6 +220,8 @@ impl Core {
                 let message = "the workers could not prepare this request";
                 self.fail(id, SubmitError::Internal(see_log(message, id)));
             }
+            // It is prepared again after the loss.
+            Err(PrepareError::Lost(_)) => {}
         }
     }
 
@@ -241,6 +278,13 @@ impl Core {
             answer.outcome.duration = cost;
         }
         let mut emissions = self.scheduler.complete(&answer.outcome, self.now());
+        self.answered += 1;
+        if self.suspects.any() {
+            self.suspects.on_step();
+            for emission in &emissions {
+                self.suspects.on_emission(emission.sequence.request);
+            }
+        }
         if emissions.iter().any(|emission| emission.steered) {
             self.steer_searches(&mut answer, &mut emissions);
         }
@@ -338,7 +382,8 @@ impl Core {
             submission.refuse(error);
             return false;
         }
-        let record = Record::new(submission, stage, arrived);
+        let mut record = Record::new(submission, stage, arrived);
+        record.held = self.suspects.is_holding();
         if let Err(error) = self
             .scheduler
             .add(record.to_scheduler(id, self.salt), arrived)
@@ -350,7 +395,7 @@ impl Core {
         true
     }
 
-    fn fail(&mut self, id: RequestId, error: SubmitError) {
+    pub(super) fn fail(&mut self, id: RequestId, error: SubmitError) {
         self.scheduler.abort(id);
         if let Some(record) = self.records.remove(id) {
             record.fail(error);

@@ -1,6 +1,7 @@
 //! Recovery of requests after a loss of the workers or a failure of the engine.
 
 use std::{
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
@@ -14,11 +15,24 @@ use penstock_scheduler::{
 
 use super::{
     core::{Core, unavailable},
-    types::SubmitError,
+    records::{Record, see_log},
+    suspects::{Evidence, InFlight},
+    types::{EngineRequest, SubmitError},
 };
 
+/// The message for the clients of a request on which the engine panics.
+const FAILS: &str = "the engine failed on this request";
 /// Maximum age of the published scheduler metrics while steps run.
 const METRICS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A loss of the workers, or a step that failed as a whole.
+pub(super) struct Loss<'a> {
+    /// The requests that the workers were preparing.
+    pub(super) preparing: Vec<RequestId>,
+    /// Requests that others should not wait for: those that are prepared first.
+    pub(super) slow: &'a dyn Fn(&EngineRequest) -> bool,
+    pub(super) evidence: Evidence,
+}
 
 /// The result of filling a new scheduler.
 enum Refilled {
@@ -29,40 +43,69 @@ enum Refilled {
 
 impl Core {
     /// Handles a loss of the workers. Requests return to the queue with their known tokens; steps
-    /// in flight are computed again by the restarted workers. `preparing`: the requests that the
-    /// workers were preparing. `reason` is the clients' message.
-    pub(super) fn on_workers_lost(&mut self, preparing: &[RequestId], reason: &str) {
+    /// in flight are computed again. The request that is found to be the cause fails.
+    pub(super) fn on_workers_lost(&mut self, loss: &Loss<'_>) {
         self.deliver();
-        for (id, record) in self.records.take_preparing_too_often(preparing) {
-            record.fail(unavailable(format!(
-                "{reason}; the request may be sent again"
-            )));
-            self.scheduler.abort(id);
+        let in_flight = self.in_flight(&loss.preparing, &loss.slow);
+        if let Some(id) = self.suspects.on_loss(&in_flight, loss.evidence) {
+            tracing::error!(
+                request = id.0,
+                "the workers fail on this request: it is ended"
+            );
+            let message = "the workers fail on this request";
+            self.fail(id, SubmitError::Internal(see_log(message, id)));
         }
         self.facts.clear();
+        self.answered = 0;
         self.epoch = self.scheduler.worker_lost(self.now());
-        self.metrics.lost();
         self.publish_metrics();
     }
 
+    /// Returns the requests that the workers were running or `preparing`.
+    fn in_flight(
+        &self,
+        preparing: &[RequestId],
+        slow: &dyn Fn(&EngineRequest) -> bool,
+    ) -> Vec<InFlight> {
+        let mut runs: BTreeMap<_, _> = self.scheduler.in_flight().into_iter().collect();
+        for &id in preparing {
+            runs.entry(id).or_insert(1);
+        }
+        let in_flight = runs.into_iter().filter_map(|(id, runs)| {
+            let slow = slow(self.records.request(id)?);
+            Some(InFlight { id, runs, slow })
+        });
+        in_flight.collect()
+    }
+
     /// Handles a panic of the engine: like a loss of the workers, but the scheduler may be half
-    /// changed, so it is discarded. A new one is filled from the records.
-    pub(super) fn rebuild(&mut self, reason: &str) -> Result<(), ConfigError> {
-        // These requests have started, so they fail below.
+    /// changed, so it is discarded. A new one is filled from the records, which hold the tokens that
+    /// the clients have; later ones are computed again.
+    pub(super) fn rebuild(&mut self) -> Result<(), ConfigError> {
         self.arrived = None;
         // The batch may hold a client's last event.
         self.event_batch.flush();
-        self.fail_started(reason);
         self.facts.clear();
+        self.answered = 0;
+        let started = self.records.select(Record::has_started).into_iter();
+        let in_flight: Vec<_> = started
+            .map(|id| InFlight {
+                id,
+                runs: self.config.depth.into(),
+                slow: false,
+            })
+            .collect();
+        if let Some(id) = self.suspects.on_loss(&in_flight, Evidence::Strong) {
+            self.forget(id, FAILS);
+        }
         self.scheduler = loop {
             match self.refill()? {
                 Refilled::Whole(scheduler) => break *scheduler,
-                Refilled::Failed(id) => self.forget(id, "the engine failed on this request"),
+                Refilled::Failed(id) => self.forget(id, FAILS),
             }
         };
         self.epoch = Epoch(0);
         self.earlier = self.published;
-        self.metrics.lost();
         self.publish_metrics();
         Ok(())
     }
@@ -87,7 +130,13 @@ impl Core {
                 continue;
             };
             let (request, arrived) = (record.to_scheduler(id, self.salt), record.arrived);
-            let add = AssertUnwindSafe(|| scheduler.add(request, arrived));
+            let Some(sequences) = record.begun_sequences() else {
+                return Ok(Refilled::Failed(id));
+            };
+            let add = AssertUnwindSafe(|| match sequences[..] {
+                [] => scheduler.add(request, arrived),
+                _ => scheduler.resume(request, &sequences, arrived),
+            });
             match catch_unwind(add) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => refused.push((id, error)),
@@ -114,15 +163,6 @@ impl Core {
     fn forget(&mut self, id: RequestId, why: &str) {
         if let Some(record) = self.records.remove(id) {
             record.fail(SubmitError::Internal(why.to_owned()));
-        }
-    }
-
-    /// Fails the requests that have started.
-    fn fail_started(&mut self, reason: &str) {
-        for (_, record) in self.records.take_started() {
-            record.fail(unavailable(format!(
-                "{reason}; the request may be sent again"
-            )));
         }
     }
 

@@ -7,7 +7,7 @@ use penstock_request::{client::Client, deadline::Deadline};
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
-    request::{Pipelining, Request, SchedulingClass},
+    request::{BegunSequence, Pipelining, Request, SchedulingClass},
 };
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -20,8 +20,6 @@ use penstock_request::sampling_params::WHOLE_VOCABULARY;
 
 /// Entries into a slot while unprepared, without a token in between, after which a request fails.
 const MAX_UNPREPARED_ENTRIES: u8 = 3;
-/// Losses of the workers during its preparation after which a request fails.
-const MAX_LOSSES_WHILE_PREPARING: u8 = 2;
 
 /// Replies to a submission; used once.
 pub(super) type SubmitReply = oneshot::Sender<Result<(), SubmitError>>;
@@ -54,8 +52,8 @@ pub(super) struct Record {
     unprepared_entries: u8,
     /// The request's client, if known; used when the workers prepare the request.
     pub(super) client: Option<Client>,
-    /// Losses of the workers while they prepared it.
-    losses: u8,
+    /// Whether it waits until all suspects of the last loss have run.
+    pub(super) held: bool,
     /// Arrival time on the scheduler's clock.
     pub(super) arrived: Micros,
     /// When its client no longer wants the answer.
@@ -65,6 +63,8 @@ pub(super) struct Record {
 /// One of a request's choices.
 struct Choice {
     event_sender: EventSender,
+    /// The tokens that its client has.
+    tokens: Vec<u32>,
     /// Whether it has produced tokens.
     started: bool,
     /// Whether its client waits for more.
@@ -142,6 +142,7 @@ impl Record {
         };
         let choice = |event_sender| Choice {
             event_sender,
+            tokens: Vec::new(),
             started: false,
             open: true,
             closing: false,
@@ -153,7 +154,7 @@ impl Record {
             stage: stage(answer),
             unprepared_entries: 0,
             client,
-            losses: 0,
+            held: false,
             arrived,
             deadline,
             choices: event_senders.into_iter().map(choice).collect(),
@@ -187,7 +188,7 @@ impl Record {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
             },
-            preparing: matches!(self.stage, Stage::Preparing(_)),
+            preparing: self.held || matches!(self.stage, Stage::Preparing(_)),
             pipelining: match self.request.beam {
                 Some(_) => Pipelining::Steered,
                 None => Pipelining::Ahead,
@@ -200,6 +201,28 @@ impl Record {
         }
     }
 
+    /// Returns the request's sequences as its clients know them, for a new scheduler; empty if none
+    /// has tokens. `None` if they cannot be known.
+    pub(super) fn begun_sequences(&mut self) -> Option<Vec<BegunSequence>> {
+        let begun = |(index, tokens): (u32, &[u32])| BegunSequence {
+            index,
+            generated: tokens.iter().copied().map(TokenId).collect(),
+        };
+        if let Some(search) = &mut self.search {
+            let sequences = search.restart()?;
+            let begun = sequences
+                .iter()
+                .map(|(id, tokens)| begun((id.index, tokens)));
+            return Some(begun.collect());
+        }
+        if self.choices.iter().all(|choice| choice.tokens.is_empty()) {
+            return Some(Vec::new());
+        }
+        let choices = (0..).zip(&self.choices).filter(|(_, choice)| choice.open);
+        let choices = choices.map(|(index, choice)| begun((index, &choice.tokens)));
+        Some(choices.collect())
+    }
+
     /// Counts an unprepared entry and returns whether the request may be prepared again. Workers
     /// drop prepared state when they need the memory, but seldom before its use.
     pub(super) fn may_prepare_again(&mut self) -> bool {
@@ -208,20 +231,13 @@ impl Record {
     }
 
     /// Whether a worker may have seen its tokens.
-    fn has_started(&self) -> bool {
+    pub(super) fn has_started(&self) -> bool {
         matches!(self.stage, Stage::Started)
     }
 
     /// Whether its submitter still waits for the reply.
     fn is_unanswered(&self) -> bool {
         matches!(self.stage, Stage::Submitted(_) | Stage::Preparing(_))
-    }
-
-    /// Counts a loss of the workers while they were preparing this request; returns whether that
-    /// happened too often.
-    fn was_preparing_too_often(&mut self) -> bool {
-        self.losses = self.losses.saturating_add(1);
-        self.losses >= MAX_LOSSES_WHILE_PREPARING
     }
 
     /// Token ids whose logprobs the client requested.
@@ -254,6 +270,7 @@ impl Record {
         }
         let end = event.end.clone();
         let failure = end.filter(|end| matches!(end, End::Failed(_)));
+        own.tokens.extend(event.tokens.iter().map(|token| token.id));
         own.open = event.end.is_none();
         own.started = true;
         self.unprepared_entries = 0;
@@ -509,23 +526,9 @@ impl Records {
         }
     }
 
-    /// Removes the requests that have run.
-    pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
-        self.take(|_, record| record.has_started())
-    }
-
     /// Removes the requests whose submitters wait for a reply.
     pub(super) fn take_unanswered(&mut self) -> Vec<(RequestId, Record)> {
         self.take(|_, record| record.is_unanswered())
-    }
-
-    /// Removes those of the requests `preparing` that the workers were preparing at
-    /// `MAX_LOSSES_WHILE_PREPARING` losses, since they may be the cause.
-    pub(super) fn take_preparing_too_often(
-        &mut self,
-        preparing: &[RequestId],
-    ) -> Vec<(RequestId, Record)> {
-        self.take(|id, record| preparing.contains(id) && record.was_preparing_too_often())
     }
 
     /// Returns the earliest deadline.

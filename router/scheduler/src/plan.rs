@@ -256,6 +256,11 @@ impl Flights {
         self.plans.iter().map(|flight| flight.load)
     }
 
+    /// Returns the runs of all plans in flight.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &FlightRun> + '_ {
+        self.plans.iter().flat_map(|flight| &flight.runs)
+    }
+
     /// Returns an empty list of runs.
     pub(crate) fn take_runs(&mut self) -> Vec<FlightRun> {
         std::mem::take(&mut self.spare_runs)

@@ -19,12 +19,16 @@ use tokio::time::Instant;
 
 use super::{
     Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, StepAnswer, StepLimits,
-    convert, deadline::Deadline, stream::StepStream, worker::Worker,
+    convert,
+    deadline::Deadline,
+    stream::{StepStream, StreamEnd},
+    worker::Worker,
 };
 use crate::generated::v1;
 
 /// A tensor-parallel group of workers. All ranks get the same bytes; rank 0's reply is the answer,
-/// the others' replies are only checked. After an error from any method the group is lost: drop it.
+/// the others' replies are only checked. After an error from any method the group is lost: drop it,
+/// or `begin` again after `ShardError::Step`.
 pub struct ShardGroup {
     workers: Arc<[Worker]>,
     /// One per worker; empty before `begin`.
@@ -165,9 +169,9 @@ impl ShardGroup {
 
     fn take_leader(
         &mut self,
-        reply: Result<v1::StepReply, String>,
+        reply: Result<v1::StepReply, StreamEnd>,
     ) -> Result<StepAnswer, ShardError> {
-        let reply = reply.map_err(|message| self.workers[0].lost(message))?;
+        let reply = reply.map_err(|end| self.stream_error(0, end))?;
         let answered = self.streams[0].answered;
         check_order(&self.workers[0], &reply, self.due(answered))?;
         let took = self.time_step();
@@ -183,12 +187,23 @@ impl ShardGroup {
     fn take_followers(&mut self, cx: &mut Context<'_>) -> Result<(), ShardError> {
         for rank in 1..self.streams.len() {
             while let Poll::Ready(reply) = self.streams[rank].poll(cx) {
-                let reply = reply.map_err(|message| self.workers[rank].lost(message))?;
+                let reply = reply.map_err(|end| self.stream_error(rank, end))?;
                 let due = self.due(self.streams[rank].answered);
                 check_order(&self.workers[rank], &reply, due)?;
             }
         }
         Ok(())
+    }
+
+    /// Other ranks may wait in a collective for a rank that failed in a step, so only a group of one
+    /// can begin again.
+    fn stream_error(&self, rank: usize, end: StreamEnd) -> ShardError {
+        match end {
+            StreamEnd::Failed(message) if self.workers.len() == 1 => ShardError::Step { message },
+            StreamEnd::Failed(message) | StreamEnd::Lost(message) => {
+                self.workers[rank].lost(message)
+            }
+        }
     }
 
     /// Returns the step that a rank's n-th reply must answer; `None` if fewer were sent.

@@ -114,6 +114,32 @@ async fn a_stream_goes_on_after_a_step_that_hangs() {
 }
 
 #[tokio::test]
+async fn late_answers_of_a_worker_that_stopped_for_a_while_change_nothing() {
+    let expected = undisturbed(long()).await;
+    let endpoint = Endpoint::Unix(crate::support::socket());
+    let _worker = MockShard::spawn(&endpoint, faulty(Fault::Stall(20))).unwrap();
+    let attached = AttachedWorkers::new(vec![endpoint], &LoadConfig::default());
+    let metrics = EngineMetrics::register(&mut Registry::default());
+    let limit = Duration::from_millis(300);
+    let step_limits = StepLimits {
+        least: limit,
+        first: limit,
+    };
+    let config = EngineConfig {
+        step_limits,
+        ..EngineConfig::default()
+    };
+    let engine = Engine::start(Box::new(attached), config, metrics);
+    ready(&engine).await;
+    // The same worker is in a newer epoch when the old step is answered.
+    let stream = engine.submit(long()).await.unwrap();
+    reach(&engine, |state| *state != EngineState::Ready).await;
+    assert_eq!(collect(stream).await, expected);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(answer(&engine, long()).await, expected);
+}
+
+#[tokio::test]
 async fn sequence_error_ends_only_its_request() {
     let engine = engine(
         MockWorkers::one(faulty(Fault::ErrorSlot(4))),
@@ -312,15 +338,15 @@ async fn requests_are_prepared_again_by_the_new_workers() {
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     let leaving = engine.submit(request(vec![4], 4)).await.unwrap();
     workers.kill();
-    let preparing = || workers.starts() == 2 && workers.view().preparing == 3;
-    crate::support::eventually("the new worker prepares all", preparing).await;
+    // The others wait until it has run.
+    let preparing = || workers.starts() == 2 && workers.view().preparing == 1;
+    crate::support::eventually("the new worker prepares the first", preparing).await;
     drop(leaving);
-    crate::support::eventually("one was aborted", || workers.view().preparing == 2).await;
     workers.kill();
     assert_eq!(collect(running).await, expected);
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
-    assert_eq!(workers.starts(), 3);
+    assert_eq!((workers.starts(), workers.view().preparations), (3, 2));
 }
 
 #[tokio::test]
@@ -355,39 +381,119 @@ async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
     assert_eq!((ids.len(), end, workers.starts()), (4, End::Length, 3));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_being_prepared_at_two_losses_fails_as_retryable() {
-    let workers = MockWorkers::one(faulty(Fault::HangPrepare));
-    let restart = RestartPolicy {
-        exit_after: Some(100),
-        backoff: Duration::from_millis(1),
-        max_backoff: Duration::from_millis(1),
-        ..RestartPolicy::default()
-    };
-    let config = EngineConfig {
-        restart,
-        ..always_preparing()
-    };
-    let engine = engine(workers.clone(), config);
-    for life in (1..=19).step_by(2) {
-        crate::support::eventually("the workers are started", || workers.starts() == life).await;
-        ready(&engine).await;
-        let requests = (0..8).map(|number| engine.submit(request(vec![number], 4)));
-        let kill = async {
-            for life in [life, life + 1] {
-                let preparing = || workers.starts() == life && workers.view().preparing == 8;
-                crate::support::eventually("all are being prepared", preparing).await;
-                workers.kill();
-            }
-        };
-        let (answers, ()) = tokio::join!(futures_util::future::join_all(requests), kill);
-        for answer in answers {
-            let error = answer.err();
-            assert!(
-                matches!(error, Some(SubmitError::Unavailable { .. })),
-                "{error:?} in life {life}"
-            );
+#[tokio::test]
+async fn a_request_whose_preparation_ends_the_workers_twice_fails() {
+    let lives = vec![
+        vec![faulty(Fault::HangPrepare)],
+        vec![faulty(Fault::HangPrepare)],
+        vec![checked()],
+    ];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), quick_restarts(always_preparing()));
+    ready(&engine).await;
+    let submission = engine.submit(request(vec![1], 4));
+    let end = async {
+        for life in 1..=2 {
+            let preparing = || workers.starts() == life && workers.view().preparing == 1;
+            crate::support::eventually("it is being prepared", preparing).await;
+            workers.fail();
         }
+    };
+    let (answer, ()) = tokio::join!(submission, end);
+    let error = answer.err();
+    let failed = |why: &String| why.starts_with("the workers fail on this request");
+    assert!(
+        matches!(&error, Some(SubmitError::Internal(why)) if failed(why)),
+        "{error:?}"
+    );
+    ready(&engine).await;
+    assert_eq!(answer_of(&engine, 2).await.1, End::Length);
+}
+
+/// One of sixteen streams ends the workers, or makes a step fail; the others go on.
+async fn found_among_others(fault: Fault, poisoned: u32) -> (u64, usize) {
+    let quiet = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&quiet).await;
+    let workers = MockWorkers::one(MockConfig {
+        faults: vec![fault],
+        cost: penstock_mock_shard::Cost {
+            step: Duration::from_micros(300),
+            ..Default::default()
+        },
+        ..checked()
+    });
+    let engine = engine(workers.clone(), quick_restarts(EngineConfig::default()));
+    ready(&engine).await;
+    let mut failed = 0;
+    let runs = (0..16).map(|number| {
+        let first = if number == poisoned { POISON } else { number };
+        let wanted = request(vec![first, 77], 200);
+        let (engine, quiet) = (&engine, &quiet);
+        async move {
+            let got = answer(engine, wanted.clone()).await;
+            match got.1 {
+                End::Failed(message) => {
+                    assert_eq!(number, poisoned, "{message}");
+                    assert!(message.starts_with("the workers fail on this request"));
+                    1
+                }
+                _ => {
+                    assert_eq!(got, answer(quiet, wanted).await);
+                    0
+                }
+            }
+        }
+    });
+    for run in futures_util::future::join_all(runs).await {
+        failed += run;
+    }
+    (workers.starts(), failed)
+}
+
+/// The first token of a poisoned prompt. No answer of the mock worker contains it by chance.
+const POISON: u32 = 31_999;
+
+#[tokio::test]
+async fn a_request_that_ends_the_workers_is_found_and_the_others_go_on() {
+    for poisoned in [0, 7, 15] {
+        let (starts, failed) = found_among_others(Fault::DieOn(POISON), poisoned).await;
+        assert_eq!(failed, 1);
+        // Four halvings, and the loss that made all of them suspects.
+        assert!((3..=8).contains(&starts), "{starts} starts");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_makes_a_step_fail_is_found_without_a_restart() {
+    let (starts, failed) = found_among_others(Fault::RaiseOn(POISON), 15).await;
+    assert_eq!(failed, 1);
+    // All begin at the same time: the first failed step comes before any answer.
+    assert!(starts <= 2, "{starts} starts");
+}
+
+#[tokio::test]
+async fn a_request_alone_that_ends_the_workers_fails_at_its_second_loss() {
+    let workers = MockWorkers::one(faulty(Fault::DieOn(POISON)));
+    let engine = engine(workers.clone(), quick_restarts(EngineConfig::default()));
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, request(vec![POISON], 9)).await;
+    assert!(ids.is_empty() && matches!(end, End::Failed(_)), "{end:?}");
+    assert_eq!(answer_of(&engine, 3).await.1, End::Length);
+    assert_eq!(workers.starts(), 3);
+}
+
+async fn answer_of(engine: &Engine, first: u32) -> (Vec<u32>, End) {
+    answer(engine, request(vec![first], 4)).await
+}
+
+fn quick_restarts(config: EngineConfig) -> EngineConfig {
+    EngineConfig {
+        restart: RestartPolicy {
+            backoff: Duration::from_millis(1),
+            max_backoff: Duration::from_millis(1),
+            ..RestartPolicy::default()
+        },
+        ..config
     }
 }
 
