@@ -117,7 +117,7 @@ def test_second_signal_ends_the_server_at_once(tmp_path: Path) -> None:
 
 
 def test_a_drain_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
-    with Server(tmp_path / "serve.log", ["--grace", "1"]) as server:
+    with Server(tmp_path / "serve.log", ["--grace", "0"]) as server:
         events: list[dict[str, object]] = []
         streaming = threading.Thread(target=stream, args=(server, 2000, events))
         streaming.start()
