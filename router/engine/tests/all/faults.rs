@@ -389,7 +389,7 @@ async fn a_request_whose_preparation_ends_the_workers_twice_fails() {
         vec![checked()],
     ];
     let workers = MockWorkers::new(lives);
-    let engine = engine(workers.clone(), quick_restarts(always_preparing()));
+    let engine = engine(workers.clone(), quick_restarts(&always_preparing()));
     ready(&engine).await;
     let submission = engine.submit(request(vec![1], 4));
     let end = async {
@@ -422,7 +422,7 @@ async fn found_among_others(fault: Fault, poisoned: u32) -> (u64, usize) {
         },
         ..checked()
     });
-    let engine = engine(workers.clone(), quick_restarts(EngineConfig::default()));
+    let engine = engine(workers.clone(), quick_restarts(&EngineConfig::default()));
     ready(&engine).await;
     let mut failed = 0;
     let runs = (0..16).map(|number| {
@@ -474,7 +474,7 @@ async fn a_request_that_makes_a_step_fail_is_found_without_a_restart() {
 #[tokio::test]
 async fn a_request_alone_that_ends_the_workers_fails_at_its_second_loss() {
     let workers = MockWorkers::one(faulty(Fault::DieOn(POISON)));
-    let engine = engine(workers.clone(), quick_restarts(EngineConfig::default()));
+    let engine = engine(workers.clone(), quick_restarts(&EngineConfig::default()));
     ready(&engine).await;
     let (ids, end) = answer(&engine, request(vec![POISON], 9)).await;
     assert!(ids.is_empty() && matches!(end, End::Failed(_)), "{end:?}");
@@ -486,14 +486,14 @@ async fn answer_of(engine: &Engine, first: u32) -> (Vec<u32>, End) {
     answer(engine, request(vec![first], 4)).await
 }
 
-fn quick_restarts(config: EngineConfig) -> EngineConfig {
+fn quick_restarts(config: &EngineConfig) -> EngineConfig {
     EngineConfig {
         restart: RestartPolicy {
             backoff: Duration::from_millis(1),
             max_backoff: Duration::from_millis(1),
             ..RestartPolicy::default()
         },
-        ..config
+        ..config.clone()
     }
 }
 
