@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
-from penstock.faults import BadModel, BadSetting, BadStep, Fault, LoadCancelled, TooLittleMemory
+from penstock.faults import (
+    BadModel,
+    BadSetting,
+    BadStep,
+    Fault,
+    LoadCancelled,
+    TooLittleMemory,
+    Unsupported,
+)
 from penstock.grammar import GrammarRejected
 from penstock.grammar.fair_queue import Caller, CompilationCancelled
 from penstock.rpc import shard_pb2 as pb
@@ -44,6 +52,7 @@ CHOSEN = {"max_slots", "max_step_tokens", "kv_memory_bytes", "block_tokens", "th
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
     BadModel: grpc.StatusCode.FAILED_PRECONDITION,
+    Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
     BadStep: grpc.StatusCode.FAILED_PRECONDITION,
     TooLittleMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     LoadCancelled: grpc.StatusCode.CANCELLED,
