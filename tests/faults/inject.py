@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .leaks import gauges
 from .schedule import Fault, Kind
 from .server import FaultyServer, NoWorker
 
@@ -36,6 +37,7 @@ class Injector:
         self.server = server
         self.durations = durations
         self.orphans: list[int] = []  # workers that outlived their launcher
+        self.losses = 0  # of workers, counted by the processes of the server that have ended
         self.kinds: dict[Kind, Callable[[Fault], object]] = {
             Kind.KILL: lambda fault: self._signal(fault, signal.SIGKILL),
             Kind.SEGV: lambda fault: self._signal(fault, signal.SIGSEGV),
@@ -55,6 +57,13 @@ class Injector:
     def inject(self, fault: Fault) -> None:
         """Raises NoWorker if there is none that the fault could happen to."""
         self.kinds[fault.kind](fault)
+
+    def all_losses(self) -> int:
+        """Losses of workers that the server has counted."""
+        return self.losses + self._counted()
+
+    def _counted(self) -> int:
+        return int(gauges(self.server.url)["penstock_worker_losses"])
 
     def _signal(self, fault: Fault, number: signal.Signals) -> int:
         pid = self.server.worker(fault.rank)
@@ -118,5 +127,6 @@ class Injector:
         self._signal(fault, signal.SIGKILL)
 
     def _launcher(self, fault: Fault) -> None:
+        self.losses += self._counted()
         self.orphans += self.server.kill_launcher()
         self.server.start().wait_ready()

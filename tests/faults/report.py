@@ -35,11 +35,11 @@ class Report:
     streams_hit: int  # streams that a fault met between two of their tokens
     tokens: int
     faults: dict[str, int]  # kind -> how many happened
-    losses: int
     failures: list[str]  # faults that could not happen, streams that did not go on
     problems: list[str]  # broken and differing answers
     pauses: list[Pause]
     orphans: int  # workers that outlived their launcher
+    losses: int = 0  # of workers, as the server counts them
     leaks: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -90,6 +90,7 @@ def summary(name: str, storm: Storm, seconds: float) -> Report:
     """The report of a run that has ended."""
     happened = [i for i in storm.injections if i.ended]
     wrong = [o for o in storm.outcomes if o.verdict in (Verdict.BROKEN, Verdict.DIFFERENT)]
+    ended = [storm.ended] if storm.ended else []
     pauses = list(_pauses(storm.outcomes, storm.injections))
     return Report(
         name=name,
@@ -99,8 +100,7 @@ def summary(name: str, storm: Storm, seconds: float) -> Report:
         streams_hit=len(pauses),
         tokens=sum(_tokens(outcome) for outcome in storm.outcomes),
         faults=dict(Counter(i.fault.kind.value for i in happened)),
-        losses=sum(_losses(i) for i in happened),
-        failures=[_failure(n, i) for n, i in enumerate(storm.injections) if i.failure],
+        failures=[_failure(n, i) for n, i in enumerate(storm.injections) if i.failure] + ended,
         problems=[_problem(outcome, storm.injections) for outcome in wrong],
         pauses=pauses,
         orphans=len(storm.injector.orphans),
@@ -125,12 +125,6 @@ def _pauses(outcomes: list[Outcome], injections: list[Injection]) -> list[Pause]
             if gaps and outcome.answer.times[0] < injection.began:
                 found.append(Pause(injection.fault.kind.value, max(gaps), number))
     return found
-
-
-def _losses(injection: Injection) -> int:
-    if injection.failure or injection.fault.kind not in LOSSES:
-        return 0
-    return 2 if injection.fault.kind is Kind.TWICE else 1
 
 
 def _tokens(outcome: Outcome) -> int:

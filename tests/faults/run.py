@@ -63,5 +63,7 @@ def run(plan: Plan, log: Path, options: list[str]) -> Report:
         asyncio.run(storm.run(plan.faults(), began + plan.minutes * 60))
         name = f"{plan.world_size} workers" if plan.world_size > 1 else "1 worker"
         report = summary(name, storm, time.monotonic() - began)
-        report.leaks = leaked(server, before)
+        if storm.ended is None:
+            report.leaks = leaked(server, before)
+            report.losses = storm.injector.all_losses()
     return report

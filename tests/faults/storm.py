@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +26,10 @@ SETTLE_SECONDS = 120  # for each stream to go on after a fault
 POLL_SECONDS = 0.02
 MOST_WAIT = 5.0  # of a client that was refused
 REFUSALS = (429, 503)
+
+
+class ServerEnded(RuntimeError):
+    """The server's process ended, though nothing killed it."""
 
 
 @dataclass
@@ -79,6 +85,7 @@ class Storm:
     numbers: Iterator[int] = field(default_factory=count)
     events: int = 0
     ending: bool = False
+    ended: str | None = None  # why, if the server ended by itself
 
     async def run(self, faults: Iterator[Fault], last: float) -> None:
         """Injects `faults` until they end or the time `last` comes; then lets all streams end."""
@@ -92,6 +99,8 @@ class Storm:
                         break
                     await self._fault(fault)
                 await self._progress(self.clients)
+            except ServerEnded as error:
+                self.ended = str(error)
             finally:
                 self.ending = True
                 await asyncio.gather(*tasks)
@@ -107,7 +116,7 @@ class Storm:
         while True:
             outcome = await self._send(client, known)
             self.outcomes.append(outcome)
-            if outcome.verdict not in (Verdict.REFUSED, Verdict.CUT) or self.ending:
+            if outcome.answer.status in (200, 400) or self.ending:
                 return
             await asyncio.sleep(min(outcome.answer.retry_after or 0.2, MOST_WAIT))
 
@@ -165,7 +174,12 @@ class Storm:
         until = time.monotonic() + SETTLE_SECONDS
         goal = self.events + events
         while self.events < goal and time.monotonic() < until:
-            await asyncio.sleep(POLL_SECONDS)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        if (code := self.injector.server.process.poll()) is not None:
+            raise ServerEnded(f"the server ended with code {code}")
+        await asyncio.sleep(POLL_SECONDS)
 
     async def _fault(self, fault: Fault) -> None:
         injection = Injection(fault, time.monotonic())
@@ -176,6 +190,15 @@ class Storm:
             injection.failure = str(error)
         injection.ended = time.monotonic()
         await self._settle(injection)
+        self._narrate(injection)
+
+    def _narrate(self, injection: Injection) -> None:
+        """Writes a line about a fault to stderr, for people who wait."""
+        took = time.monotonic() - injection.began
+        wrong = Counter(outcome.verdict.value for outcome in self.outcomes)
+        number, fault = len(self.injections) - 1, injection.fault
+        line = f"{number} {fault.kind.value} of rank {fault.rank}: {took:.1f} s, {dict(wrong)}"
+        print(line, injection.failure or "", file=sys.stderr, flush=True)
 
     async def _settle(self, injection: Injection) -> None:
         """Waits until each stream that runs has got a token since the fault, or has ended."""
@@ -186,5 +209,5 @@ class Storm:
             if all(key not in live or live[key].events > n for key, n in before.items()):
                 injection.settled = time.monotonic()
                 return
-            await asyncio.sleep(POLL_SECONDS)
+            await self._wait()
         injection.failure = f"a stream did not go on within {SETTLE_SECONDS} s"
