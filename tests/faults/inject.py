@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import httpx
+
 from .leaks import gauges
 from .schedule import Fault, Kind
-from .server import FaultyServer, NoWorker
+from .server import POISON, FaultyServer, NoWorker
 
 GARBAGE_BYTES = 4096
 DISK_SECONDS = 2.0
 FIRE_SECONDS = 20.0
+POISON_SECONDS = 120
 DAYS = 40  # that the clock jumps at most
 
 
@@ -37,6 +40,7 @@ class Injector:
         self.server = server
         self.durations = durations
         self.orphans: list[int] = []  # workers that outlived their launcher
+        self.poisoned: list[str] = []  # what senders of poison saw
         self.losses = 0  # of workers, counted by the processes of the server that have ended
         self.kinds: dict[Kind, Callable[[Fault], object]] = {
             Kind.KILL: lambda fault: self._signal(fault, signal.SIGKILL),
@@ -51,6 +55,8 @@ class Injector:
             Kind.DISK: self._disk,
             Kind.CLOCK: self._clock,
             Kind.TWICE: self._twice,
+            Kind.POISON: lambda fault: self._poison("raise"),
+            Kind.KILLER: lambda fault: self._poison("kill"),
             Kind.LAUNCHER: self._launcher,
         }
 
@@ -125,6 +131,17 @@ class Injector:
             time.sleep(0.01)
         time.sleep(random.Random(fault.seed).uniform(0, 4))
         self._signal(fault, signal.SIGKILL)
+
+    def _poison(self, effect: str) -> None:
+        """Sends a request that fails each step with it, and waits until it is refused."""
+        before, began = self._counted(), time.monotonic()
+        body = {"inputs": POISON[effect], "parameters": {"max_new_tokens": 8}}
+        reply = httpx.post(f"{self.server.url}/generate", json=body, timeout=POISON_SECONDS)
+        seconds = time.monotonic() - began
+        note = f"{reply.status_code} after {seconds:.1f} s and {self._counted() - before} losses"
+        self.poisoned.append(f"{effect}: {note}: {reply.text[:200]}")
+        if reply.status_code == 200:
+            raise NoWorker("the poisoned request was served")
 
     def _launcher(self, fault: Fault) -> None:
         self.losses += self._counted()

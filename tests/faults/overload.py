@@ -1,8 +1,8 @@
 """`python -m tests.faults.overload`: requests come at four times the rate that the server sustains.
 
 First and last, as many clients as there are slots send one request after the other: their rate is
-what the server sustains. In between, requests come at a multiple of it, whatever the server answers. Most clients
-that get a 429 leave; some wait as long as `Retry-After` says and try again.
+what the server sustains. In between, requests come at a multiple of it, whatever the server
+answers. Most clients that get a 429 leave; some wait as long as `Retry-After` says and try again.
 """
 
 from __future__ import annotations

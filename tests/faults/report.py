@@ -38,6 +38,7 @@ class Report:
     failures: list[str]  # faults that could not happen, streams that did not go on
     problems: list[str]  # broken and differing answers
     pauses: list[Pause]
+    poisoned: list[str]  # what senders of poisoned requests saw
     orphans: int  # workers that outlived their launcher
     losses: int = 0  # of workers, as the server counts them
     leaks: dict[str, float] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Report:
             f"  left behind when idle: {self.leaks or 'nothing'}; orphans: {self.orphans}",
         ]
         lines += [f"  pauses, {kind}: {line}" for kind, line in self._pauses()]
+        lines += [f"  poison, {note}" for note in self.poisoned[:SHOWN]]
         lines += [f"  FAILED: {failure}" for failure in self.failures[:SHOWN]]
         lines += [f"  PROBLEM: {problem}" for problem in self.problems[:SHOWN]]
         return "\n".join(lines)
@@ -103,6 +105,7 @@ def summary(name: str, storm: Storm, seconds: float) -> Report:
         failures=[_failure(n, i) for n, i in enumerate(storm.injections) if i.failure] + ended,
         problems=[_problem(outcome, storm.injections) for outcome in wrong],
         pauses=pauses,
+        poisoned=storm.injector.poisoned,
         orphans=len(storm.injector.orphans),
     )
 
@@ -114,9 +117,10 @@ def quantile(values: list[float], share: float) -> float:
 
 def _pauses(outcomes: list[Outcome], injections: list[Injection]) -> list[Pause]:
     found = []
+    whole = [outcome for outcome in outcomes if outcome.answer.complete]
     for number, injection in enumerate(injections):
         later = injections[number + 1].began if number + 1 < len(injections) else float("inf")
-        for outcome in outcomes:
+        for outcome in whole:
             gaps = [
                 after - before
                 for before, after in pairwise(outcome.answer.times)

@@ -23,6 +23,8 @@ class Kind(Enum):
     DISK = "disk"  # the log cannot be written while a worker is killed
     CLOCK = "clock"  # the wall clock jumps
     TWICE = "twice"  # SIGKILL of a worker and soon of its replacement
+    POISON = "poison"  # a request whose steps raise an exception
+    KILLER = "killer"  # a request whose steps kill the worker
     LAUNCHER = "launcher"  # SIGKILL of the server's process
 
 
@@ -30,8 +32,11 @@ class Kind(Enum):
 LOSSES = frozenset(
     {Kind.KILL, Kind.SEGV, Kind.RAISE, Kind.OOM, Kind.CLOSE, Kind.GARBAGE, Kind.DISK, Kind.TWICE}
 )
-# Ops that every step of the included model calls.
-OPS = ("linear", "rms_norm", "rope_kv_write", "act_mul", "sample")
+# Ops that steps of the included model call in float64; two of them only in prefills.
+OPS = (
+    "rms_norm", "act_mul", "paged_decode_attention", "sample", "rope_kv_write",
+    "paged_prefill_attention",
+)  # fmt: skip
 WEIGHTS = {Kind.KILL: 4, Kind.SEGV: 2}  # others: 1
 
 

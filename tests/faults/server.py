@@ -14,7 +14,10 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from ..serving import Server, children
 
@@ -24,6 +27,10 @@ ROOT = HERE.parents[1]
 LOG_START = 1 << 30
 ORDER_SECONDS = 30  # a worker that starts listens for orders at once, a stopped one never
 LEASE_SECONDS = 15
+
+
+# Prompts that no other request has -> what a step with them does to the worker.
+POISON = {"raise": "qqq zzz qqq xxx", "kill": "xxx zzz xxx qqq"}
 
 
 class NoWorker(RuntimeError):
@@ -39,6 +46,7 @@ class FaultyServer(Server):
     def __post_init__(self) -> None:
         self.clock = self.folder / "clock"
         self.clock.write_bytes(bytes(8))
+        write_poison(self.folder / "poison")
         self.shim = self.folder / "clock.so"
         source = str(HERE / "clock.c")
         compiler = ["cc", "-shared", "-fPIC", "-O1", "-o", str(self.shim), source, "-ldl"]
@@ -150,6 +158,13 @@ class FaultyServer(Server):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return left
+
+
+def write_poison(path: Path) -> None:
+    """Writes the token ids by which workers know the requests that fail them."""
+    tokenizer = Tokenizer.from_file(str(ROOT / "python/penstock/brook/tokenizer.json"))
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    path.write_text(json.dumps({effect: encode(text).ids for effect, text in POISON.items()}))
 
 
 def _command(pid: int) -> list[str]:

@@ -4,6 +4,9 @@ its folder in PYTHONPATH; only a worker listens.
 Orders are JSON lines on the unix socket `DIRECTORY/PID`; each is answered by `done` or an error:
 `{"do": "raise" | "oom" | "stall", "op": NAME, "seconds": N}` takes effect at the next call of the
 op, once; `{"do": "close"}` and `{"do": "garbage", "seed": N}` at once.
+
+`DIRECTORY/poison` holds `{EFFECT: TOKEN_IDS}`: a step that runs a sequence with these ids raises an
+exception (effect `raise`) or kills the process (`kill`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import sys
 import threading
@@ -55,6 +59,48 @@ class Armed:
             raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         else:
             raise RuntimeError(f"an injected fault in {name}")
+
+
+class Poisoned:
+    """Which slots hold poison. Wraps `Runner.launch`."""
+
+    def __init__(self, effects: dict[str, list[int]]) -> None:
+        from penstock.worker.run.runner import Runner
+
+        self.effects = effects
+        self.slots: dict[int, str] = {}  # slot -> effect
+        plain = Runner.launch
+
+        def launch(runner: Any, step: Any) -> Any:
+            self.meet(step)
+            return plain(runner, step)
+
+        Runner.launch = launch  # type: ignore[method-assign,assignment]
+
+    def meet(self, step: Any) -> None:
+        for slot in step.finished:
+            self.slots.pop(int(slot), None)
+        for new in step.new:
+            self.slots.pop(new.slot, None)
+            for effect, ids in self.effects.items():
+                if _contains(new.token_ids.tolist(), ids):
+                    self.slots[new.slot] = effect
+        met = {self.slots.get(int(slot)) for slot in step.run_slots}
+        if "kill" in met:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "raise" in met:
+            raise RuntimeError("an injected fault of a request")
+
+
+def _contains(ids: list[int], part: list[int]) -> bool:
+    return any(ids[at : at + len(part)] == part for at in range(len(ids) - len(part) + 1))
+
+
+def poison(effects: dict[str, list[int]]) -> None:
+    """Wraps the runner as soon as Load has imported it."""
+    while not hasattr(sys.modules.get("penstock.worker.run.runner"), "Runner"):
+        time.sleep(0.01)
+    Poisoned(effects)
 
 
 def connections(own: int) -> Iterator[socket.socket]:
@@ -106,3 +152,6 @@ def listen(directory: Path) -> None:
 if "penstock.worker" in sys.orig_argv and "FAULT_ORDERS" in os.environ:
     orders = Path(os.environ["FAULT_ORDERS"])
     threading.Thread(target=listen, args=(orders,), name="faults", daemon=True).start()
+    if (planted := orders / "poison").exists():
+        effects = json.loads(planted.read_text())
+        threading.Thread(target=poison, args=(effects,), name="poison", daemon=True).start()
