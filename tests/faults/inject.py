@@ -21,7 +21,7 @@ from .server import POISON, FaultyServer, NoWorker
 GARBAGE_BYTES = 4096
 DISK_SECONDS = 2.0
 FIRE_SECONDS = 20.0
-POISON_SECONDS = 120
+POISON_SECONDS = 60
 DAYS = 40  # that the clock jumps at most
 
 
@@ -136,7 +136,11 @@ class Injector:
         """Sends a request that fails each step with it, and waits until it is refused."""
         before, began = self._counted(), time.monotonic()
         body = {"inputs": POISON[effect], "parameters": {"max_new_tokens": 8}}
-        reply = httpx.post(f"{self.server.url}/generate", json=body, timeout=POISON_SECONDS)
+        try:
+            reply = httpx.post(f"{self.server.url}/generate", json=body, timeout=POISON_SECONDS)
+        except httpx.HTTPError as error:
+            losses = self._counted() - before
+            raise NoWorker(f"no answer to poison after {losses} losses: {error}") from error
         seconds = time.monotonic() - began
         note = f"{reply.status_code} after {seconds:.1f} s and {self._counted() - before} losses"
         self.poisoned.append(f"{effect}: {note}: {reply.text[:200]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -119,12 +120,13 @@ def _pauses(outcomes: list[Outcome], injections: list[Injection]) -> list[Pause]
     found = []
     whole = [outcome for outcome in outcomes if outcome.answer.complete]
     for number, injection in enumerate(injections):
-        later = injections[number + 1].began if number + 1 < len(injections) else float("inf")
+        # A pause that a fault begins ends before the next fault: the driver waits for that.
+        later = injections[number + 1].began if number + 1 < len(injections) else math.inf
         for outcome in whole:
             gaps = [
                 after - before
                 for before, after in pairwise(outcome.answer.times)
-                if before < later and after > injection.began
+                if injection.began < after <= later
             ]
             if gaps and outcome.answer.times[0] < injection.began:
                 found.append(Pause(injection.fault.kind.value, max(gaps), number))
