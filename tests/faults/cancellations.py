@@ -103,7 +103,7 @@ class Counts:
     statuses: Counter[int] = field(default_factory=Counter)
     steady: int = 0  # answers of the clients that stay
     wrong: list[str] = field(default_factory=list)
-    resident: list[tuple[float, int]] = field(default_factory=list)  # seconds, bytes
+    resident: dict[str, list[int]] = field(default_factory=dict)  # process -> bytes, in time
 
 
 async def leave(port: int, stage: Stage, choose: random.Random, counts: Counts) -> None:
@@ -181,8 +181,8 @@ async def storm(server: FaultyServer, known: list[Known], given: argparse.Namesp
         leaving.add(task)
         task.add_done_callback(leaving.discard)
         if number % (10 * given.rate) == 0:
-            held = Held.of(server.process.pid)
-            counts.resident.append((time.monotonic() - began, held.resident))
+            for name, pid in (("server", server.process.pid), ("worker", server.worker(0))):
+                counts.resident.setdefault(name, []).append(Held.of(pid).resident)
     await asyncio.gather(*steady, *leaving)
     return counts
 
@@ -236,8 +236,9 @@ def main() -> int:
     print(f"  {TOGETHER} streams, left at once, were gone after {late} steps")
     print(f"  left behind: {left or 'nothing'}")
     print(f"  answers of clients that stayed: {counts.steady}, wrong: {counts.wrong or 'none'}")
-    memory = ", ".join(f"{at:.0f} s {size >> 20} MiB" for at, size in counts.resident)
-    print(f"  the server's memory: {memory}")
+    for name, sizes in counts.resident.items():
+        moments = [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
+        print(f"  memory of the {name}, first, half-way, last: {[s >> 20 for s in moments]} MiB")
     return 1 if left or counts.wrong else 0
 
 

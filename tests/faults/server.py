@@ -87,13 +87,16 @@ class FaultyServer(Server):
             return log.read().decode(errors="replace")
 
     def workers(self) -> dict[int, int]:
-        """Rank -> process id of the workers that run; the newest of each rank."""
-        found: dict[int, int] = {}
-        for pid in sorted(children(self.process.pid)):
+        """Rank -> process id of the workers that serve, or will as soon as they have loaded."""
+        found: dict[int, dict[int, int]] = {}  # generation -> rank -> process id
+        for pid in children(self.process.pid):
             words = _command(pid)
-            if "penstock.worker" in words and "--rank" in words:
-                found[int(words[words.index("--rank") + 1])] = pid
-        return found
+            if "penstock.worker" in words and "--socket" in words:
+                generation, rank = Path(words[words.index("--socket") + 1]).stem.split("-")
+                found.setdefault(int(generation), {})[int(rank)] = pid
+        # Standby processes wait under the number of the next generation.
+        first = min if "--standby" in self.options else max
+        return found[first(found)] if found else {}
 
     def worker(self, rank: int) -> int:
         """The process id of a worker, once it runs. Raises NoWorker if none starts."""

@@ -24,7 +24,7 @@ QUICK = [
     "plan",
     [
         Plan(seed=11, kinds=QUICK, requests=18, most=8),
-        Plan(seed=12, kinds=[Kind.KILL, Kind.RAISE], world_size=2, requests=18, most=2),
+        Plan(seed=12, kinds=[Kind.KILL, Kind.RAISE], world_size=2, requests=10, most=2),
     ],
     ids=["1 worker", "2 workers"],
 )
