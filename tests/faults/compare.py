@@ -18,6 +18,7 @@ class Verdict(Enum):
     BROKEN = "broken"  # an error, or something is missing
     DIFFERENT = "different"
     REFUSED = "refused"  # with a 429 or 503 before it began
+    LEFT = "left"  # by its client, at a random moment
     CUT = "cut"  # by the launcher's end, which no stream survives
 
 

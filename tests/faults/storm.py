@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 import time
@@ -25,6 +26,8 @@ from .server import NoWorker
 SETTLE_SECONDS = 120  # for each stream to go on after a fault
 POLL_SECONDS = 0.02
 MOST_WAIT = 5.0  # of a client that was refused
+LEAVING = 0.1  # share of requests whose clients leave
+LEAVING_SECONDS = 4.0
 REFUSALS = (429, 503)
 
 
@@ -109,7 +112,18 @@ class Storm:
         choose = random.Random(self.seed * 1000 + index)
         while not self.ending:
             known = choose.choice(self.known)
-            await self._served(client, known)
+            if choose.random() < LEAVING:
+                await self._leave(client, known, choose.uniform(0, LEAVING_SECONDS))
+            else:
+                await self._served(client, known)
+
+    async def _leave(self, client: httpx.AsyncClient, known: Known, seconds: float) -> None:
+        """Sends a request and disconnects, also while the workers are down."""
+        began = time.monotonic()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(send(client, known.request), seconds)
+        left = Outcome(known.request, Answer(), began, time.monotonic(), Verdict.LEFT)
+        self.outcomes.append(left)
 
     async def _served(self, client: httpx.AsyncClient, known: Known) -> None:
         """Sends a request again while it is refused, as the server asks for."""
