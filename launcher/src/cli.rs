@@ -11,7 +11,7 @@ use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
 use crate::quantize::Quantize;
 use crate::values::{
-    ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel, ModelBackend,
+    ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel, ModelBackend, Seconds,
 };
 
 /// A server for large language models.
@@ -61,6 +61,9 @@ pub struct ServeArgs {
     /// Settings of the HTTP server.
     #[command(flatten)]
     pub http: HttpArgs,
+    /// Settings of the workers' life.
+    #[command(flatten)]
+    pub life: LifeArgs,
     /// Settings of logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -255,6 +258,28 @@ pub struct HttpArgs {
     /// Limits that only TGI's launcher has flags for.
     #[arg(skip)]
     pub limits: Limits,
+}
+
+/// How workers survive, and what replaces them.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Restarts")]
+pub struct LifeArgs {
+    /// Time that the workers keep the loaded model after this process has ended, such as 30s, for
+    /// another one to attach
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "0s",
+        conflicts_with = "worker"
+    )]
+    pub keep_workers: Seconds,
+    /// Attach to the workers that a server with --keep-workers left: their directory, or `auto` for
+    /// the only one, which starts new workers if there are none. The settings must be the same
+    #[arg(long, value_name = "DIRECTORY|auto", conflicts_with = "worker")]
+    pub attach: Option<PathBuf>,
+    /// Keep a second process per worker, with everything imported, which replaces a lost one sooner
+    #[arg(long, conflicts_with = "worker")]
+    pub standby: bool,
 }
 
 /// Settings of logs.

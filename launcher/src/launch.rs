@@ -25,7 +25,7 @@ use crate::resolve::{Plan, resolve};
 use crate::settings::Sources;
 use crate::terminal;
 use crate::tokenizer::with_tokenizer;
-use crate::workers::LocalWorkers;
+use crate::workers::{LocalWorkers, WorkerOptions};
 
 /// An engine that is ready to start: its model is on this host and every value is resolved.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct Launch {
     pub watermark: Watermark,
     /// The default sampling parameters.
     pub defaults: GenerationDefaults,
+    /// How the workers start and end.
+    pub worker_options: WorkerOptions,
     files: TextFiles,
     workers: WorkerSource,
 }
@@ -62,6 +64,8 @@ pub struct RunningEngine {
     pub generator: Generator,
     /// All metrics, the generator's included.
     pub metrics: Arc<Metrics>,
+    /// The directory of the workers' sockets; `None` if another process started the workers.
+    pub workers_directory: Option<PathBuf>,
 }
 
 /// Returns the files that replace those of the model's folder. `vllm` is vLLM's word for `none`.
@@ -123,6 +127,7 @@ impl Launch {
                 key: typed.watermark.watermark_key,
             },
             defaults,
+            worker_options: WorkerOptions::default(),
             files,
             workers,
         })
@@ -135,8 +140,13 @@ impl Launch {
     /// sockets.
     pub fn start(self, config: &TextConfig) -> Outcome<RunningEngine> {
         let load = self.load_config();
+        let mut directory = None;
         let workers: Box<dyn Workers> = match self.workers {
-            WorkerSource::Local(interpreter) => Box::new(LocalWorkers::new(interpreter, load)?),
+            WorkerSource::Local(interpreter) => {
+                let workers = LocalWorkers::new(interpreter, load, &self.worker_options)?;
+                directory = Some(workers.directory().to_owned());
+                Box::new(workers)
+            }
             WorkerSource::Attached(endpoints) => Box::new(AttachedWorkers::new(endpoints, &load)),
         };
         // The workers start first, so that they load while this thread reads the tokenizer.
@@ -152,6 +162,7 @@ impl Launch {
             engine,
             generator,
             metrics,
+            workers_directory: directory,
         })
     }
 

@@ -1,5 +1,6 @@
 //! Command line, configuration, model files, worker supervision.
 
+mod accept;
 pub mod chat;
 pub mod cli;
 pub mod command;

@@ -11,11 +11,11 @@ use penstock_text::chat::{Chat, ChatMessage, RequestTemplates};
 use penstock_text::{Generator, TextConfig};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
+use crate::accept::Accepting;
 use crate::chat;
-use crate::cli::{ChatArgs, EngineArgs, HttpArgs, ServeArgs};
+use crate::cli::{ChatArgs, EngineArgs, HttpArgs, LifeArgs, ServeArgs};
 use crate::descriptors::Descriptors;
 use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
@@ -26,6 +26,7 @@ use crate::settings::Sources;
 use crate::signals::Signals;
 use crate::terminal::print_note;
 use crate::values::{LogFormat, LogLevel};
+use crate::workers::WorkerOptions;
 
 /// The backlog of the listening socket.
 const BACKLOG: u32 = 4096;
@@ -39,8 +40,7 @@ struct Server {
     address: SocketAddr,
     /// The address of KServe's gRPC server, if enabled.
     kserve: Option<SocketAddr>,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<std::io::Result<()>>,
+    accepting: Accepting,
 }
 
 /// Serves until a signal or until the engine fails.
@@ -58,7 +58,8 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
         let kserve = args.http.kserve_grpc_port;
         let kserve = kserve.map(|port| bind(args.http.host, port)).transpose()?;
         let listeners = Listeners { http, kserve };
-        let launch = prepare(&args.engine, sources, host).await?;
+        let mut launch = prepare(&args.engine, sources, host).await?;
+        args.life.apply(&args.engine, &mut launch);
         let mut server = Server::start(listeners, launch, Some(&args.http))?;
         let mut signals = Signals::listen(Duration::from_secs(args.http.grace))?;
         let mut phases = Phases::default();
@@ -73,7 +74,7 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
         let outcome = tokio::select! {
             () = signals.next() => Ok(()),
             reason = server.running.stopped() => Err(Failure::runtime(reason)),
-            ended = &mut server.task => Err(server_ended(ended)),
+            ended = server.accepting.ended() => Err(server_ended(ended)),
         };
         outcome?;
         print_note(&format!(
@@ -110,6 +111,20 @@ pub fn run_chat(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) 
         server.running.stop(Duration::ZERO).await;
         outcome
     })
+}
+
+impl LifeArgs {
+    fn apply(&self, engine: &EngineArgs, launch: &mut Launch) {
+        launch.worker_options = WorkerOptions {
+            attach: self.attach.clone(),
+            keep_seconds: self.keep_workers.0,
+            standby: self.standby,
+        };
+        if self.attach.is_some() && engine.kv_memory.is_none() {
+            // Resolved from the memory that is free, which the running workers have reduced.
+            launch.plan.memory.kv_bytes.value = None;
+        }
+    }
 }
 
 fn within_runtime(body: impl Future<Output = Outcome<()>>) -> Outcome<()> {
@@ -259,44 +274,42 @@ impl Server {
         let kserve = kserve.and_then(|listener| listener.local_addr().ok());
         let running = launch.start(&config.text)?;
         check_system_prompt(&config.text, &running.generator)?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let shutdown = async {
-            // A dropped sender means the same.
-            let _ = stopped.await;
-        };
-        let task = tokio::spawn(serve(
-            listeners,
-            running.generator.clone(),
-            Arc::clone(&running.metrics),
-            config,
-            shutdown,
-        ));
+        let (generator, metrics) = (running.generator.clone(), Arc::clone(&running.metrics));
+        let accepting = Accepting::start(listeners, |listeners, stopped| {
+            serve(listeners, generator, metrics, config, stopped)
+        });
+        let accepting =
+            accepting.map_err(|error| Failure::runtime(format!("cannot serve: {error}")))?;
         Ok(Self {
             running,
             model,
             address,
             kserve,
-            stop,
-            task,
+            accepting,
         })
     }
 
-    /// Stops accepting connections and lets running requests finish within `grace`. A further
-    /// signal cuts them off.
-    async fn drain(self, grace: Duration, signals: &mut Signals) -> Outcome<()> {
-        // The receiver is gone only if the task failed, and then the error was reported.
-        let _ = self.stop.send(());
-        let finish = async {
-            self.running.stop(grace).await;
-            // Open responses end with the engine; do not wait for idle connections.
-            let _ = tokio::time::timeout(LAST_MOMENT, self.task).await;
-        };
+    /// Lets running requests finish within `grace`, then cuts the rest with an error that says so.
+    /// Until then, connections are accepted: new requests and health checks get a 503. A further
+    /// signal cuts at once.
+    async fn drain(mut self, grace: Duration, signals: &mut Signals) -> Outcome<()> {
         tokio::select! {
-            () = finish => Ok(()),
+            () = self.running.stop(grace) => {
+                self.close().await;
+                Ok(())
+            }
             () = signals.next() => {
+                // Workers may take longer to end; they end with this process.
+                let _ = timeout(LAST_MOMENT, self.running.stop(Duration::ZERO)).await;
+                self.close().await;
                 Err(Failure::runtime("a second signal: running requests were aborted"))
             }
         }
+    }
+
+    /// Ends the connections. Open responses end with the engine; idle connections are closed.
+    async fn close(&mut self) {
+        let _ = timeout(LAST_MOMENT, self.accepting.stop()).await;
     }
 
     fn announce(&self, args: &ServeArgs, limits: &Limits, took: Duration) {
@@ -326,6 +339,14 @@ impl Server {
             "serving {model}{library} at {url} on {device}: room for {tokens} KV tokens, ready after \
              {seconds:.1} s"
         ));
+        if let (Some(directory), 1..) = (&self.running.workers_directory, args.life.keep_workers.0)
+        {
+            print_note(&format!(
+                "the workers outlive this process by {}: attach with --attach {}",
+                args.life.keep_workers,
+                directory.display()
+            ));
+        }
         if let Some(address) = self.kserve {
             print_note(&format!("KServe gRPC at {}", reachable(address)));
         }
@@ -334,10 +355,9 @@ impl Server {
     }
 }
 
-fn server_ended(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> Failure {
+fn server_ended(ended: std::io::Result<()>) -> Failure {
     let why = match ended {
-        Ok(Ok(())) => "it stopped accepting".to_owned(),
-        Ok(Err(error)) => error.to_string(),
+        Ok(()) => "it stopped accepting".to_owned(),
         Err(error) => error.to_string(),
     };
     Failure::runtime(format!("the HTTP server ended: {why}"))

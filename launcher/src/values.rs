@@ -18,6 +18,10 @@ pub struct ResolvedValue<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
+/// A number of seconds, such as `30s`, `5m`, `1h` or `30`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seconds(pub u32);
+
 /// The device of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeviceChoice {
@@ -116,6 +120,8 @@ pub enum LogLevel {
     Debug,
 }
 
+/// The longest time that a setting may be: a day.
+const MAX_SECONDS: u32 = 86_400;
 const UNITS: [(&str, u64); 9] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -135,6 +141,30 @@ impl<T> ResolvedValue<T> {
             value,
             why: why.into(),
         }
+    }
+}
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, unit) = match text.char_indices().next_back() {
+            Some((at, 's')) => (&text[..at], 1),
+            Some((at, 'm')) => (&text[..at], 60),
+            Some((at, 'h')) => (&text[..at], 3600),
+            _ => (text, 1),
+        };
+        let seconds = number.parse::<u32>().ok().and_then(|n| n.checked_mul(unit));
+        seconds
+            .filter(|&n| n <= MAX_SECONDS)
+            .map(Self)
+            .ok_or_else(|| "use a number of seconds, such as 30s, 5m or 1h, up to 24h".to_owned())
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}s", self.0)
     }
 }
 
@@ -301,6 +331,23 @@ impl LogLevel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_have_a_unit_and_a_bound() {
+        let parsed = |text: &str| text.parse::<Seconds>().ok().map(|seconds| seconds.0);
+        for (text, expected) in [
+            ("0", 0),
+            ("30", 30),
+            ("30s", 30),
+            ("5m", 300),
+            ("24h", 86_400),
+        ] {
+            assert_eq!(parsed(text), Some(expected), "{text}");
+        }
+        for text in ["", "s", "-1", "1.5s", "25h", "4294967295h", "30d"] {
+            assert_eq!(parsed(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_with_and_without_units() {

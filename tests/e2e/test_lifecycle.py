@@ -39,35 +39,37 @@ def stream(server: Server, tokens: int, events: list[dict[str, object]]) -> None
                 events.append(json.loads(line[5:]))
 
 
-def wait_closed(server: Server) -> None:
-    """Returns when nothing more is accepted."""
+def wait_draining(server: Server) -> None:
+    """Returns when new requests are refused because the server shuts down."""
     deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            httpx.get(f"{server.url}/health", timeout=5)
-        except httpx.TransportError:
-            return
+    while httpx.get(f"{server.url}/health", timeout=5).status_code == 200:
         assert time.monotonic() < deadline, server.output()
         time.sleep(0.02)
 
 
-def test_health_answers_at_once_and_ready_waits_for_the_model(tmp_path: Path) -> None:
+def wait_alive(server: Server) -> None:
+    """Returns when the process answers."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            assert httpx.get(f"{server.url}/live", timeout=5).status_code == 200
+            return
+        except httpx.TransportError:
+            assert time.monotonic() < deadline, server.output()
+            time.sleep(0.02)
+
+
+def test_a_loading_server_is_alive_and_neither_healthy_nor_ready(tmp_path: Path) -> None:
     server = Server(tmp_path / "serve.log").start()
     try:
-        began = time.monotonic()
-        while True:
-            try:
-                health = httpx.get(f"{server.url}/health", timeout=5)
-                break
-            except httpx.TransportError:
-                assert time.monotonic() - began < SECONDS, server.output()
-                time.sleep(0.02)
-        assert health.status_code == 200
+        wait_alive(server)
+        assert httpx.get(f"{server.url}/health").status_code == 503
         assert httpx.get(f"{server.url}/ready").status_code == 503
         early = generate(server, 4)
         assert early.status_code == 503
         assert int(early.headers["retry-after"]) > 0
         server.wait_ready()
+        assert httpx.get(f"{server.url}/health").status_code == 200
         assert generate(server, 4).status_code == 200
         output = server.output()
         assert f"serving brook at {server.url} on " in output
@@ -86,7 +88,10 @@ def test_a_drain_lets_answers_finish(tmp_path: Path) -> None:
         while len(events) < 3:
             time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
-        wait_closed(server)
+        wait_draining(server)
+        assert httpx.get(f"{server.url}/live").status_code == 200
+        late = generate(server, 4)
+        assert late.status_code == 503 and int(late.headers["retry-after"]) > 0
         streaming.join(SECONDS)
         assert server.process.wait(SECONDS) == 0
         assert events[-1]["generated_text"] is not None
@@ -98,20 +103,30 @@ def test_second_signal_ends_the_server_at_once(tmp_path: Path) -> None:
         workers = children(server.process.pid)
         events: list[dict[str, object]] = []
 
-        def cut_off() -> None:
-            with pytest.raises(httpx.TransportError):
-                stream(server, 2000, events)
-
-        streaming = threading.Thread(target=cut_off)
+        streaming = threading.Thread(target=stream, args=(server, 2000, events))
         streaming.start()
         while len(events) < 3:
             time.sleep(0.01)
         server.process.send_signal(signal.SIGINT)
-        wait_closed(server)  # or the two signals might count as one
+        wait_draining(server)  # or the two signals might count as one
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(SECONDS) == 1, "it has waited for the answer"
         streaming.join(SECONDS)
+        assert "the server has shut down" in str(events[-1]["error"])
         wait_gone(workers)
+
+
+def test_a_drain_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
+    with Server(tmp_path / "serve.log", ["--grace", "1"]) as server:
+        events: list[dict[str, object]] = []
+        streaming = threading.Thread(target=stream, args=(server, 2000, events))
+        streaming.start()
+        while len(events) < 3:
+            time.sleep(0.01)
+        assert server.stop() == 0
+        streaming.join(SECONDS)
+        assert len(events) < 2000
+        assert "the server has shut down" in str(events[-1]["error"])
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from checkpoints import VOCAB, prompt, reference
 from driver import Driver, greedy
 from library_types import write
 from local import LocalWorker
+from transformers import CONFIG_MAPPING
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 1.5  # as in test_gpu.py
@@ -20,6 +21,8 @@ TYPES = ("gpt_neox", "gpt2", "gpt_oss", "deepseek_v3", "mimo_v2_flash", "gemma4_
 
 @pytest.mark.parametrize("model_type", TYPES)
 def test_logits_are_as_exact_as_those_of_transformers(model_type: str, tmp_path: Path) -> None:
+    if model_type not in CONFIG_MAPPING:
+        pytest.skip(f"this version of transformers has no {model_type}")
     path = write(model_type, tmp_path)
     worker = LocalWorker()
     driver = Driver([worker], worker.load(path, model_backend="transformers", **GPU))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,20 +17,16 @@ def test_unusable_socket_path_ends_the_worker(tmp_path: Path) -> None:
     assert "cannot serve on" in str(ended.value) and "nowhere" in str(ended.value)
 
 
-def test_worker_ends_when_standard_input_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever came by it before."""
-    read, write = os.pipe()
-    real = os.read
-    monkeypatch.setattr(os, "read", lambda _, size: real(read, size))
-    ended = threading.Event()
-    thread = threading.Thread(target=program.watch_lease, args=(ended,), daemon=True)
-    thread.start()
-    os.write(write, b"still here")
-    assert not ended.wait(0.1)
-    os.close(write)
-    assert ended.wait(60)
-    thread.join(60)
-    os.close(read)
+def test_log_of_an_orphaned_worker_goes_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "launcher").open("w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        program.log_to_file(str(tmp_path / "log"))
+        os.write(stderr.fileno(), b"later")
+    assert (tmp_path / "log").read_text() == "later"
+    assert (tmp_path / "log").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "launcher").read_text() == ""
 
 
 def test_failed_warm_import_is_logged_and_not_raised(

@@ -14,6 +14,7 @@ from penstock.grammar import GrammarRejected
 from penstock.grammar.fair_queue import Caller, CompilationCancelled
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import service
+from penstock.worker.lease import HANDOVER_SECONDS, Lease
 from penstock.worker.protocol.step import Outcome
 from penstock.worker.service import CLIENT, ShardService, _abort
 
@@ -218,3 +219,54 @@ def test_shutdown_ends_the_process() -> None:
     ended: list[bool] = []
     ShardService(0, lambda: ended.append(True)).Shutdown(pb.ShutdownRequest(), Call())  # type: ignore
     assert ended == [True]
+
+
+def loaded_shard(**settings: Any) -> ShardService:
+    made = shard()
+    request = pb.LoadRequest(protocol_version=1, dtype="float32", max_slots=32, **settings)
+    made.load = request, pb.LoadProgress(loaded=pb.Loaded(max_slots=32))
+    return made
+
+
+def load(shard: ShardService, context: Context | None = None, **settings: Any) -> list[Any]:
+    request = pb.LoadRequest(protocol_version=1, **settings)
+    return list(shard.Load(request, context or Context()))
+
+
+def test_another_router_gets_the_loaded_model_at_once() -> None:
+    kept = loaded_shard()
+    for slots in (32, 0):  # 0 leaves the number to the worker
+        (answer,) = load(kept, dtype="float32", max_slots=slots, keep_seconds=9)
+        assert answer.loaded.max_slots == 32
+
+
+def test_other_settings_are_refused_by_name() -> None:
+    with pytest.raises(Status) as refused:
+        load(loaded_shard(threads=2), dtype="float64", max_slots=8, threads=2)
+    assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    message = refused.value.text
+    assert "dtype is 'float32', not 'float64'" in message
+    assert "max_slots is 32, not 8" in message and "threads" not in message
+
+
+def test_only_a_load_that_is_accepted_keeps_the_worker() -> None:
+    held: list[str] = []
+
+    class Watched(Lease):
+        def keep(self, seconds: float) -> None:
+            held.append(f"keep {seconds}")
+
+        def hold(self, handover: float = 0.0) -> Any:
+            held.append(f"hold {handover}")
+            return lambda: held.append("release")
+
+    kept = loaded_shard()
+    kept.lease = Watched(lambda: None)
+    with pytest.raises(Status):
+        load(kept, dtype="float64", keep_seconds=9)
+    assert not held
+    context = Context()
+    load(kept, context, dtype="float32", keep_seconds=9)
+    assert held == [f"hold {HANDOVER_SECONDS}", "keep 9"]
+    context.leave()
+    assert held[2:] == ["release"]

@@ -60,7 +60,9 @@ def _fold(
     else:
         block = tl.load(table + key // BLOCK_TOKENS).to(tl.int64)
         exists = key >= 0  # all of them
-    row = cache + (block * BLOCK_TOKENS + key % BLOCK_TOKENS) * (C + R)
+    # Triton 3.6 takes (block * BLOCK_TOKENS + key % BLOCK_TOKENS) * (C + R) for a multiple of
+    # BLOCK_TOKENS * (C + R), and loads more bytes at a time than rows are aligned to.
+    row = cache + block * (BLOCK_TOKENS * (C + R)) + key % BLOCK_TOKENS * (C + R)
     tile = exists[:, None] & (column < C)[None, :]
     latent = tl.load(row[:, None] + column[None, :], tile, other=0)
     tile = exists[None, :] & (turned < R)[:, None]
@@ -189,9 +191,6 @@ def _tile(q: Tensor, rows: int) -> _Tile:
     """The tile for at most `rows` rows of a sequence."""
     if q.dtype == torch.float32:  # no tensor cores: larger tiles spill registers
         return _Tile(16, 16, 8, 1)
-    if q.shape[2] * q.element_size() % 16:
-        # The software pipeline copies 16 bytes at a time, and rows of the cache do not begin there.
-        return _Tile(16, 32, 4, 1)
     if rows <= 16:
         return _Tile(16, 32, 4, 3)
     # 64 rows take 144 KiB of shared memory, 32 rows 74; with 4 warps 32 rows spill registers.

@@ -1,15 +1,19 @@
 //! The workers of one engine: child processes on this host, started and replaced as a group.
 
+mod kept;
 mod process;
 mod scratch;
+
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use penstock_engine::shard::{Endpoint, LoadConfig, Loaded, ShardError, ShardGroup};
 use penstock_engine::{ProgressSink, Workers, WorkersError};
 
+pub use kept::KeptWorker;
 pub use process::WorkerProcess;
-pub use scratch::Scratch;
+pub use scratch::{KeptGroup, Scratch};
 
 use crate::error::Failure;
 use crate::interpreter::Interpreter;
@@ -21,50 +25,135 @@ pub struct LocalWorkers {
     interpreter: Interpreter,
     load: LoadConfig,
     scratch: Scratch,
-    /// Counts restarts of the group, so that sockets and rendezvous files are never reused.
+    /// Counts the groups, so that sockets and rendezvous files are never reused.
     generation: u64,
-    processes: Vec<WorkerProcess>,
-    /// Whether the processes were started in advance and are not yet in use.
-    early: bool,
+    /// The group in use.
+    current: Option<Group>,
+    /// A group that was started in advance and has loaded nothing.
+    next: Option<Group>,
+    /// Whether there is always a next group.
+    standby: bool,
+    /// Whether the current group has loaded the model.
+    loaded: bool,
+}
+
+/// How the workers start and end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerOptions {
+    /// The directory of running workers to attach to; `auto` finds it, if there is one.
+    pub attach: Option<PathBuf>,
+    /// Seconds that loaded workers outlive this process; 0 = they end with it.
+    pub keep_seconds: u32,
+    /// Whether a second group of processes, which has loaded nothing, is ready to replace a lost one.
+    pub standby: bool,
+}
+
+#[derive(Debug)]
+struct Group {
+    generation: u64,
+    processes: Processes,
+}
+
+#[derive(Debug)]
+enum Processes {
+    /// Children of this process, rank 0 first.
+    Own(Vec<WorkerProcess>),
+    /// Those of an earlier launcher, rank 0 first.
+    Kept(Vec<KeptWorker>),
 }
 
 impl LocalWorkers {
     /// Creates workers that `interpreter` runs; `load` is the configuration of each except its
-    /// rank. They start to import their modules in the background.
+    /// rank. New ones start to import their modules in the background.
     ///
     /// # Errors
-    /// If there is no directory for their sockets or if the processes cannot be started.
-    pub fn new(interpreter: Interpreter, load: LoadConfig) -> Result<Self, Failure> {
-        let scratch = Scratch::new()?;
+    /// If there is no directory for their sockets, if the processes cannot be started, or if there
+    /// are no workers to attach to.
+    pub fn new(
+        interpreter: Interpreter,
+        load: LoadConfig,
+        options: &WorkerOptions,
+    ) -> Result<Self, Failure> {
+        let adopt = |path: &PathBuf| Scratch::adopt(path, load.world_size).transpose();
+        let (scratch, next) = match options.attach.as_ref().and_then(adopt).transpose()? {
+            None => (Scratch::new()?, None),
+            Some((scratch, kept)) => (scratch, Some(Group::from(kept))),
+        };
         let mut workers = Self {
             interpreter,
-            load,
+            load: LoadConfig {
+                keep_seconds: options.keep_seconds,
+                ..load
+            },
             scratch,
-            generation: 0,
-            processes: Vec::new(),
-            early: true,
+            generation: next.as_ref().map_or(0, |group| group.generation),
+            current: None,
+            next,
+            standby: options.standby,
+            loaded: false,
         };
-        workers.spawn()?;
+        if workers.next.is_none() {
+            workers.next = Some(workers.spawn()?);
+        }
         Ok(workers)
     }
 
-    fn spawn(&mut self) -> Result<(), Failure> {
-        self.generation += 1;
-        self.scratch.renew()?;
-        for rank in 0..self.load.world_size {
-            let socket = self.scratch.socket(self.generation, rank);
-            self.processes
-                .push(WorkerProcess::spawn(&self.interpreter, &socket, rank)?);
-        }
-        Ok(())
+    /// Returns the directory of the sockets, by which another launcher attaches to kept workers.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
     }
 
-    fn loads(&self) -> Vec<LoadConfig> {
+    fn spawn(&mut self) -> Result<Group, Failure> {
+        self.generation += 1;
+        self.scratch.renew(self.generation)?;
+        let spawn = |rank| {
+            let socket = self.scratch.socket(self.generation, rank);
+            WorkerProcess::spawn(&self.interpreter, &socket, rank)
+        };
+        let processes: Result<_, _> = (0..self.load.world_size).map(spawn).collect();
+        Ok(Group {
+            generation: self.generation,
+            processes: Processes::Own(processes?),
+        })
+    }
+
+    /// Returns the next group; starts one if there is none, or if it has lost a process or its
+    /// sockets.
+    async fn take_next(&mut self) -> Result<Group, Failure> {
+        if let Some(mut group) = self.next.take() {
+            if group.is_usable(&self.scratch) {
+                return Ok(group);
+            }
+            group.kill().await;
+        }
+        self.spawn()
+    }
+
+    /// Connects to the processes of the current group and loads the model.
+    async fn connect(&self, progress: &ProgressSink) -> Result<(ShardGroup, Loaded), WorkersError> {
+        let Some(group) = &self.current else {
+            return Err(WorkersError::Process("there are no workers".to_owned()));
+        };
+        if let Processes::Own(processes) = &group.processes {
+            try_join_all(processes.iter().map(WorkerProcess::listening))
+                .await
+                .map_err(|failure| WorkersError::Process(failure.message))?;
+        }
+        let sockets =
+            (0..self.load.world_size).map(|rank| self.scratch.socket(group.generation, rank));
+        let endpoints: Vec<Endpoint> = sockets.map(Endpoint::Unix).collect();
+        let report = |news| progress.report(news);
+        let connected =
+            ShardGroup::connect(&endpoints, &self.loads(group.generation), &report).await;
+        connected.map_err(|error| group.explain(error))
+    }
+
+    fn loads(&self, generation: u64) -> Vec<LoadConfig> {
         let alone = self.load.world_size == 1;
         let rendezvous = if alone {
             String::new()
         } else {
-            self.scratch.rendezvous(self.generation)
+            self.scratch.rendezvous(generation)
         };
         let of_rank = |rank| LoadConfig {
             rank,
@@ -74,25 +163,96 @@ impl LocalWorkers {
         (0..self.load.world_size).map(of_rank).collect()
     }
 
+    /// Whether the current workers outlive this process.
+    fn keeps(&self) -> bool {
+        self.loaded && self.load.keep_seconds > 0
+    }
+
+    /// Leaves the current workers to the next launcher.
+    fn release(&mut self) {
+        self.scratch.kept = true;
+        if let Some(group) = self.current.take() {
+            tracing::info!(
+                "the workers in {} wait {} s for another server",
+                self.scratch.path().display(),
+                self.load.keep_seconds
+            );
+            group.release();
+        }
+    }
+}
+
+impl From<KeptGroup> for Group {
+    fn from(kept: KeptGroup) -> Self {
+        Self {
+            generation: kept.generation,
+            processes: Processes::Kept(kept.workers),
+        }
+    }
+}
+
+impl Group {
+    /// Whether no process has ended, and the sockets are there.
+    fn is_usable(&self, scratch: &Scratch) -> bool {
+        match &self.processes {
+            Processes::Kept(_) => true,
+            Processes::Own(processes) => {
+                scratch.exists()
+                    && processes
+                        .iter()
+                        .all(|process| process.exit_status().is_none())
+            }
+        }
+    }
+
     /// Adds the exit status of a worker to a connection error, if there is one.
     fn explain(&self, error: ShardError) -> WorkersError {
-        let ended = self
-            .processes
-            .iter()
-            .zip(0..)
-            .find(|(p, _)| p.exit_status().is_some());
+        let Processes::Own(processes) = &self.processes else {
+            return error.into();
+        };
+        let mut ranks = processes.iter().zip(0..);
+        let ended = ranks.find_map(|(process, rank)| Some((process, rank, process.exit_status()?)));
         match (&error, ended) {
-            (ShardError::Lost { .. } | ShardError::Connect { .. }, Some((process, rank))) => {
-                let status = process
-                    .exit_status()
-                    .map(|s| s.to_string())
-                    .unwrap_or_default();
+            (
+                ShardError::Lost { .. } | ShardError::Connect { .. },
+                Some((process, rank, status)),
+            ) => {
                 let tail = process.stderr_tail();
                 WorkersError::Process(format!(
                     "worker {rank} ended while loading ({status}).{tail}"
                 ))
             }
             _ => error.into(),
+        }
+    }
+
+    /// Ends the processes, with time to end by themselves.
+    async fn stop(&mut self) {
+        match &mut self.processes {
+            Processes::Own(processes) => {
+                join_all(processes.iter_mut().map(WorkerProcess::stop)).await;
+            }
+            Processes::Kept(workers) => {
+                join_all(workers.iter().map(KeptWorker::stop)).await;
+            }
+        }
+    }
+
+    /// Ends processes after a loss. The others wait for the lost one, so asking them is no use.
+    async fn kill(&mut self) {
+        match &mut self.processes {
+            Processes::Own(processes) => {
+                join_all(processes.iter_mut().map(WorkerProcess::kill)).await;
+            }
+            Processes::Kept(workers) => {
+                join_all(workers.iter().map(KeptWorker::stop)).await;
+            }
+        }
+    }
+
+    fn release(self) {
+        if let Processes::Own(processes) = self.processes {
+            processes.into_iter().for_each(WorkerProcess::release);
         }
     }
 }
@@ -104,24 +264,44 @@ impl Workers for LocalWorkers {
         progress: &ProgressSink,
     ) -> Result<(ShardGroup, Loaded), WorkersError> {
         let process = |failure: Failure| WorkersError::Process(failure.message);
-        if !std::mem::take(&mut self.early) {
-            self.stop().await;
-            self.spawn().map_err(process)?;
+        self.loaded = false;
+        if let Some(mut lost) = self.current.take() {
+            lost.kill().await;
         }
-        try_join_all(self.processes.iter().map(WorkerProcess::listening))
-            .await
-            .map_err(process)?;
-        let ranks = 0..self.load.world_size;
-        let endpoints: Vec<Endpoint> = ranks
-            .map(|rank| Endpoint::Unix(self.scratch.socket(self.generation, rank)))
-            .collect();
-        let report = |news| progress.report(news);
-        let connected = ShardGroup::connect(&endpoints, &self.loads(), &report).await;
-        connected.map_err(|error| self.explain(error))
+        self.current = Some(self.take_next().await.map_err(process)?);
+        let connected = self.connect(progress).await?;
+        self.loaded = true;
+        self.scratch.kept = false;
+        if self.standby && self.next.is_none() {
+            match self.spawn() {
+                Ok(group) => self.next = Some(group),
+                Err(failure) => tracing::warn!("no standby workers: {failure}"),
+            }
+        }
+        Ok(connected)
     }
 
     async fn stop(&mut self) {
-        join_all(self.processes.iter_mut().map(WorkerProcess::stop)).await;
-        self.processes.clear();
+        if self.keeps() {
+            self.release();
+        }
+        let groups = self.current.iter_mut().chain(&mut self.next);
+        // Kept workers that refused this server's settings stay: another server may attach to them.
+        let loaded = self.loaded;
+        let ours = groups.filter(|group| loaded || matches!(group.processes, Processes::Own(_)));
+        join_all(ours.map(Group::stop)).await;
+        (self.current, self.next) = (None, None);
+    }
+
+    fn end_with_engine(&self) -> bool {
+        !self.keeps()
+    }
+}
+
+impl Drop for LocalWorkers {
+    fn drop(&mut self) {
+        if self.keeps() {
+            self.release();
+        }
     }
 }

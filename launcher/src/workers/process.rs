@@ -1,7 +1,8 @@
-//! One worker as a child process, and its log. The process always ends with the launcher.
+//! One worker as a child process, and its log. The process ends with the launcher, unless its Load
+//! asked to keep it.
 //!
 //! The worker's stdin is the read end of a pipe; this process holds the write end. If this process
-//! ends, by any signal, the pipe closes and the worker ends. No signal handler is installed
+//! ends, by any signal, the pipe closes and the worker's lease ends. No signal handler is installed
 //! (threads wait instead), so the code also works inside another program's Python process.
 
 use std::collections::VecDeque;
@@ -36,6 +37,8 @@ pub struct WorkerProcess {
     socket: PathBuf,
     group: Pid,
     lease: Option<ChildStdin>,
+    /// Whether the worker outlives this process.
+    released: bool,
     ended: watch::Receiver<Option<ExitStatus>>,
     log_tail: Arc<Mutex<VecDeque<String>>>,
 }
@@ -76,6 +79,7 @@ impl WorkerProcess {
             socket: socket.to_owned(),
             group,
             lease,
+            released: false,
             ended,
             log_tail,
         })
@@ -151,6 +155,20 @@ impl WorkerProcess {
         self.signal(Signal::SIGKILL);
     }
 
+    /// Kills the worker and its process group, and waits for the end: for a worker that is lost.
+    pub async fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        let mut ended = self.ended.clone();
+        // A process that the kernel cannot end yet must not delay the next one.
+        let _ = timeout(STOP_TIMEOUT, ended.wait_for(Option::is_some)).await;
+    }
+
+    /// Leaves the worker to the next launcher: it lives on for as long as its Load asked for.
+    pub fn release(mut self) {
+        self.released = true;
+        drop(self.lease.take());
+    }
+
     fn signal(&self, signal: Signal) {
         // Once the process was reaped, the id may belong to another process.
         if self.exit_status().is_none() {
@@ -162,7 +180,9 @@ impl WorkerProcess {
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
-        self.signal(Signal::SIGKILL);
+        if !self.released {
+            self.signal(Signal::SIGKILL);
+        }
     }
 }
 

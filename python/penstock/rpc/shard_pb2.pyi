@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadRequest(_message.Message):
-    __slots__ = ("protocol_version", "model_path", "device", "dtype", "rank", "world_size", "rendezvous", "max_sequence_tokens", "max_slots", "max_step_tokens", "kv_memory_bytes", "memory_fraction", "block_tokens", "threads", "kv_dtype", "quantize", "expert_parallel", "model_backend")
+    __slots__ = ("protocol_version", "model_path", "device", "dtype", "rank", "world_size", "rendezvous", "max_sequence_tokens", "max_slots", "max_step_tokens", "kv_memory_bytes", "memory_fraction", "block_tokens", "threads", "kv_dtype", "quantize", "expert_parallel", "model_backend", "keep_seconds")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class LoadRequest(_message.Message):
     QUANTIZE_FIELD_NUMBER: _ClassVar[int]
     EXPERT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     MODEL_BACKEND_FIELD_NUMBER: _ClassVar[int]
+    KEEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model_path: str
     device: str
@@ -45,7 +46,8 @@ class LoadRequest(_message.Message):
     quantize: str
     expert_parallel: bool
     model_backend: str
-    def __init__(self, protocol_version: _Optional[int] = ..., model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ..., max_sequence_tokens: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., kv_memory_bytes: _Optional[int] = ..., memory_fraction: _Optional[float] = ..., block_tokens: _Optional[int] = ..., threads: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., expert_parallel: bool = ..., model_backend: _Optional[str] = ...) -> None: ...
+    keep_seconds: int
+    def __init__(self, protocol_version: _Optional[int] = ..., model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ..., max_sequence_tokens: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., kv_memory_bytes: _Optional[int] = ..., memory_fraction: _Optional[float] = ..., block_tokens: _Optional[int] = ..., threads: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., expert_parallel: bool = ..., model_backend: _Optional[str] = ..., keep_seconds: _Optional[int] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("progress", "loaded")

@@ -1,12 +1,13 @@
 """`python -m penstock.worker --socket PATH --rank R`: runs one worker until its lease ends.
 
-All other settings arrive by Load. The lease is standard input: when it closes, the process exits,
-so that no worker outlives the process that started it.
+All other settings arrive by Load. The lease is standard input: when it closes, the process exits
+(`penstock.worker.lease`), so that no worker outlives the process that started it.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import logging
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 import grpc
 
 from penstock.worker import logs
+from penstock.worker.lease import Lease
 from penstock.worker.service import ShardService, attach
 
 CALLS = 24  # RPCs served at once: one step stream, the router's 16 of Prepare, health checks
@@ -37,10 +39,14 @@ def main() -> None:
     logs.start()
     # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The launcher asks for the stacks before it kills a worker that hangs. SIGSEGV writes them too.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     ended = threading.Event()
-    shard = ShardService(arguments.rank, ended.set, arguments.trace)
+    lease = Lease(ended.set, lambda: log_to_file(f"{arguments.socket}.log"))
+    shard = ShardService(arguments.rank, ended.set, arguments.trace, lease)
     server = serve(arguments.socket, shard)
-    threading.Thread(target=watch_lease, args=(ended,), name="lease", daemon=True).start()
+    threading.Thread(target=lease.watch, args=(0,), name="lease", daemon=True).start()
     # Long, and needed by Load: done while the router connects.
     threading.Thread(target=warm_imports, name="imports", daemon=True).start()
     ended.wait()
@@ -66,11 +72,17 @@ def serve(socket: str, shard: ShardService) -> grpc.Server:
     return server
 
 
-def watch_lease(ended: threading.Event) -> None:
-    """Waits for the end of standard input."""
-    while os.read(0, 4096):
-        pass
-    ended.set()
+def log_to_file(path: str) -> None:
+    """Sends the log to a file: the launcher that read standard error is gone."""
+    log = logging.getLogger("penstock.worker")
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        log.warning("no log from here on: %s", error)
+        return
+    os.dup2(file, sys.stderr.fileno())
+    os.close(file)
+    log.info("the launcher is gone; waiting for another one")
 
 
 def warm_imports() -> None:

@@ -17,6 +17,7 @@ from penstock.grammar import GrammarRejected
 from penstock.grammar.fair_queue import Caller, CompilationCancelled
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc
+from penstock.worker.lease import HANDOVER_SECONDS, Lease
 from penstock.worker.protocol.messages import (
     from_loaded,
     from_outcome,
@@ -37,6 +38,8 @@ PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
 CLIENT = "penstock-client"  # metadata of Prepare
 ACQUIRE_SECONDS = 10  # a stream that its client has left may still be ending
+# Settings of Load in which 0 leaves the choice to the worker.
+CHOSEN = {"max_slots", "max_step_tokens", "kv_memory_bytes", "block_tokens", "threads"}
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
     BadModel: grpc.StatusCode.FAILED_PRECONDITION,
@@ -52,9 +55,16 @@ Context = grpc.ServicerContext
 class ShardService(rpc.ShardServicer):
     """The worker's side of the protocol. The first Load imports torch."""
 
-    def __init__(self, rank: int, stop: Callable[[], None], trace_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        stop: Callable[[], None],
+        trace_file: Path | None = None,
+        lease: Lease | None = None,
+    ) -> None:
         self.rank = rank
         self.stop = stop
+        self.lease = lease or Lease(stop)
         self.trace_file = trace_file
         self.thread: LaunchThread | None = None
         self.pipeline: Pipeline | None = None
@@ -70,9 +80,11 @@ class ShardService(rpc.ShardServicer):
         self._acquire(context)
         try:
             self._check_load(request)
+            self._hold_lease(context, HANDOVER_SECONDS)
             if self.load is None:
                 yield from self._load(request, context)
             else:
+                self.lease.keep(request.keep_seconds)
                 yield self.load[1]
         except Exception as error:
             _abort(context, error)
@@ -80,8 +92,11 @@ class ShardService(rpc.ShardServicer):
             self.busy.release()
 
     def _check_load(self, request: pb.LoadRequest) -> None:
-        if self.load is not None and self.load[0] != request:
-            raise BadSetting("a model is loaded already; start a new worker for another one")
+        if self.load is not None and (differing := _differing(self.load[0], request)):
+            raise BadSetting(
+                f"a model is loaded already, with other settings: {differing}; use the same "
+                f"settings, or start a new worker"
+            )
         if request.protocol_version != PROTOCOL_VERSION:
             raise BadSetting(
                 f"protocol_version is {request.protocol_version}, this worker speaks "
@@ -136,6 +151,7 @@ class ShardService(rpc.ShardServicer):
         self.pipeline = Pipeline(runner, thread, trace)
         answer = pb.LoadProgress(loaded=from_loaded(loaded))
         self.load = request, answer
+        self.lease.keep(request.keep_seconds)
         yield answer
 
     def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
@@ -172,6 +188,7 @@ class ShardService(rpc.ShardServicer):
             if self.pipeline is None:
                 raise BadStep(NO_MODEL)
             grammar_cache = self._grammar_cache()
+            self._hold_lease(context)
             for outcome in self.pipeline.run(
                 to_step(request, grammar_cache) for request in requests
             ):
@@ -210,6 +227,12 @@ class ShardService(rpc.ShardServicer):
         if self.trace_file is not None and self.pipeline is not None and self.pipeline.trace:
             self.pipeline.trace.write(self.trace_file)
 
+    def _hold_lease(self, context: Context, handover: float = 0.0) -> None:
+        """Holds the lease until the call ends: also a call that hangs, once its router is gone."""
+        release = self.lease.hold(handover)
+        if not context.add_callback(release):
+            release()
+
     def _require_model(self, context: Context) -> None:
         if self.pipeline is None:
             _abort(context, BadStep(NO_MODEL))
@@ -226,6 +249,18 @@ class ShardService(rpc.ShardServicer):
 def attach(server: grpc.Server, shard: ShardService) -> None:
     """Adds a worker's service to a server."""
     rpc.add_ShardServicer_to_server(shard, server)
+
+
+def _differing(loaded: pb.LoadRequest, request: pb.LoadRequest) -> str:
+    """Returns the settings that differ from those of the loaded model; empty if none does. A number
+    that leaves the choice to the worker equals the number that was chosen."""
+    differing = []
+    for field in pb.LoadRequest.DESCRIPTOR.fields:
+        had, wanted = getattr(loaded, field.name), getattr(request, field.name)
+        chosen = field.name in CHOSEN and wanted == 0
+        if had != wanted and not chosen and field.name != "keep_seconds":
+            differing.append(f"{field.name} is {had!r}, not {wanted!r}")
+    return ", ".join(differing)
 
 
 def _client(context: Context) -> str:

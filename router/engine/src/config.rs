@@ -32,6 +32,8 @@ pub struct EngineConfig {
     pub step_limits: StepLimits,
     /// What to do after a loss of the workers.
     pub restart: RestartPolicy,
+    /// How long new requests wait in the queue for restarting workers before they are refused.
+    pub max_restart_wait: Duration,
     /// Which requests the workers prepare before their first step.
     pub prepare_policy: PreparePolicy,
 }
@@ -39,8 +41,9 @@ pub struct EngineConfig {
 /// When lost workers are restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartPolicy {
-    /// After this many consecutive losses, each soon after a start, the engine stops.
-    pub attempts: u32,
+    /// After this many consecutive losses, each soon after a start, the engine stops; `None` =
+    /// never.
+    pub exit_after: Option<u32>,
     /// A loss is soon if the workers were ready for less than this.
     pub soon: Duration,
     /// Wait before the second attempt in a row; it doubles with each further one.
@@ -79,6 +82,7 @@ impl Default for EngineConfig {
             aging: Duration::from_secs(5),
             step_limits: StepLimits::default(),
             restart: RestartPolicy::default(),
+            max_restart_wait: Duration::from_secs(60),
             prepare_policy: PreparePolicy::default(),
         }
     }
@@ -87,7 +91,7 @@ impl Default for EngineConfig {
 impl Default for RestartPolicy {
     fn default() -> Self {
         Self {
-            attempts: 5,
+            exit_after: None,
             soon: Duration::from_secs(30),
             backoff: Duration::from_millis(500),
             max_backoff: Duration::from_secs(30),
@@ -99,7 +103,7 @@ impl RestartPolicy {
     /// Returns how long to wait before restarting the workers after `losses` in a row; `None` =
     /// give up.
     pub(super) fn wait(&self, losses: u32) -> Option<Duration> {
-        if losses >= self.attempts {
+        if self.exit_after.is_some_and(|most| losses >= most) {
             return None;
         }
         let doublings = losses.saturating_sub(2).min(16);
@@ -175,17 +179,22 @@ mod tests {
     use penstock_request::types::Stopping;
 
     #[test]
-    fn backoff_doubles_within_bounds_and_ends() {
-        let policy = RestartPolicy {
-            attempts: 6,
+    fn backoff_doubles_within_bounds_and_ends_only_on_request() {
+        let policy = |exit_after| RestartPolicy {
+            exit_after,
             soon: Duration::from_secs(30),
             backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(3),
         };
-        let waits: Vec<_> = (1..=6)
-            .map(|n| policy.wait(n).map(|w| w.as_secs()))
-            .collect();
-        assert_eq!(waits, [Some(0), Some(1), Some(2), Some(3), Some(3), None]);
+        let waits = |exit_after, losses: [u32; 6]| {
+            losses.map(|n| policy(exit_after).wait(n).map(|w| w.as_secs()))
+        };
+        let bounded = [Some(0), Some(1), Some(2), Some(3), Some(3), None];
+        assert_eq!(waits(Some(6), [1, 2, 3, 4, 5, 6]), bounded);
+        assert_eq!(
+            waits(None, [6, 7, 99, 1_000, 1 << 20, u32::MAX]),
+            [Some(3); 6]
+        );
     }
 
     fn loaded(kv_groups: [KvGroup; 2], block_bytes: &[u64]) -> Loaded {

@@ -25,6 +25,7 @@ use super::{
         CloseOutcome, EmitOutcome, Record, Records, Stage, Submission, SubmitReply, see_log,
         slot_error_message,
     },
+    suspects::{Release, Suspects},
     types::{Candidate, EngineRequest, Logprobs, SubmitError, Token, TokenEvent},
 };
 use crate::shard::{PrepareError, StepAnswer, StepLogprobs};
@@ -48,6 +49,10 @@ pub(super) struct Core {
     /// The last step's answer and emissions, between `absorb` and `deliver`.
     pub(super) arrived: Option<(StepAnswer, Vec<Emission>)>,
     pub(super) event_batch: EventBatch,
+    /// The requests that may be the cause of the last losses.
+    pub(super) suspects: Suspects,
+    /// Steps of this epoch that were answered.
+    pub(super) answered: u64,
     began: Instant,
     /// When the scheduler's metrics were last published.
     pub(super) published_at: Instant,
@@ -75,6 +80,8 @@ impl Core {
             facts: VecDeque::new(),
             arrived: None,
             event_batch: EventBatch::default(),
+            suspects: Suspects::default(),
+            answered: 0,
             began: Instant::now(),
             published_at: Instant::now(),
             published: Snapshot::default(),
@@ -118,23 +125,58 @@ impl Core {
         }
     }
 
-    /// Queues a request that must be prepared before it is accepted. Returns false if it was
-    /// refused.
+    /// Queues a request that must be prepared before it is accepted. Returns whether that may begin
+    /// now.
     pub(super) fn admit_preparing(&mut self, submission: Submission) -> bool {
-        self.add(submission, Stage::Preparing)
+        self.add(submission, Stage::Preparing) && !self.suspects.is_holding()
     }
 
-    /// Takes requests that restarted workers must prepare again out of the queue and returns them:
-    /// those that `needed` selects and whose tokens no worker has seen.
-    pub(super) fn prepare_again(
-        &mut self,
-        needed: impl Fn(&EngineRequest) -> bool,
-    ) -> Vec<RequestId> {
-        let ids = self.records.waiting(needed);
-        for &id in &ids {
+    /// Queues a request while the workers restart. Its submitter waits until they are up.
+    pub(super) fn admit_waiting(&mut self, submission: Submission) {
+        self.add(submission, Stage::Submitted);
+    }
+
+    /// Begins an epoch: all requests wait until `release` lets them run.
+    pub(super) fn resume(&mut self) {
+        for id in self.records.ids() {
             self.scheduler.prepare_again(id);
+            if let Some(record) = self.records.get_mut(id) {
+                record.held = true;
+            }
         }
-        ids
+        self.answered = 0;
+        if !self.suspects.is_holding() {
+            self.suspects.hold_rest();
+        }
+    }
+
+    /// Lets requests run whose turn it is after a loss. Returns those that `needed` selects: the
+    /// new workers must prepare them first.
+    pub(super) fn release(&mut self, needed: impl Fn(&EngineRequest) -> bool) -> Vec<RequestId> {
+        let mut unprepared = Vec::new();
+        let now = self.now();
+        while let Some(release) = self
+            .suspects
+            .release(|id| self.records.request(id).is_some())
+        {
+            let ids = match release {
+                Release::Group(ids) => ids,
+                Release::Rest => self.records.select(|record| record.held),
+            };
+            for id in ids {
+                let Some(record) = self.records.get_mut(id) else {
+                    continue;
+                };
+                record.held = false;
+                if needed(&record.request) {
+                    unprepared.push(id);
+                } else {
+                    record.accept();
+                    self.scheduler.prepared(id, now);
+                }
+            }
+        }
+        unprepared
     }
 
     /// Returns requests whose sequences could not run in the last step because the workers had
@@ -178,6 +220,8 @@ impl Core {
                 let message = "the workers could not prepare this request";
                 self.fail(id, SubmitError::Internal(see_log(message, id)));
             }
+            // It is prepared again after the loss.
+            Err(PrepareError::Lost(_)) => {}
         }
     }
 
@@ -207,6 +251,13 @@ impl Core {
         Some(plan)
     }
 
+    /// Returns how long the newest step should take; zero = unknown.
+    pub(super) fn expected_time(&self) -> Duration {
+        self.scheduler
+            .expected_time()
+            .map_or(Duration::ZERO, Duration::from_micros)
+    }
+
     /// Returns a request, with the parameters that the workers need when it enters a slot.
     pub(super) fn request(&self, id: RequestId) -> Option<&EngineRequest> {
         self.records.request(id)
@@ -227,6 +278,13 @@ impl Core {
             answer.outcome.duration = cost;
         }
         let mut emissions = self.scheduler.complete(&answer.outcome, self.now());
+        self.answered += 1;
+        if self.suspects.any() {
+            self.suspects.on_step();
+            for emission in &emissions {
+                self.suspects.on_emission(emission.sequence.request);
+            }
+        }
         if emissions.iter().any(|emission| emission.steered) {
             self.steer_searches(&mut answer, &mut emissions);
         }
@@ -317,7 +375,8 @@ impl Core {
 
     fn add(&mut self, submission: Submission, stage: fn(SubmitReply) -> Stage) -> bool {
         let (id, arrived) = (submission.id, self.now());
-        let record = Record::new(submission, stage, arrived);
+        let mut record = Record::new(submission, stage, arrived);
+        record.held = self.suspects.is_holding();
         if let Err(error) = self
             .scheduler
             .add(record.to_scheduler(id, self.salt), arrived)
@@ -329,7 +388,7 @@ impl Core {
         true
     }
 
-    fn fail(&mut self, id: RequestId, error: SubmitError) {
+    pub(super) fn fail(&mut self, id: RequestId, error: SubmitError) {
         self.scheduler.abort(id);
         if let Some(record) = self.records.remove(id) {
             record.fail(error);

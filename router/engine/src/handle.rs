@@ -146,6 +146,12 @@ impl Engine {
         self.shared.state()
     }
 
+    /// Returns for how long a step has been overdue by its cost model: the workers may hang. `None`
+    /// while all steps are in time.
+    pub fn overdue(&self) -> Option<Duration> {
+        self.shared.overdue()
+    }
+
     /// Returns a receiver that follows the engine's state.
     pub fn watch(&self) -> watch::Receiver<EngineState> {
         self.shared.watch()
@@ -256,6 +262,10 @@ impl Backend for Engine {
 
     fn limits(&self) -> Option<Limits> {
         Self::limits(self)
+    }
+
+    fn overdue(&self) -> Option<Duration> {
+        Self::overdue(self)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Recovery of requests after a loss of the workers or a failure of the engine.
 
 use std::{
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
@@ -14,11 +15,22 @@ use penstock_scheduler::{
 
 use super::{
     core::{Core, unavailable},
-    types::SubmitError,
+    records::see_log,
+    suspects::{Evidence, InFlight},
+    types::{EngineRequest, SubmitError},
 };
 
 /// Maximum age of the published scheduler metrics while steps run.
 const METRICS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A loss of the workers, or a step that failed as a whole.
+pub(super) struct Loss<'a> {
+    /// The requests that the workers were preparing.
+    pub(super) preparing: Vec<RequestId>,
+    /// Requests that others should not wait for: those that are prepared first.
+    pub(super) slow: &'a dyn Fn(&EngineRequest) -> bool,
+    pub(super) evidence: Evidence,
+}
 
 /// The result of filling a new scheduler.
 enum Refilled {
@@ -28,17 +40,40 @@ enum Refilled {
 }
 
 impl Core {
-    /// Handles a loss of the workers. Requests that have started fail; the others stay queued for
-    /// the restarted workers. `reason` is the clients' message.
-    pub(super) fn on_workers_lost(&mut self, reason: &str) {
+    /// Handles a loss of the workers. Requests return to the queue with their known tokens; steps
+    /// in flight are computed again. The request that is found to be the cause fails.
+    pub(super) fn on_workers_lost(&mut self, loss: &Loss<'_>) {
         self.deliver();
-        for id in self.fail_started(reason) {
-            self.scheduler.abort(id);
+        let in_flight = self.in_flight(&loss.preparing, &loss.slow);
+        if let Some(id) = self.suspects.on_loss(&in_flight, loss.evidence) {
+            tracing::error!(
+                request = id.0,
+                "the workers fail on this request: it is ended"
+            );
+            let message = "the workers fail on this request";
+            self.fail(id, SubmitError::Internal(see_log(message, id)));
         }
         self.facts.clear();
+        self.answered = 0;
         self.epoch = self.scheduler.worker_lost(self.now());
-        self.metrics.lost();
         self.publish_metrics();
+    }
+
+    /// Returns the requests that the workers were running or `preparing`.
+    fn in_flight(
+        &self,
+        preparing: &[RequestId],
+        slow: &dyn Fn(&EngineRequest) -> bool,
+    ) -> Vec<InFlight> {
+        let mut runs: BTreeMap<_, _> = self.scheduler.in_flight().into_iter().collect();
+        for &id in preparing {
+            runs.entry(id).or_insert(1);
+        }
+        let in_flight = runs.into_iter().filter_map(|(id, runs)| {
+            let slow = slow(self.records.request(id)?);
+            Some(InFlight { id, runs, slow })
+        });
+        in_flight.collect()
     }
 
     /// Handles a panic of the engine: like a loss of the workers, but the scheduler may be half
@@ -113,16 +148,22 @@ impl Core {
         }
     }
 
-    /// Fails the requests that a loss affects; returns their ids.
-    fn fail_started(&mut self, reason: &str) -> Vec<RequestId> {
-        let started = self.records.take_started().into_iter();
-        let error = || unavailable(format!("{reason}; the request may be sent again"));
-        started
-            .map(|(id, record)| {
-                record.fail(error());
-                id
-            })
-            .collect()
+    /// Fails the requests that have started.
+    fn fail_started(&mut self, reason: &str) {
+        for (_, record) in self.records.take_started() {
+            record.fail(unavailable(format!(
+                "{reason}; the request may be sent again"
+            )));
+        }
+    }
+
+    /// Refuses the queued requests whose submitters still wait for a reply.
+    pub(super) fn refuse_unanswered(&mut self, error: &SubmitError) {
+        for (id, record) in self.records.take_unanswered() {
+            record.fail(error.clone());
+            self.scheduler.abort(id);
+        }
+        self.publish_metrics();
     }
 
     /// Publishes the scheduler's metrics.

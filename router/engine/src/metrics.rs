@@ -36,6 +36,7 @@ struct Metrics {
     preemptions: Counter,
     recomputed_tokens: Counter,
     worker_losses: Counter,
+    step_failures: Counter,
     engine_failures: Counter,
     step_host: Histogram,
     step_device: Histogram,
@@ -140,6 +141,10 @@ impl EngineMetrics {
         self.0.worker_losses.inc();
     }
 
+    pub(super) fn step_failed(&self) {
+        self.0.step_failures.inc();
+    }
+
     pub(super) fn failed(&self) {
         self.0.engine_failures.inc();
     }
@@ -186,6 +191,7 @@ impl Metrics {
             preemptions: Counter::default(),
             recomputed_tokens: Counter::default(),
             worker_losses: Counter::default(),
+            step_failures: Counter::default(),
             engine_failures: Counter::default(),
             step_host: seconds(),
             step_device: seconds(),
@@ -274,6 +280,11 @@ impl Metrics {
             "penstock_worker_losses",
             "Losses of the workers",
             self.worker_losses.clone(),
+        );
+        registry.register(
+            "penstock_step_failures",
+            "Steps that failed as a whole, after which the workers went on",
+            self.step_failures.clone(),
         );
         registry.register(
             "penstock_engine_failures",

@@ -84,6 +84,11 @@ impl Preparations {
         self.handles.contains_key(&id)
     }
 
+    /// Returns the requests with a pending call.
+    pub(super) fn requests(&self) -> Vec<RequestId> {
+        self.handles.keys().copied().collect()
+    }
+
     /// Cancels a request's call. Dropping it cancels it at the workers too.
     pub(super) fn cancel(&mut self, id: RequestId) {
         if let Some(handle) = self.handles.remove(&id) {

@@ -20,8 +20,6 @@ use penstock_request::sampling_params::WHOLE_VOCABULARY;
 
 /// Entries into a slot while unprepared, without a token in between, after which a request fails.
 const MAX_UNPREPARED_ENTRIES: u8 = 3;
-/// Losses of the workers during its preparation after which a request fails.
-const MAX_LOSSES_WHILE_PREPARING: u8 = 2;
 
 /// Replies to a submission; used once.
 pub(super) type SubmitReply = oneshot::Sender<Result<(), SubmitError>>;
@@ -52,8 +50,8 @@ pub(super) struct Record {
     unprepared_entries: u8,
     /// The request's client, if known; used when the workers prepare the request.
     pub(super) client: Option<Client>,
-    /// Losses of the workers while they prepared it.
-    losses: u8,
+    /// Whether it waits until all suspects of the last loss have run.
+    pub(super) held: bool,
     /// Arrival time on the scheduler's clock.
     pub(super) arrived: Micros,
 }
@@ -92,7 +90,7 @@ pub(super) enum EmitOutcome {
 
 /// The stage of a request.
 pub(super) enum Stage {
-    /// Just submitted.
+    /// Queued; its submitter waits until the workers are up.
     Submitted(SubmitReply),
     /// The workers prepare it; its submitter waits for the result.
     Preparing(SubmitReply),
@@ -144,7 +142,7 @@ impl Record {
             stage: stage(answer),
             unprepared_entries: 0,
             client,
-            losses: 0,
+            held: false,
             arrived,
             choices: event_senders.into_iter().map(choice).collect(),
         }
@@ -177,7 +175,7 @@ impl Record {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
             },
-            preparing: matches!(self.stage, Stage::Preparing(_)),
+            preparing: self.held || matches!(self.stage, Stage::Preparing(_)),
             pipelining: match self.request.beam {
                 Some(_) => Pipelining::Steered,
                 None => Pipelining::Ahead,
@@ -199,15 +197,12 @@ impl Record {
 
     /// Whether a worker may have seen its tokens.
     fn has_started(&self) -> bool {
-        matches!(self.stage, Stage::Submitted(_) | Stage::Started)
+        matches!(self.stage, Stage::Started)
     }
 
-    /// Counts a loss of the workers if they were preparing this request; returns whether that
-    /// happened too often.
-    fn was_preparing_too_often(&mut self) -> bool {
-        let preparing = matches!(self.stage, Stage::Preparing(_));
-        self.losses = self.losses.saturating_add(u8::from(preparing));
-        preparing && self.losses >= MAX_LOSSES_WHILE_PREPARING
+    /// Whether its submitter still waits for the reply.
+    fn is_unanswered(&self) -> bool {
+        matches!(self.stage, Stage::Submitted(_) | Stage::Preparing(_))
     }
 
     /// Token ids whose logprobs the client requested.
@@ -461,13 +456,10 @@ impl Records {
         ids
     }
 
-    /// Returns requests selected by `needed` whose tokens no worker has seen, in order of arrival.
-    pub(super) fn waiting(&self, needed: impl Fn(&EngineRequest) -> bool) -> Vec<RequestId> {
-        let waits = |id: &RequestId| {
-            let record = self.0.get(id);
-            record.is_some_and(|record| !record.has_started() && needed(&record.request))
-        };
-        self.ids().into_iter().filter(waits).collect()
+    /// Returns the requests selected by `wanted`, in order of arrival.
+    pub(super) fn select(&self, wanted: impl Fn(&Record) -> bool) -> Vec<RequestId> {
+        let selected = |id: &RequestId| self.0.get(id).is_some_and(&wanted);
+        self.ids().into_iter().filter(selected).collect()
     }
 
     /// Records the sequences that enter a slot with this plan.
@@ -485,11 +477,17 @@ impl Records {
         }
     }
 
-    /// Removes the requests that a loss of the workers fails: all that have run, and those that
-    /// were being prepared at `MAX_LOSSES_WHILE_PREPARING` losses, since they may be the cause.
+    /// Removes the requests that have run.
     pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
         self.0
-            .extract_if(|_, record| record.has_started() || record.was_preparing_too_often())
+            .extract_if(|_, record| record.has_started())
+            .collect()
+    }
+
+    /// Removes the requests whose submitters wait for a reply.
+    pub(super) fn take_unanswered(&mut self) -> Vec<(RequestId, Record)> {
+        self.0
+            .extract_if(|_, record| record.is_unanswered())
             .collect()
     }
 

@@ -2,20 +2,29 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use penstock_request::{EngineState, Limits};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
-use super::config::kv_tokens;
+use super::config::{kv_tokens, micros};
 use crate::shard::{Loaded, Progress};
 
 /// State shared by the engine's task and its handles.
 pub(super) struct Shared {
     state: watch::Sender<EngineState>,
     limits: watch::Sender<Option<Limits>>,
+    began: Instant,
+    /// When the oldest step in flight is overdue, in microseconds since `began`; `NEVER` = no step.
+    overdue_at: AtomicU64,
 }
+
+const NEVER: u64 = u64::MAX;
 
 /// Publishes the workers' load progress in the engine's state.
 #[derive(Clone)]
@@ -42,7 +51,23 @@ impl Shared {
         Self {
             state,
             limits: watch::Sender::new(None),
+            began: Instant::now(),
+            overdue_at: AtomicU64::new(NEVER),
         }
+    }
+
+    /// Records when the oldest step in flight is overdue; `None` = no step is in flight.
+    pub(super) fn set_overdue_at(&self, at: Option<Instant>) {
+        let since = |at: Instant| micros(at.saturating_duration_since(self.began));
+        self.overdue_at
+            .store(at.map_or(NEVER, since), Ordering::Relaxed);
+    }
+
+    /// Returns for how long a step has been overdue; `None` if none is.
+    pub(super) fn overdue(&self) -> Option<Duration> {
+        let at = self.overdue_at.load(Ordering::Relaxed);
+        let late = micros(self.began.elapsed()).checked_sub(at)?;
+        Some(Duration::from_micros(late))
     }
 
     pub(super) fn publish(&self, state: EngineState) {
@@ -100,6 +125,18 @@ impl ProgressSink {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_is_overdue_after_its_time_and_until_it_is_answered() {
+        let shared = Shared::new();
+        assert_eq!(shared.overdue(), None);
+        shared.set_overdue_at(Some(Instant::now() + Duration::from_secs(3600)));
+        assert_eq!(shared.overdue(), None);
+        shared.set_overdue_at(Some(shared.began));
+        assert!(shared.overdue().is_some());
+        shared.set_overdue_at(None);
+        assert_eq!(shared.overdue(), None);
+    }
 
     #[test]
     fn progress_adds_up_the_ranks_of_a_phase_until_the_workers_are_ready() {

@@ -22,18 +22,23 @@ use tokio::{
 };
 
 use super::{
-    EngineConfig, EngineMetrics, EngineState, ProgressSink, Workers,
+    EngineConfig, EngineMetrics, EngineState, ProgressSink, Workers, WorkersEnd,
     config::scheduler_config,
     core::{Core, MakePolicy},
+    losses::Loss,
     preparations::Preparations,
     records::Submission,
     state::Shared,
+    suspects::Evidence,
     types::SubmitError,
 };
-use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
+use crate::shard::{Loaded, PrepareError, Preparer, ShardError, ShardGroup};
 
 /// Retry-after hint for clients while the workers are down.
 const DOWN_RETRY: Duration = Duration::from_secs(5);
+
+/// Maximum doublings of the step deadlines after hangs in a row.
+const MAX_DOUBLINGS: u32 = 4;
 
 /// Commands that handles and streams send to the task.
 #[derive(Debug)]
@@ -56,8 +61,14 @@ pub(super) struct Task {
     drain: Option<Instant>,
     /// When the workers last became ready; `None` while they cannot step.
     ready: Option<Instant>,
+    /// When the workers were lost; `None` before the first loss and while they can step.
+    lost_at: Option<Instant>,
     preparing: Preparations,
+    /// The request whose preparation showed that the workers are lost.
+    lost_preparation: Option<RequestId>,
     policy: MakePolicy,
+    /// Losses in a row because a step took too long.
+    hangs: u32,
     /// Losses so far. The log and error messages refer to a loss by this number.
     losses: u64,
 }
@@ -80,11 +91,20 @@ enum SessionEnd {
     Stop(String),
     /// The workers must restart, for this reason.
     Lost(String),
+    /// As `Lost`: a step took too long.
+    Hung(String),
+    /// A step failed; the workers are usable after another begin.
+    StepFailed(String),
 }
 
 impl From<ShardError> for SessionEnd {
     fn from(error: ShardError) -> Self {
-        Self::Lost(error.to_string())
+        let reason = error.to_string();
+        match error {
+            ShardError::Deadline { .. } => Self::Hung(reason),
+            ShardError::Step { .. } => Self::StepFailed(reason),
+            _ => Self::Lost(reason),
+        }
     }
 }
 
@@ -102,8 +122,11 @@ impl Task {
             metrics,
             drain: None,
             ready: None,
+            lost_at: None,
             preparing: Preparations::default(),
+            lost_preparation: None,
             policy: Arc::new(|| Box::new(FirstComeFirstServed)),
+            hangs: 0,
             losses: 0,
         }
     }
@@ -123,7 +146,7 @@ impl Task {
         };
         if let Some(core) = &mut core {
             let message = match self.drain {
-                Some(_) => "the server has shut down",
+                Some(_) => "the server has shut down; the request may be sent again",
                 None => "the engine has stopped; the server's log says why",
             };
             // Another panic may follow. Dropping the records ends their streams anyway.
@@ -147,7 +170,9 @@ impl Task {
             };
             let lost = match session_end {
                 SessionEnd::Stop(reason) => return reason,
-                SessionEnd::Lost(reason) => reason,
+                SessionEnd::Lost(reason)
+                | SessionEnd::Hung(reason)
+                | SessionEnd::StepFailed(reason) => reason,
             };
             if core.is_none() || self.drain.is_some() {
                 // If the first load failed, a retry will fail too; report it now.
@@ -216,16 +241,55 @@ impl Task {
             Ok(Err(error)) => return SessionEnd::Lost(error.to_string()),
             Err(session_end) => return session_end,
         };
-        let Err(session_end) = self.run_epoch(core, &mut group, &loaded).await;
-        self.preparing.end().await;
-        match (&session_end, core) {
-            (SessionEnd::Lost(_), Some(core)) => {
-                core.on_workers_lost(&self.record_loss("the workers were lost"));
+        let mut began_again = false;
+        loop {
+            let Err(session_end) = self.run_epoch(core, &mut group, &loaded).await;
+            self.shared.set_overdue_at(None);
+            self.lost_at.get_or_insert_with(Instant::now);
+            let mut preparing = self.preparing.requests();
+            preparing.extend(self.lost_preparation.take());
+            self.preparing.end().await;
+            let Some(core) = core else { return session_end };
+            let worked = core.answered > 0;
+            let (evidence, goes_on) = match &session_end {
+                SessionEnd::Stop(_) => {
+                    if workers.end_with_engine() {
+                        group.shutdown().await;
+                    }
+                    return session_end;
+                }
+                SessionEnd::StepFailed(reason) if worked => {
+                    tracing::warn!("the running requests begin again: {reason}");
+                    self.metrics.step_failed();
+                    (Evidence::Strong, true)
+                }
+                _ => (self.end_lost(workers, &session_end).await, false),
+            };
+            core.on_workers_lost(&Loss {
+                preparing,
+                slow: &|request| self.config.prepare_policy.needs(request),
+                evidence: match began_again && !worked {
+                    true => Evidence::Nothing,
+                    false => evidence,
+                },
+            });
+            if !goes_on {
+                return session_end;
             }
-            (SessionEnd::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
-            _ => {}
+            began_again = true;
         }
-        session_end
+    }
+
+    /// Ends lost workers; returns what their loss says about the requests that were in flight.
+    async fn end_lost(&mut self, workers: &mut dyn Workers, session_end: &SessionEnd) -> Evidence {
+        self.losses += 1;
+        self.metrics.lost();
+        let hung = matches!(session_end, SessionEnd::Hung(_));
+        self.hangs = if hung { self.hangs + 1 } else { 0 };
+        match workers.bury(hung).await {
+            WorkersEnd::KilledFromOutside => Evidence::Weak,
+            WorkersEnd::Unknown => Evidence::Strong,
+        }
     }
 
     /// Adopts the workers' limits, begins an epoch and runs steps until something ends it.
@@ -248,16 +312,18 @@ impl Task {
             }
         };
         let epoch = core.epoch();
-        let limits = self.config.step_limits;
+        // Workers that were given up while they compiled get more time.
+        let limits = self
+            .config
+            .step_limits
+            .relaxed(1 << self.hangs.min(MAX_DOUBLINGS));
         self.while_down(Some(core), group.begin(epoch, limits))
             .await??;
         self.shared.set_loaded(loaded);
         self.ready = Some(Instant::now());
+        self.lost_at = None;
         self.shared.publish(EngineState::Ready);
-        let preparer = group.preparer();
-        for id in core.prepare_again(|request| self.config.prepare_policy.needs(request)) {
-            self.prepare(id, core, &preparer);
-        }
+        core.resume();
         self.run_steps(core, group).await
     }
 
@@ -273,12 +339,16 @@ impl Task {
                 self.handle_command(command, core, &preparer);
             }
             while let Some((id, result)) = self.preparing.ended() {
-                core.prepared(id, result);
+                self.prepared(id, result, core)?;
             }
             if self.drain.is_some_and(|end| end <= Instant::now()) {
                 return Err(drained());
             }
+            for id in core.release(|request| self.config.prepare_policy.needs(request)) {
+                self.prepare(id, core, &preparer);
+            }
             let sent = send_steps(core, group)?;
+            self.shared.set_overdue_at(group.overdue_at());
             if core.has_arrived() {
                 if sent {
                     // Let the connection write the step before the clients' tasks wake.
@@ -298,13 +368,30 @@ impl Task {
                         self.prepare(id, core, &preparer);
                     }
                 }
-                (id, result) = self.preparing.next() => core.prepared(id, result),
+                (id, result) = self.preparing.next() => self.prepared(id, result, core)?,
                 command = self.commands.recv() => {
                     self.handle_command(command.ok_or_else(no_handles_left)?, core, &preparer);
                 }
                 () = until(self.drain) => return Err(drained()),
             }
         }
+    }
+
+    fn prepared(
+        &mut self,
+        id: RequestId,
+        result: Result<(), PrepareError>,
+        core: &mut Core,
+    ) -> Result<(), SessionEnd> {
+        let lost = match &result {
+            Err(PrepareError::Lost(reason)) => Err(SessionEnd::Lost(reason.clone())),
+            _ => Ok(()),
+        };
+        if lost.is_err() {
+            self.lost_preparation = Some(id);
+        }
+        core.prepared(id, result);
+        lost
     }
 
     fn handle_command(&mut self, command: Command, core: &mut Core, preparer: &Preparer) {
@@ -342,18 +429,29 @@ impl Task {
         }
     }
 
-    /// Runs `work` while the workers are down. Requests are refused; a drain ends the engine.
+    /// Runs `work` while the workers are down. Requests wait in the queue, up to the deadline for
+    /// restarts, or are refused if no workers were ever up. A drain ends the engine.
     async fn while_down<T>(
         &mut self,
         mut core: Option<&mut Core>,
         work: impl Future<Output = T>,
     ) -> Result<T, SessionEnd> {
         let mut work = pin!(work);
+        let mut deadline = self.wait_deadline();
         loop {
             tokio::select! {
                 done = &mut work => return Ok(done),
+                () = until(deadline) => {
+                    deadline = None;
+                    if let Some(core) = &mut core {
+                        core.refuse_unanswered(&self.down_error());
+                    }
+                }
                 command = self.commands.recv() => match command.ok_or_else(no_handles_left)? {
-                    Command::Submit(submission) => submission.refuse(self.down_error()),
+                    Command::Submit(submission) => match &mut core {
+                        Some(core) if deadline.is_some() => core.admit_waiting(*submission),
+                        _ => submission.refuse(self.down_error()),
+                    },
                     Command::Drain { .. } => {
                         self.shared.publish(EngineState::Draining);
                         return Err(drained());
@@ -367,6 +465,12 @@ impl Task {
                 },
             }
         }
+    }
+
+    /// Until when new requests wait for the restarting workers; `None` if that time has passed.
+    fn wait_deadline(&self) -> Option<Instant> {
+        let deadline = self.lost_at? + self.config.max_restart_wait;
+        Some(deadline).filter(|&deadline| deadline > Instant::now())
     }
 
     fn down_error(&self) -> SubmitError {
@@ -388,7 +492,7 @@ impl Task {
 fn send_steps(core: &mut Core, group: &mut ShardGroup) -> Result<bool, ShardError> {
     let mut sent = false;
     while let Some(plan) = core.plan() {
-        group.send(&plan, |id| core.request(id))?;
+        group.send(&plan, core.expected_time(), |id| core.request(id))?;
         sent = true;
     }
     Ok(sent)

@@ -15,6 +15,12 @@ pub trait Workers: Send {
         progress: &ProgressSink,
     ) -> Result<(ShardGroup, Loaded), WorkersError>;
 
+    /// Ends lost workers before the next `start`. Those that `hung` first write their stacks to the
+    /// log. Returns what is known about how they ended.
+    async fn bury(&mut self, _hung: bool) -> WorkersEnd {
+        WorkersEnd::Unknown
+    }
+
     /// Ends the workers. Workers that could be reached have already received a shutdown request.
     async fn stop(&mut self);
 
@@ -22,6 +28,15 @@ pub trait Workers: Send {
     fn end_with_engine(&self) -> bool {
         true
     }
+}
+
+/// How lost workers ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkersEnd {
+    /// Something else: the workers failed by themselves, as far as is known.
+    Unknown,
+    /// A person or the operating system killed a process (SIGKILL).
+    KilledFromOutside,
 }
 
 /// Why the workers did not start. The message is for people.

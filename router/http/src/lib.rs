@@ -14,6 +14,7 @@ mod connection_limit;
 mod connection_service;
 mod docs;
 mod error;
+mod health;
 mod ids;
 mod invocations;
 mod json;
@@ -41,12 +42,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
-use penstock_request::EngineState;
 use penstock_request::error::{ApiError, ErrorKind, Excerpt, panic_message};
 use penstock_text::generation::Generator;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -58,6 +58,7 @@ pub use self::openai::parse_chat_request;
 pub use self::server::{Listeners, serve};
 pub use self::structured_output::parse_structured_outputs;
 use crate::body::Budget;
+use crate::health::{health, live, ready};
 
 /// Names that always refer to the served model. `huggingface_hub` sends `dummy` if it has a URL and
 /// no model.
@@ -169,6 +170,7 @@ impl App {
             .route("/ping", get(health))
             .route("/docs", get(docs::page))
             .route("/health", get(health))
+            .route("/live", get(live))
             .route("/ready", get(ready))
             .route("/metrics", get(metrics));
         #[cfg(feature = "kserve")]
@@ -188,6 +190,7 @@ impl App {
             .route("/", get(health).post(full))
             .route("/ping", get(health))
             .route("/health", get(health))
+            .route("/live", get(live))
             .route("/ready", get(ready))
             .route("/metrics", get(metrics));
         #[cfg(feature = "kserve")]
@@ -206,37 +209,6 @@ async fn full(uri: Uri) -> Response {
                    open files";
     let error = ApiError::new(ErrorKind::Unavailable, message).retry(Duration::from_secs(1));
     error::for_path(uri.path(), error)
-}
-
-/// Liveness: 200 while the process answers, also while the model loads or workers restart.
-#[utoipa::path(
-    get, path = "/health", tag = "operations",
-    responses((status = 200), (status = 503, body = error::ErrorResponse))
-)]
-async fn health(State(app): State<App>, uri: Uri) -> Response {
-    match app.generator.state() {
-        EngineState::Stopped { .. } => {
-            let reason = "the engine has stopped; the server's log says why";
-            unavailable(&uri, reason.to_owned())
-        }
-        _ => StatusCode::OK.into_response(),
-    }
-}
-
-/// Readiness: 200 if a request sent now would run.
-#[utoipa::path(
-    get, path = "/ready", tag = "operations",
-    responses((status = 200), (status = 503, body = error::ErrorResponse))
-)]
-async fn ready(State(app): State<App>, uri: Uri) -> Response {
-    match app.generator.not_ready_reason() {
-        None => StatusCode::OK.into_response(),
-        Some(reason) => unavailable(&uri, reason),
-    }
-}
-
-fn unavailable(uri: &Uri, reason: String) -> Response {
-    error::for_path(uri.path(), ApiError::new(ErrorKind::Unavailable, reason))
 }
 
 /// Metrics in the Prometheus text format.

@@ -1,7 +1,7 @@
 //! The engine as the other layers see it. `penstock_engine::Engine` is the one implementation; tests
 //! script others.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_core::Stream;
@@ -19,6 +19,11 @@ pub trait Backend: Send + Sync + 'static {
     fn state(&self) -> EngineState;
     /// Returns the backend's limits; `None` until its model is loaded.
     fn limits(&self) -> Option<Limits>;
+    /// Returns for how long a step has been overdue by its cost model: the workers may hang. `None`
+    /// while all steps are in time.
+    fn overdue(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The token sources of one request, one per choice.

@@ -252,8 +252,13 @@ impl Flights {
     }
 
     /// Returns the work of each plan, the oldest first.
-    pub(crate) fn loads(&self) -> impl Iterator<Item = StepLoad> + '_ {
+    pub(crate) fn loads(&self) -> impl DoubleEndedIterator<Item = StepLoad> + '_ {
         self.plans.iter().map(|flight| flight.load)
+    }
+
+    /// Returns the runs of all plans in flight.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &FlightRun> + '_ {
+        self.plans.iter().flat_map(|flight| &flight.runs)
     }
 
     /// Returns an empty list of runs.

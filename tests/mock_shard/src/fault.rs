@@ -17,6 +17,10 @@ pub enum Fault {
     AlienToken(u64),
     /// The first sequence of this step is reported as closing: its grammar allows the end alone.
     Closing(u64),
+    /// The worker dies of every step in which a sequence with this token enters or yields it.
+    DieOn(u32),
+    /// Every such step fails as a whole; the worker lives.
+    RaiseOn(u32),
     /// Every Prepare is refused with this text.
     RefusePrepare(String),
     /// No Prepare is ever answered.
@@ -31,7 +35,7 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, \
-     drop-prepared@STEP, alien-token@STEP, closing@STEP, hang-prepare, omit-logprobs, refuse-prepare=TEXT or load-error=TEXT"
+     drop-prepared@STEP, alien-token@STEP, closing@STEP, die-on@TOKEN, raise-on@TOKEN, hang-prepare, omit-logprobs, refuse-prepare=TEXT or load-error=TEXT"
 )]
 pub struct FaultError(String);
 
@@ -52,8 +56,9 @@ impl FromStr for Fault {
             "omit-logprobs" => return Ok(Self::OmitLogprobs),
             _ => {}
         }
-        let (kind, step) = text.split_once('@').ok_or_else(unknown)?;
-        let step = step.parse().map_err(|_| unknown())?;
+        let (kind, number) = text.split_once('@').ok_or_else(unknown)?;
+        let step = number.parse().map_err(|_| unknown())?;
+        let token = || number.parse().map_err(|_| unknown());
         match kind {
             "crash" => Ok(Self::Crash(step)),
             "hang" => Ok(Self::Hang(step)),
@@ -61,6 +66,8 @@ impl FromStr for Fault {
             "drop-prepared" => Ok(Self::DropPrepared(step)),
             "alien-token" => Ok(Self::AlienToken(step)),
             "closing" => Ok(Self::Closing(step)),
+            "die-on" => Ok(Self::DieOn(token()?)),
+            "raise-on" => Ok(Self::RaiseOn(token()?)),
             _ => Err(unknown()),
         }
     }
@@ -77,6 +84,8 @@ mod tests {
         assert_eq!("error-slot@7".parse(), Ok(Fault::ErrorSlot(7)));
         assert_eq!("alien-token@4".parse(), Ok(Fault::AlienToken(4)));
         assert_eq!("closing@5".parse(), Ok(Fault::Closing(5)));
+        assert_eq!("die-on@6".parse(), Ok(Fault::DieOn(6)));
+        assert_eq!("raise-on@6".parse(), Ok(Fault::RaiseOn(6)));
         assert_eq!("drop-prepared@2".parse(), Ok(Fault::DropPrepared(2)));
         assert_eq!(
             "refuse-prepare=a=b".parse(),

@@ -52,6 +52,7 @@ type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 enum Instead {
     Crash,
     Hang,
+    Raise,
 }
 
 impl Service {
@@ -97,23 +98,48 @@ impl Service {
         })
     }
 
-    /// Applies a step and says how long it takes.
-    async fn step(&self, request: v1::StepRequest) -> Result<(v1::StepReply, Duration), Status> {
-        let number = self.state().as_ref().map_or(0, State::steps);
-        match self.instead(number) {
-            Some(Instead::Hang) => {
-                // The step counts as seen: the fault comes once.
+    /// What happens instead of a step with this token.
+    fn poison(&self, has: impl Fn(u32) -> bool) -> Option<Instead> {
+        self.config.faults.iter().find_map(|fault| match fault {
+            Fault::DieOn(token) if has(*token) => Some(Instead::Crash),
+            Fault::RaiseOn(token) if has(*token) => Some(Instead::Raise),
+            _ => None,
+        })
+    }
+
+    async fn go_wrong(&self, instead: Instead) -> Status {
+        match instead {
+            // The step counts as seen: the fault comes once.
+            Instead::Hang => {
                 if let Some(state) = self.state().as_mut() {
                     state.skip();
                 }
-                std::future::pending::<()>().await;
             }
-            Some(Instead::Crash) => {
-                self.exit.send_replace(Exit::Crashed);
-                std::future::pending::<()>().await;
-            }
-            None => {}
+            Instead::Crash => drop(self.exit.send_replace(Exit::Crashed)),
+            Instead::Raise => return Status::internal("scripted failure of a step"),
         }
+        std::future::pending().await
+    }
+
+    /// Applies a step and says how long it takes.
+    async fn step(&self, request: v1::StepRequest) -> Result<(v1::StepReply, Duration), Status> {
+        let number = self.state().as_ref().map_or(0, State::steps);
+        let entering = |token| request.new.iter().any(|new| new.token_ids.contains(&token));
+        if let Some(instead) = self.instead(number).or_else(|| self.poison(entering)) {
+            return Err(self.go_wrong(instead).await);
+        }
+        let (reply, cost) = self.apply(request, number)?;
+        match self.poison(|token| reply.token_ids.contains(&token)) {
+            Some(instead) => Err(self.go_wrong(instead).await),
+            None => Ok((reply, cost)),
+        }
+    }
+
+    fn apply(
+        &self,
+        request: v1::StepRequest,
+        number: u64,
+    ) -> Result<(v1::StepReply, Duration), Status> {
         let cost = self.config.cost.of(request.run_tokens.iter().sum());
         let first_slot = request.run_slots.first().copied();
         let mut state = self.state();

@@ -78,7 +78,8 @@ def built(cls: Any, config: Any, attention: str) -> Any:
     """Returns the model on the meta device. Raises BadModel if the library cannot build it."""
     try:
         with torch.device("meta"):
-            model = cls._from_config(config, attn_implementation=attention)
+            # Without values any dtype will do; torch 2.11 has grouped products of bfloat16 alone.
+            model = cls._from_config(config, attn_implementation=attention, dtype=torch.bfloat16)
     except Exception as error:
         if isinstance(error, KeyError) and attention in error.args:
             raise BadModel(OWN_ATTENTION) from error

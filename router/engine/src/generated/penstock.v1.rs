@@ -54,6 +54,9 @@ pub struct LoadRequest {
     /// "" or "auto" = native if there is a family; "native", "transformers"
     #[prost(string, tag = "18")]
     pub model_backend: ::prost::alloc::string::String,
+    /// how long the worker lives without a router; 0 = it ends with its launcher
+    #[prost(uint32, tag = "19")]
+    pub keep_seconds: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LoadProgress {

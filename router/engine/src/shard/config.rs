@@ -44,6 +44,8 @@ pub struct LoadConfig {
     pub expert_parallel: bool,
     /// What computes the model: "auto" (or empty), "native" or "transformers".
     pub model_backend: String,
+    /// Seconds that the worker lives without a router; 0 = it ends with its launcher.
+    pub keep_seconds: u32,
 }
 
 /// Load progress of one worker.
@@ -126,6 +128,7 @@ impl LoadConfig {
             quantize: self.quantize.clone(),
             expert_parallel: self.expert_parallel,
             model_backend: self.model_backend.clone(),
+            keep_seconds: self.keep_seconds,
         }
     }
 }

@@ -31,6 +31,12 @@ pub enum ShardError {
         /// The cause, as far as known.
         message: String,
     },
+    /// The worker of a group of one failed in a step. It can begin another epoch.
+    #[error("worker 0 failed in a step: {message}")]
+    Step {
+        /// The worker's message.
+        message: String,
+    },
     /// A worker did not answer a step in time.
     #[error("worker {rank} did not answer step {step} within {limit:?}")]
     Deadline {
@@ -51,7 +57,7 @@ pub enum ShardError {
     },
 }
 
-/// Why a worker cannot prepare a request. Other requests are not affected.
+/// Why a worker did not prepare a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrepareError {
     /// The request is invalid.
@@ -60,4 +66,7 @@ pub enum PrepareError {
     /// The worker failed to prepare it.
     #[error("{0}")]
     Internal(String),
+    /// The worker was lost meanwhile.
+    #[error("a worker was lost: {0}")]
+    Lost(String),
 }

@@ -19,12 +19,16 @@ use tokio::time::Instant;
 
 use super::{
     Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, StepAnswer, StepLimits,
-    convert, deadline::Deadline, stream::StepStream, worker::Worker,
+    convert,
+    deadline::Deadline,
+    stream::{StepStream, StreamEnd},
+    worker::Worker,
 };
 use crate::generated::v1;
 
 /// A tensor-parallel group of workers. All ranks get the same bytes; rank 0's reply is the answer,
-/// the others' replies are only checked. After an error from any method the group is lost: drop it.
+/// the others' replies are only checked. After an error from any method the group is lost: drop it,
+/// or `begin` again after `ShardError::Step`.
 pub struct ShardGroup {
     workers: Arc<[Worker]>,
     /// One per worker; empty before `begin`.
@@ -33,8 +37,8 @@ pub struct ShardGroup {
     epoch: Epoch,
     /// The workers' number of this epoch. It differs if they served another router before.
     workers_epoch: Epoch,
-    /// Send times of the steps that some rank has not answered, oldest first.
-    sent: VecDeque<Instant>,
+    /// Steps that some rank has not answered, oldest first.
+    sent: VecDeque<SentStep>,
     /// Steps that every rank has answered.
     settled: u64,
     /// When rank 0 last answered.
@@ -42,6 +46,14 @@ pub struct ShardGroup {
     deadline: Deadline,
     /// Size of the vocabulary; token ids are below it.
     vocab_size: u32,
+}
+
+/// A step on its way.
+#[derive(Clone, Copy)]
+struct SentStep {
+    at: Instant,
+    /// How long it should take; zero = unknown.
+    expected: Duration,
 }
 
 /// Sends `Prepare` to a group, concurrent with its step stream.
@@ -94,10 +106,12 @@ impl ShardGroup {
         Ok(())
     }
 
-    /// Sends a step to all ranks. `requests` must return each request that enters a slot.
+    /// Sends a step to all ranks, which should take the `expected` time (zero: unknown). `requests`
+    /// must return each request that enters a slot.
     pub fn send<'a>(
         &mut self,
         plan: &StepPlan,
+        expected: Duration,
         requests: impl Fn(RequestId) -> Option<&'a EngineRequest>,
     ) -> Result<(), ShardError> {
         let mut request =
@@ -112,8 +126,15 @@ impl ShardGroup {
                 .send(bytes.clone())
                 .map_err(|why| worker.lost(why.into()))?;
         }
-        self.sent.push_back(Instant::now());
+        let at = Instant::now();
+        self.sent.push_back(SentStep { at, expected });
         Ok(())
+    }
+
+    /// Returns when the oldest step in flight is overdue.
+    pub fn overdue_at(&self) -> Option<Instant> {
+        let (began, step) = self.oldest_step()?;
+        Some(began + self.deadline.overdue(step.expected))
     }
 
     /// Waits for the next answer; with no step in flight, for a loss. Cancel-safe.
@@ -148,9 +169,9 @@ impl ShardGroup {
 
     fn take_leader(
         &mut self,
-        reply: Result<v1::StepReply, String>,
+        reply: Result<v1::StepReply, StreamEnd>,
     ) -> Result<StepAnswer, ShardError> {
-        let reply = reply.map_err(|message| self.workers[0].lost(message))?;
+        let reply = reply.map_err(|end| self.stream_error(0, end))?;
         let answered = self.streams[0].answered;
         check_order(&self.workers[0], &reply, self.due(answered))?;
         let took = self.time_step();
@@ -166,12 +187,23 @@ impl ShardGroup {
     fn take_followers(&mut self, cx: &mut Context<'_>) -> Result<(), ShardError> {
         for rank in 1..self.streams.len() {
             while let Poll::Ready(reply) = self.streams[rank].poll(cx) {
-                let reply = reply.map_err(|message| self.workers[rank].lost(message))?;
+                let reply = reply.map_err(|end| self.stream_error(rank, end))?;
                 let due = self.due(self.streams[rank].answered);
                 check_order(&self.workers[rank], &reply, due)?;
             }
         }
         Ok(())
+    }
+
+    /// Other ranks may wait in a collective for a rank that failed in a step, so only a group of one
+    /// can begin again.
+    fn stream_error(&self, rank: usize, end: StreamEnd) -> ShardError {
+        match end {
+            StreamEnd::Failed(message) if self.workers.len() == 1 => ShardError::Step { message },
+            StreamEnd::Failed(message) | StreamEnd::Lost(message) => {
+                self.workers[rank].lost(message)
+            }
+        }
     }
 
     /// Returns the step that a rank's n-th reply must answer; `None` if fewer were sent.
@@ -188,7 +220,7 @@ impl ShardGroup {
         let sent = usize::try_from(position)
             .ok()
             .and_then(|at| self.sent.get(at))
-            .copied();
+            .map(|step| step.at);
         let began = sent.max(self.answered_at).unwrap_or(now);
         self.answered_at = Some(now);
         let took = now.saturating_duration_since(began);
@@ -210,18 +242,25 @@ impl ShardGroup {
         }
     }
 
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<Result<StepAnswer, ShardError>> {
+    /// Returns the oldest step in flight and when the workers could begin it.
+    fn oldest_step(&self) -> Option<(Instant, SentStep)> {
+        let step = *self.sent.front()?;
         let leader_owes = self
             .streams
             .first()
             .is_some_and(|s| s.answered == self.settled);
         // Until rank 0 has answered the step before, this step waits in the workers' queue.
         let turn = self.answered_at.filter(|_| leader_owes);
-        let since = self
-            .sent
-            .front()
-            .map(|sent| turn.map_or(*sent, |turn| turn.max(*sent)));
-        if self.deadline.poll(since, cx).is_pending() {
+        Some((turn.map_or(step.at, |turn| turn.max(step.at)), step))
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<Result<StepAnswer, ShardError>> {
+        let limited = self.oldest_step().map(|(began, step)| {
+            let limit = self.deadline.limit(step.expected);
+            (began + limit, limit)
+        });
+        let due = limited.map(|(due, _)| due);
+        if self.deadline.poll(due, cx).is_pending() {
             return Poll::Pending;
         }
         let owes = |(_, stream): &(&Worker, &StepStream)| stream.answered == self.settled;
@@ -231,7 +270,7 @@ impl ShardGroup {
             .zip(&self.streams)
             .find(owes)
             .map_or(0, |(w, _)| w.rank);
-        let limit = self.deadline.limit();
+        let limit = limited.map_or(Duration::ZERO, |(_, limit)| limit);
         Poll::Ready(Err(ShardError::Deadline {
             rank,
             step: self.settled,

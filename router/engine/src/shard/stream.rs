@@ -14,7 +14,7 @@ use prost::{
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
-    Request, Status, Streaming,
+    Code, Request, Status, Streaming,
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     codegen::http::uri::PathAndQuery,
@@ -33,6 +33,15 @@ pub(super) struct StepStream {
     replies: Replies,
     /// Replies received so far.
     pub(super) answered: u64,
+}
+
+/// Why a step stream ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    /// The worker's own error, of a step. The worker is alive.
+    Failed(String),
+    /// Anything else.
+    Lost(String),
 }
 
 /// A server may withhold its response headers until the first reply, so the call cannot be awaited
@@ -70,11 +79,11 @@ impl StepStream {
     }
 
     /// Returns the next reply. A stream that ends is an error: workers never end it.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<v1::StepReply, String>> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<v1::StepReply, StreamEnd>> {
         if let Replies::Opening(call) = &mut self.replies {
             match ready!(call.as_mut().poll(cx)) {
                 Ok(stream) => self.replies = Replies::Open(Box::new(stream)),
-                Err(status) => return Poll::Ready(Err(describe(&status))),
+                Err(status) => return Poll::Ready(Err(StreamEnd::new(&status))),
             }
         }
         let Replies::Open(stream) = &mut self.replies else {
@@ -85,8 +94,8 @@ impl StepStream {
                 self.answered += 1;
                 Ok(reply)
             }
-            Some(Err(status)) => Err(describe(&status)),
-            None => Err("it ended the step stream".into()),
+            Some(Err(status)) => Err(StreamEnd::new(&status)),
+            None => Err(StreamEnd::Lost("it ended the step stream".into())),
         })
     }
 }
@@ -102,6 +111,17 @@ async fn call(
     let path = PathAndQuery::from_static("/penstock.v1.Shard/Step");
     let request = Request::new(ReceiverStream::new(queue));
     Ok(grpc.streaming(request, path, StepCodec).await?.into_inner())
+}
+
+impl StreamEnd {
+    /// Statuses of the transport have a source; a worker's own error has none.
+    fn new(status: &Status) -> Self {
+        let own = std::error::Error::source(status).is_none();
+        match own && status.code() == Code::Internal {
+            true => Self::Failed(describe(status)),
+            false => Self::Lost(describe(status)),
+        }
+    }
 }
 
 /// Converts a status to text: the worker's message, or the transport's innermost cause.

@@ -104,6 +104,10 @@ impl Worker {
         }
         match timeout(PREPARE_TIMEOUT, self.client.clone().prepare(call)).await {
             Ok(Ok(reply)) => convert::prepare_result(reply.into_inner()),
+            // Statuses of the transport have a source; a worker's own error has none.
+            Ok(Err(status)) if std::error::Error::source(&status).is_some() => {
+                Err(PrepareError::Lost(describe(&status)))
+            }
             Ok(Err(status)) => Err(PrepareError::Internal(describe(&status))),
             Err(_) => Err(PrepareError::Internal(format!(
                 "the worker did not prepare the request within {PREPARE_TIMEOUT:?}"

@@ -1,4 +1,4 @@
-//! Worker faults: running requests fail with a clear message, and later requests work.
+//! Worker faults: requests go on with the same tokens on restarted workers, and later requests work.
 
 use std::time::Duration;
 
@@ -12,25 +12,52 @@ use penstock_request::types::{End, EngineRequest, SubmitError};
 use prometheus_client::registry::Registry;
 
 use crate::support::{
-    MockWorkers, answer, checked, collect, engine, faulty, reach, ready, request,
+    MockWorkers, TIMEOUT, answer, checked, collect, engine, faulty, reach, ready, request,
 };
 
 #[tokio::test]
-async fn worker_crash_fails_running_requests_and_later_ones_succeed() {
+async fn a_stream_goes_on_with_the_same_tokens_after_a_worker_crash() {
+    let expected = undisturbed(long()).await;
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Crash(5))], vec![checked()]]);
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
-    let (ids, end) = answer(&engine, long()).await;
-    assert_eq!(end, lost(1));
+    let stream = engine.submit(long()).await.unwrap();
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let EngineState::Restarting { reason } = state else {
         panic!("{state:?}")
     };
     assert!(reason.contains("worker 0 was lost"), "{reason}");
-    assert!(ids.len() <= 5, "{} tokens came of 5 steps", ids.len());
-    ready(&engine).await;
+    assert_eq!(collect(stream).await, expected);
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
     assert_eq!(workers.starts(), 2);
+}
+
+#[tokio::test]
+async fn new_requests_wait_for_restarting_workers() {
+    let workers = MockWorkers::new(vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])]);
+    let engine = engine(workers.clone(), slow_restarts(TIMEOUT));
+    ready(&engine).await;
+    let running = engine.submit(long()).await.unwrap();
+    lose_twice(&engine, &workers).await;
+    let queued = engine.submit(request(vec![3], 4)).await.unwrap();
+    assert_eq!(collect(queued).await.1, End::Length);
+    assert_eq!(collect(running).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn new_requests_are_refused_once_a_restart_takes_too_long() {
+    let workers = MockWorkers::one(checked());
+    let engine = engine(workers.clone(), slow_restarts(Duration::from_millis(20)));
+    ready(&engine).await;
+    lose_twice(&engine, &workers).await;
+    let waited = engine.submit(request(vec![3], 4)).await.err();
+    let refused = engine.submit(request(vec![3], 4)).await.err();
+    for error in [waited, refused] {
+        let Some(SubmitError::Unavailable { reason, .. }) = error else {
+            panic!("{error:?}")
+        };
+        assert!(reason.contains("the workers are restarting"), "{reason}");
+    }
 }
 
 #[tokio::test]
@@ -59,7 +86,8 @@ async fn worker_that_outlives_a_router_serves_the_next_one() {
 }
 
 #[tokio::test]
-async fn hung_step_fails_at_the_deadline() {
+async fn a_stream_goes_on_after_a_step_that_hangs() {
+    let expected = undisturbed(long()).await;
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Hang(3))], vec![checked()]]);
     // Longer than a busy machine delays a step of a working worker.
     let limit = Duration::from_millis(1500);
@@ -75,14 +103,13 @@ async fn hung_step_fails_at_the_deadline() {
         },
     );
     ready(&engine).await;
-    let (_, end) = answer(&engine, long()).await;
-    assert_eq!(end, lost(1));
+    let stream = engine.submit(long()).await.unwrap();
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let EngineState::Restarting { reason } = state else {
         panic!("{state:?}")
     };
     assert!(reason.contains("did not answer step 3 within"), "{reason}");
-    ready(&engine).await;
+    assert_eq!(collect(stream).await, expected);
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
 }
 
@@ -156,10 +183,10 @@ async fn load_failure_stops_the_engine_with_the_workers_reason() {
 }
 
 #[tokio::test]
-async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
-    let workers = MockWorkers::one(faulty(Fault::Crash(0)));
+async fn engine_stops_with_a_reason_after_the_losses_that_the_operator_allows() {
+    let workers = MockWorkers::one(checked());
     let restart = RestartPolicy {
-        attempts: 3,
+        exit_after: Some(3),
         backoff: Duration::from_millis(10),
         ..RestartPolicy::default()
     };
@@ -172,10 +199,8 @@ async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
     );
     for _ in 0..3 {
         ready(&engine).await;
-        assert!(matches!(
-            answer(&engine, request(vec![1], 3)).await.1,
-            End::Failed(_)
-        ));
+        workers.kill();
+        reach(&engine, |state| *state != EngineState::Ready).await;
     }
     let state = reach(&engine, |state| {
         matches!(state, EngineState::Stopped { .. })
@@ -189,10 +214,32 @@ async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
 }
 
 #[tokio::test]
+async fn the_engine_never_gives_up_by_default() {
+    let workers = MockWorkers::one(checked());
+    let restart = RestartPolicy {
+        backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(1),
+        ..RestartPolicy::default()
+    };
+    let config = EngineConfig {
+        restart,
+        ..EngineConfig::default()
+    };
+    let engine = engine(workers.clone(), config);
+    for life in 1..=12 {
+        crate::support::eventually("the workers are started", || workers.starts() == life).await;
+        ready(&engine).await;
+        workers.kill();
+    }
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+}
+
+#[tokio::test]
 async fn waiting_requests_fail_with_a_reason_when_the_engine_stops() {
     let workers = MockWorkers::new(vec![one_slot(vec![Fault::Hang(3)])]);
     let restart = RestartPolicy {
-        attempts: 1,
+        exit_after: Some(1),
         ..RestartPolicy::default()
     };
     let config = EngineConfig {
@@ -212,7 +259,8 @@ async fn waiting_requests_fail_with_a_reason_when_the_engine_stops() {
 }
 
 #[tokio::test]
-async fn waiting_requests_survive_a_worker_loss() {
+async fn running_and_waiting_requests_survive_a_worker_loss() {
+    let expected = undisturbed(long()).await;
     let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
     let workers = MockWorkers::new(lives);
     let engine = engine(workers.clone(), EngineConfig::default());
@@ -220,7 +268,7 @@ async fn waiting_requests_survive_a_worker_loss() {
     let running = engine.submit(long()).await.unwrap();
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     workers.kill();
-    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    assert_eq!(collect(running).await, expected);
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
 }
@@ -237,9 +285,10 @@ async fn requests_that_restarted_workers_cannot_hold_fail_alone() {
     let too_long = engine.submit(request(vec![3; 60], 5)).await.unwrap();
     let fits = engine.submit(request(vec![4; 60], 4)).await.unwrap();
     workers.kill();
-    assert!(matches!(collect(running).await.1, End::Failed(_)));
     let reason = "the restarted workers hold fewer tokens than this request needs";
-    assert_eq!(collect(too_long).await.1, End::Failed(reason.into()));
+    for misfit in [running, too_long] {
+        assert_eq!(collect(misfit).await.1, End::Failed(reason.into()));
+    }
     assert_eq!(collect(fits).await.1, End::Length);
     let refused = engine.submit(request(vec![5; 60], 5)).await.err();
     let Some(SubmitError::Invalid(reason)) = refused else {
@@ -249,7 +298,8 @@ async fn requests_that_restarted_workers_cannot_hold_fail_alone() {
 }
 
 #[tokio::test]
-async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
+async fn requests_are_prepared_again_by_the_new_workers() {
+    let expected = undisturbed(long()).await;
     let lives = vec![
         one_slot(vec![Fault::Hang(3)]),
         one_slot(vec![Fault::HangPrepare]),
@@ -262,15 +312,15 @@ async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     let leaving = engine.submit(request(vec![4], 4)).await.unwrap();
     workers.kill();
-    assert!(matches!(collect(running).await.1, End::Failed(_)));
-    let preparing = || workers.starts() == 2 && workers.view().preparing == 2;
-    crate::support::eventually("the new worker prepares both", preparing).await;
+    // The others wait until it has run.
+    let preparing = || workers.starts() == 2 && workers.view().preparing == 1;
+    crate::support::eventually("the new worker prepares the first", preparing).await;
     drop(leaving);
-    crate::support::eventually("one was aborted", || workers.view().preparing == 1).await;
     workers.kill();
+    assert_eq!(collect(running).await, expected);
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
-    assert_eq!(workers.starts(), 3);
+    assert_eq!((workers.starts(), workers.view().preparations), (3, 2));
 }
 
 #[tokio::test]
@@ -300,44 +350,124 @@ async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
     crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
     workers.kill();
     // The first request was running; the second waited for the slot.
-    assert!(matches!(collect(first).await.1, End::Failed(_)));
+    assert_eq!(collect(first).await.1, End::Length);
     let (ids, end) = collect(second).await;
     assert_eq!((ids.len(), end, workers.starts()), (4, End::Length, 3));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_being_prepared_at_two_losses_fails_as_retryable() {
-    let workers = MockWorkers::one(faulty(Fault::HangPrepare));
-    let restart = RestartPolicy {
-        attempts: 100,
-        backoff: Duration::from_millis(1),
-        max_backoff: Duration::from_millis(1),
-        ..RestartPolicy::default()
-    };
-    let config = EngineConfig {
-        restart,
-        ..always_preparing()
-    };
-    let engine = engine(workers.clone(), config);
-    for life in (1..=19).step_by(2) {
-        crate::support::eventually("the workers are started", || workers.starts() == life).await;
-        ready(&engine).await;
-        let requests = (0..8).map(|number| engine.submit(request(vec![number], 4)));
-        let kill = async {
-            for life in [life, life + 1] {
-                let preparing = || workers.starts() == life && workers.view().preparing == 8;
-                crate::support::eventually("all are being prepared", preparing).await;
-                workers.kill();
-            }
-        };
-        let (answers, ()) = tokio::join!(futures_util::future::join_all(requests), kill);
-        for answer in answers {
-            let error = answer.err();
-            assert!(
-                matches!(error, Some(SubmitError::Unavailable { .. })),
-                "{error:?} in life {life}"
-            );
+#[tokio::test]
+async fn a_request_whose_preparation_ends_the_workers_twice_fails() {
+    let lives = vec![
+        vec![faulty(Fault::HangPrepare)],
+        vec![faulty(Fault::HangPrepare)],
+        vec![checked()],
+    ];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), quick_restarts(always_preparing()));
+    ready(&engine).await;
+    let submission = engine.submit(request(vec![1], 4));
+    let end = async {
+        for life in 1..=2 {
+            let preparing = || workers.starts() == life && workers.view().preparing == 1;
+            crate::support::eventually("it is being prepared", preparing).await;
+            workers.fail();
         }
+    };
+    let (answer, ()) = tokio::join!(submission, end);
+    let error = answer.err();
+    let failed = |why: &String| why.starts_with("the workers fail on this request");
+    assert!(
+        matches!(&error, Some(SubmitError::Internal(why)) if failed(why)),
+        "{error:?}"
+    );
+    ready(&engine).await;
+    assert_eq!(answer_of(&engine, 2).await.1, End::Length);
+}
+
+/// One of sixteen streams ends the workers, or makes a step fail; the others go on.
+async fn found_among_others(fault: Fault, poisoned: u32) -> (u64, usize) {
+    let quiet = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&quiet).await;
+    let workers = MockWorkers::one(MockConfig {
+        faults: vec![fault],
+        cost: penstock_mock_shard::Cost {
+            step: Duration::from_micros(300),
+            ..Default::default()
+        },
+        ..checked()
+    });
+    let engine = engine(workers.clone(), quick_restarts(EngineConfig::default()));
+    ready(&engine).await;
+    let mut failed = 0;
+    let runs = (0..16).map(|number| {
+        let first = if number == poisoned { POISON } else { number };
+        let wanted = request(vec![first, 77], 200);
+        let (engine, quiet) = (&engine, &quiet);
+        async move {
+            let got = answer(engine, wanted.clone()).await;
+            match got.1 {
+                End::Failed(message) => {
+                    assert_eq!(number, poisoned, "{message}");
+                    assert!(message.starts_with("the workers fail on this request"));
+                    1
+                }
+                _ => {
+                    assert_eq!(got, answer(quiet, wanted).await);
+                    0
+                }
+            }
+        }
+    });
+    for run in futures_util::future::join_all(runs).await {
+        failed += run;
+    }
+    (workers.starts(), failed)
+}
+
+/// The first token of a poisoned prompt. No answer of the mock worker contains it by chance.
+const POISON: u32 = 31_999;
+
+#[tokio::test]
+async fn a_request_that_ends_the_workers_is_found_and_the_others_go_on() {
+    for poisoned in [0, 7, 15] {
+        let (starts, failed) = found_among_others(Fault::DieOn(POISON), poisoned).await;
+        assert_eq!(failed, 1);
+        // Four halvings, and the loss that made all of them suspects.
+        assert!((3..=8).contains(&starts), "{starts} starts");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_makes_a_step_fail_is_found_without_a_restart() {
+    let (starts, failed) = found_among_others(Fault::RaiseOn(POISON), 15).await;
+    assert_eq!(failed, 1);
+    // All begin at the same time: the first failed step comes before any answer.
+    assert!(starts <= 2, "{starts} starts");
+}
+
+#[tokio::test]
+async fn a_request_alone_that_ends_the_workers_fails_at_its_second_loss() {
+    let workers = MockWorkers::one(faulty(Fault::DieOn(POISON)));
+    let engine = engine(workers.clone(), quick_restarts(EngineConfig::default()));
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, request(vec![POISON], 9)).await;
+    assert!(ids.is_empty() && matches!(end, End::Failed(_)), "{end:?}");
+    assert_eq!(answer_of(&engine, 3).await.1, End::Length);
+    assert_eq!(workers.starts(), 3);
+}
+
+async fn answer_of(engine: &Engine, first: u32) -> (Vec<u32>, End) {
+    answer(engine, request(vec![first], 4)).await
+}
+
+fn quick_restarts(config: EngineConfig) -> EngineConfig {
+    EngineConfig {
+        restart: RestartPolicy {
+            backoff: Duration::from_millis(1),
+            max_backoff: Duration::from_millis(1),
+            ..RestartPolicy::default()
+        },
+        ..config
     }
 }
 
@@ -400,27 +530,47 @@ async fn a_request_whose_preparation_keeps_being_dropped_fails_alone() {
 
 #[tokio::test]
 async fn token_beyond_the_vocabulary_is_a_protocol_error() {
+    let expected = undisturbed(long()).await;
     let workers = MockWorkers::new(vec![vec![faulty(Fault::AlienToken(3))], vec![checked()]]);
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
-    let (ids, end) = answer(&engine, long()).await;
-    assert_eq!(end, lost(1));
-    assert!(ids.iter().all(|&id| id < 32_000), "{ids:?}");
+    let stream = engine.submit(long()).await.unwrap();
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let EngineState::Restarting { reason } = state else {
         panic!("{state:?}")
     };
     let rule = "worker 0 broke the protocol: it answered token id 32000, but the vocabulary has";
     assert!(reason.starts_with(rule), "{reason}");
-    ready(&engine).await;
-    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+    assert_eq!(collect(stream).await, expected);
 }
 
-/// The error of requests that had started when the workers were lost for the n-th time.
-fn lost(loss: u32) -> End {
-    End::Failed(format!(
-        "the workers were lost (loss {loss} in the server's log); the request may be sent again"
-    ))
+/// Returns the answer of workers that nothing disturbs.
+async fn undisturbed(request: EngineRequest) -> (Vec<u32>, End) {
+    let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&engine).await;
+    answer(&engine, request).await
+}
+
+/// Restarts after the second loss in a row take half a second.
+fn slow_restarts(max_restart_wait: Duration) -> EngineConfig {
+    EngineConfig {
+        restart: RestartPolicy {
+            backoff: Duration::from_millis(500),
+            ..RestartPolicy::default()
+        },
+        max_restart_wait,
+        ..EngineConfig::default()
+    }
+}
+
+/// Kills the workers twice and returns while they restart.
+async fn lose_twice(engine: &Engine, workers: &MockWorkers) {
+    for life in 1..=2 {
+        crate::support::eventually("the workers are started", || workers.starts() == life).await;
+        ready(engine).await;
+        workers.kill();
+        reach(engine, |state| *state != EngineState::Ready).await;
+    }
 }
 
 /// A worker with room for one sequence.

@@ -36,6 +36,7 @@ fn load() {
             quantize: "int4".into(),
             expert_parallel: true,
             model_backend: "transformers".into(),
+            keep_seconds: 30,
         },
     );
     let progress = Progress {

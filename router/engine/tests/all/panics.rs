@@ -61,6 +61,7 @@ fn poisoned(workers: MockWorkers, poison: &[Poison]) -> (Engine, Registry) {
     let policy = move || Box::new(Several(poison.clone())) as Box<dyn Policy>;
     let config = EngineConfig {
         restart: RestartPolicy {
+            exit_after: Some(5),
             backoff: Duration::from_millis(1),
             ..RestartPolicy::default()
         },

@@ -46,8 +46,9 @@ use crate::config::RouterConfig;
         anthropic::count_tokens,
         openai::models,
         openai::model,
-        crate::health,
-        crate::ready,
+        crate::health::health,
+        crate::health::live,
+        crate::health::ready,
         crate::metrics,
         self::openapi,
         self::page,
@@ -72,7 +73,7 @@ const EXAMPLES: &str = include_str!("../examples.json");
 const ALIASES: [(&str, &str, &str); 5] = [
     ("/", "/health", "root"),
     ("/ping", "/health", "ping"),
-    ("/v2/health/live", "/health", "kserve_live"),
+    ("/v2/health/live", "/live", "kserve_live"),
     ("/v2/health/ready", "/ready", "kserve_ready"),
     ("/api-doc/openapi.json", "/openapi.json", "api_doc"),
 ];

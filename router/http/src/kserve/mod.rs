@@ -94,7 +94,7 @@ pub(super) fn routes() -> Router<App> {
 /// Returns the routes of health checks.
 pub(super) fn health_routes() -> Router<App> {
     Router::new()
-        .route("/v2/health/live", get(super::health))
+        .route("/v2/health/live", get(super::live))
         .route("/v2/health/ready", get(super::ready))
 }
 

@@ -378,14 +378,12 @@ async fn requests_are_refused_while_the_model_loads() {
         total: 4,
     };
     server.backend.set_state(loading);
-    assert_eq!(server.get("/health").await.status, 200);
-    let ready = server.get("/ready").await;
-    assert_eq!(ready.status, 503);
-    assert!(
-        ready.message().contains("weights: 25%"),
-        "{}",
-        ready.message()
-    );
+    for path in ["/health", "/ready"] {
+        let refused = server.get(path).await;
+        assert_eq!(refused.status, 503);
+        let message = refused.message();
+        assert!(message.contains("weights: 25%"), "{message}");
+    }
     let reply = server.post("/generate", json!({"inputs": "hi"})).await;
     assert_eq!(reply.status, 503);
     assert!(reply.headers.contains_key("retry-after"));

@@ -17,6 +17,7 @@ mod families;
 mod field_limits;
 mod functions;
 mod generation_defaults;
+mod health;
 mod infill;
 mod kserve;
 mod model_names;

@@ -209,7 +209,7 @@ async fn info_health_and_metrics() {
     assert_eq!(info["model_id"], "brook");
     assert_eq!(info["max_total_tokens"], 100);
     assert_eq!(info["max_input_tokens"], 99);
-    for path in ["/health", "/ready", "/"] {
+    for path in ["/health", "/live", "/ready", "/"] {
         assert_eq!(server.get(path).await.status, 200, "{path}");
     }
     let metrics = server.get("/metrics").await.text();

@@ -248,6 +248,7 @@ async fn beyond_the_connection_limit_health_is_answered_and_the_rest_refused() {
     }
     for (head, status) in [
         ("GET /health", "HTTP/1.1 200"),
+        ("GET /live", "HTTP/1.1 200"),
         ("GET /ready", "HTTP/1.1 200"),
         ("GET /metrics", "HTTP/1.1 200"),
         ("GET /info", "HTTP/1.1 503"),

@@ -21,6 +21,7 @@ use crate::sequence::{Order, Phase, QueueClass, Sequence, State, Store, stop_fil
 use crate::waiting::Waiting;
 use pace::Pacing;
 use snapshot::Counters;
+use std::collections::BTreeMap;
 
 /// A fork that shares its parent's blocks and is in no plan yet.
 #[derive(Debug)]
@@ -126,7 +127,7 @@ impl Scheduler {
     }
 
     /// Takes a request's queued sequences out of the queue until `prepared`, because new workers
-    /// have not prepared it. Its running sequences continue.
+    /// have not prepared it or must run others first. Its running sequences continue.
     pub fn prepare_again(&mut self, id: RequestId) {
         for key in self.store.sequences(id) {
             if self.store[key].state == State::Queued {
@@ -134,6 +135,18 @@ impl Scheduler {
                 self.park(key);
             }
         }
+    }
+
+    /// Returns the requests in the steps in flight, with their runs, in order of their ids.
+    pub fn in_flight(&self) -> Vec<(RequestId, u32)> {
+        let mut runs = BTreeMap::new();
+        for run in self.flights.runs() {
+            let sequence = &self.store[run.key];
+            if sequence.generation == run.generation {
+                *runs.entry(sequence.id.request).or_default() += 1;
+            }
+        }
+        runs.into_iter().collect()
     }
 
     /// Ends a sequence from outside (a stop string). Its computed blocks stay cached, and its

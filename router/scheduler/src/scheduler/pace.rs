@@ -121,6 +121,14 @@ impl Pacing {
 }
 
 impl Scheduler {
+    /// Returns the microseconds that the newest plan should take, if enough steps were observed.
+    pub fn expected_time(&self) -> Option<u64> {
+        let load = self.flights.loads().next_back()?;
+        self.pacing
+            .predict(load)
+            .map(|micros| micros.max(0.0) as u64)
+    }
+
     /// Returns the prompt tokens of the next step.
     pub(super) fn prompt_budget(&self) -> u32 {
         let decodes = self.running.len() as u32 - self.running.prefilling();

@@ -29,6 +29,9 @@ use crate::model_text::ModelText;
 use crate::tokenize::{self, SpecialTokens, TokenizerPool};
 use crate::tool_parsers::{OutputParserOptions, ReasoningFormat, ToolFormat};
 
+/// Why `/ready` fails while a step is overdue.
+const STEP_OVERDUE: &str = "the step in progress takes longer than expected";
+
 /// Generates text from prompts. Cheap to clone.
 #[derive(Clone)]
 pub struct Generator {
@@ -147,9 +150,16 @@ impl Generator {
         self.backend.state()
     }
 
-    /// Returns why a request sent now would not run; `None` if it would.
-    pub fn not_ready_reason(&self) -> Option<String> {
+    /// Returns why the engine cannot serve requests: the model is not loaded, no worker can serve,
+    /// or the engine drains or has stopped. `None` if it can.
+    pub fn unhealthy_reason(&self) -> Option<String> {
         obstacle(&self.state())
+    }
+
+    /// Returns why a request sent now would not run at once; `None` if it would.
+    pub fn not_ready_reason(&self) -> Option<String> {
+        let overdue = || self.backend.overdue().map(|_| STEP_OVERDUE.to_owned());
+        self.unhealthy_reason().or_else(overdue)
     }
 
     /// Returns the engine's limits; `None` until its model is loaded.

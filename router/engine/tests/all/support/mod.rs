@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,7 +17,7 @@ use futures_util::{StreamExt, future::join_all};
 use penstock_engine::shard::{Endpoint, LoadConfig, Loaded, ShardGroup};
 use penstock_engine::{
     AttachedWorkers, Engine, EngineConfig, EngineMetrics, ProgressSink, TokenStream, Workers,
-    WorkersError,
+    WorkersEnd, WorkersError,
 };
 use penstock_mock_shard::{Check, Eos, Fault, Geometry, MockConfig, MockShard, View};
 use penstock_request::EngineState;
@@ -35,6 +35,7 @@ pub struct MockWorkers {
     lives: Arc<Vec<Vec<MockConfig>>>,
     shards: Arc<Mutex<Vec<MockShard>>>,
     started: Arc<AtomicU64>,
+    killed: Arc<AtomicBool>,
     name: PathBuf,
 }
 
@@ -45,6 +46,7 @@ impl MockWorkers {
             lives: Arc::new(lives),
             shards: Arc::default(),
             started: Arc::default(),
+            killed: Arc::default(),
             name,
         }
     }
@@ -73,7 +75,14 @@ impl MockWorkers {
         shards.first().map_or_else(Vec::new, MockShard::clients)
     }
 
+    /// Kills the workers, as a person or the operating system may.
     pub fn kill(&self) {
+        self.killed.store(true, Ordering::SeqCst);
+        self.fail();
+    }
+
+    /// The workers end by themselves.
+    pub fn fail(&self) {
         self.shards.lock().unwrap().clear();
     }
 
@@ -105,6 +114,13 @@ impl Workers for MockWorkers {
         *self.shards.lock().unwrap() = shards;
         let mut attached = AttachedWorkers::new(endpoints, &LoadConfig::default());
         attached.start(progress).await
+    }
+
+    async fn bury(&mut self, _hung: bool) -> WorkersEnd {
+        match self.killed.swap(false, Ordering::SeqCst) {
+            true => WorkersEnd::KilledFromOutside,
+            false => WorkersEnd::Unknown,
+        }
     }
 
     async fn stop(&mut self) {}

@@ -14,10 +14,10 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -72,6 +72,7 @@ struct BackendState {
     vocabulary: Mutex<Option<u32>>,
     /// Tokens of each prompt that are in the prefix cache.
     cached: Mutex<Option<u32>>,
+    overdue: AtomicBool,
     finished: AtomicUsize,
     aborted: AtomicUsize,
 }
@@ -107,6 +108,10 @@ impl ScriptedBackend {
 
     pub fn set_state(&self, state: EngineState) {
         *self.0.state.lock().unwrap() = Some(state);
+    }
+
+    pub fn set_step_overdue(&self, overdue: bool) {
+        self.0.overdue.store(overdue, Ordering::SeqCst);
     }
 
     pub fn set_length(&self, tokens: u32) {
@@ -179,6 +184,11 @@ impl Backend for ScriptedBackend {
             .unwrap()
             .clone()
             .unwrap_or(EngineState::Ready)
+    }
+
+    fn overdue(&self) -> Option<Duration> {
+        let overdue = self.0.overdue.load(Ordering::SeqCst);
+        overdue.then_some(Duration::from_secs(1))
     }
 
     fn limits(&self) -> Option<Limits> {

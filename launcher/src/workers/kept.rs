@@ -1,0 +1,97 @@
+//! Workers that an earlier launcher started and left running, to attach to.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Pid, Uid};
+use tokio::time::{Instant, sleep};
+
+/// Time for a worker's end after each signal.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(10);
+
+/// A running worker that is not a child of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptWorker {
+    pid: Pid,
+    socket: PathBuf,
+}
+
+impl KeptWorker {
+    /// Finds the worker that listens on `socket`; `None` if none does, or if it is another user's.
+    /// Needs a tokio runtime.
+    pub fn find(socket: &Path) -> Option<Self> {
+        let stream = UnixStream::connect(socket).ok()?;
+        stream.set_nonblocking(true).ok()?;
+        let peer = tokio::net::UnixStream::from_std(stream)
+            .ok()?
+            .peer_cred()
+            .ok()?;
+        let ours = peer.uid() == Uid::effective().as_raw();
+        Some(Self {
+            pid: Pid::from_raw(peer.pid().filter(|_| ours)?),
+            socket: socket.to_owned(),
+        })
+    }
+
+    /// Stops the worker's process group: SIGTERM, then SIGKILL.
+    pub async fn stop(&self) {
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            if !self.runs() {
+                return;
+            }
+            // It may end at this moment, so an error is fine.
+            let _ = killpg(self.pid, signal);
+            let deadline = Instant::now() + STOP_TIMEOUT;
+            while self.runs() && Instant::now() < deadline {
+                sleep(POLL).await;
+            }
+        }
+    }
+
+    /// Whether the process runs. Its id may belong to another process by now, so the command line
+    /// must name the worker's socket.
+    fn runs(&self) -> bool {
+        let command = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let socket = self.socket.as_os_str().as_encoded_bytes();
+        command.split(|byte| *byte == 0).any(|word| word == socket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_process_that_names_the_socket_is_stopped() {
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(other.id()).unwrap());
+        let kept = KeptWorker {
+            pid,
+            socket: "/nowhere/1-0.sock".into(),
+        };
+        kept.stop().await;
+        assert!(
+            other.try_wait().unwrap().is_none(),
+            "another process was stopped"
+        );
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_socket_without_a_listener_has_no_worker() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("1-0.sock");
+        assert_eq!(KeptWorker::find(&socket), None);
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let found = KeptWorker::find(&socket).unwrap();
+        assert_eq!(found.pid, Pid::this());
+        drop(listener);
+        assert_eq!(KeptWorker::find(&socket), None);
+    }
+}

@@ -1,0 +1,382 @@
+//! Finds the request that makes the workers fail.
+//!
+//! All requests that were in flight at a loss are *suspects*. They return to the workers in groups:
+//! the older half, then half of the rest, and so on; the newest, which is the likeliest cause, comes
+//! alone. A group is released once the group before it is *cleared*: its requests have got past the
+//! steps that were in flight at the loss. Requests that were not in flight wait for all groups.
+//!
+//! So the cause is found by bisection. At the next loss, the suspects are the requests of one group:
+//! those released but not cleared. A request that is the only one, at its second loss or a later
+//! one, is condemned. Others lose only the time of some steps.
+//!
+//! Workers may also be killed from outside, at any time. A request that was alone by accident goes
+//! on: such losses condemn it only if they keep coming while it is alone.
+
+use std::collections::{HashMap, VecDeque};
+
+use penstock_scheduler::ids::RequestId;
+
+/// Losses without progress in between after which a request that was alone is condemned.
+const MAX_LOSSES: u32 = 2;
+/// Losses at which a request was alone after which it is condemned, if workers are killed from
+/// outside.
+const MAX_LOSSES_ALONE: u32 = 3;
+/// Answered steps after which a group no longer holds up the next one. Its requests stay suspects.
+const MAX_GROUP_STEPS: u32 = 256;
+
+/// A request that was in flight at a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InFlight {
+    pub(super) id: RequestId,
+    /// Its runs in the steps that were in flight.
+    pub(super) runs: u32,
+    /// Whether it goes last, because others would wait for more than its steps.
+    pub(super) slow: bool,
+}
+
+/// What a loss says about the requests in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// The workers failed by themselves.
+    Strong,
+    /// The workers were killed from outside: by a person, or because the host's memory was short.
+    Weak,
+    /// The workers were not able to run anything since an earlier failure.
+    Nothing,
+}
+
+/// What is known about a suspect.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    /// Losses at which it was in flight, without being cleared in between.
+    losses: u32,
+    /// Those of them at which it was the only suspect.
+    alone: u32,
+    /// Emissions until it is cleared.
+    left: u32,
+    /// Whether the workers may run it.
+    released: bool,
+}
+
+/// The suspects, and the order in which they return.
+#[derive(Debug, Default)]
+pub(super) struct Suspects {
+    suspicions: HashMap<RequestId, Suspicion>,
+    groups: VecDeque<Vec<RequestId>>,
+    /// Answered steps since the last group was released.
+    steps: u32,
+    /// Whether requests that are no suspects wait.
+    holding: bool,
+}
+
+/// Requests that the workers may run from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Release {
+    /// These suspects.
+    Group(Vec<RequestId>),
+    /// All that were held back.
+    Rest,
+}
+
+impl Suspicion {
+    /// Whether a suspect that was alone at its last loss is the cause.
+    fn condemns(&self, evidence: Evidence) -> bool {
+        match evidence {
+            Evidence::Strong => self.losses >= MAX_LOSSES,
+            Evidence::Weak => self.alone >= MAX_LOSSES_ALONE,
+            Evidence::Nothing => false,
+        }
+    }
+}
+
+impl Suspects {
+    /// Handles a loss. Returns the request that is found to be the cause.
+    pub(super) fn on_loss(
+        &mut self,
+        in_flight: &[InFlight],
+        evidence: Evidence,
+    ) -> Option<RequestId> {
+        let mut in_flight = in_flight.to_vec();
+        in_flight.sort_unstable_by_key(|each| (each.slow, each.id));
+        let is_uncleared = |each: &&InFlight| self.suspicions.contains_key(&each.id);
+        let uncleared: Vec<_> = in_flight.iter().filter(is_uncleared).copied().collect();
+        let unreleased = self.unreleased();
+        let mut next = HashMap::new();
+        for each in &in_flight {
+            let earlier = self.suspicions.get(&each.id);
+            let suspicion = Suspicion {
+                losses: earlier.map_or(1, |suspicion| suspicion.losses + 1),
+                alone: earlier.map_or(0, |suspicion| {
+                    suspicion.alone + u32::from(uncleared.len() == 1)
+                }),
+                left: each.runs.max(1),
+                released: false,
+            };
+            next.insert(each.id, suspicion);
+        }
+        let condemned = match uncleared[..] {
+            [InFlight { id, .. }] => Some(id).filter(|id| next[id].condemns(evidence)),
+            _ => None,
+        };
+        if let Some(id) = condemned {
+            next.remove(&id);
+        }
+        let cleared = in_flight.iter().filter(|each| !uncleared.contains(each));
+        let cleared: Vec<_> = cleared.map(|each| each.id).collect();
+        let ids = uncleared.iter().map(|each| each.id);
+        let uncleared: Vec<_> = ids.filter(|id| next.contains_key(id)).collect();
+        for id in &unreleased {
+            next.insert(*id, self.suspicions[id]);
+        }
+        self.groups = match uncleared.is_empty() && condemned.is_none() {
+            true => halves(&cleared).collect(),
+            // The cause is among the uncleared ones.
+            false => std::iter::once(cleared).chain(halves(&uncleared)).collect(),
+        };
+        self.groups.extend(halves(&unreleased));
+        self.groups.retain(|group| !group.is_empty());
+        self.suspicions = next;
+        self.holding = !self.suspicions.is_empty();
+        condemned
+    }
+
+    /// Whether requests that are no suspects wait until all suspects have run.
+    pub(super) fn is_holding(&self) -> bool {
+        self.holding
+    }
+
+    /// Whether there are suspects.
+    pub(super) fn any(&self) -> bool {
+        !self.suspicions.is_empty()
+    }
+
+    /// Holds back all requests until the next `release`.
+    pub(super) fn hold_rest(&mut self) {
+        self.holding = true;
+    }
+
+    /// Counts an emission of a request.
+    pub(super) fn on_emission(&mut self, id: RequestId) {
+        if let Some(suspicion) = self.suspicions.get_mut(&id) {
+            suspicion.left = suspicion.left.saturating_sub(1);
+            if suspicion.left == 0 {
+                self.suspicions.remove(&id);
+            }
+        }
+    }
+
+    /// Counts an answered step.
+    pub(super) fn on_step(&mut self) {
+        self.steps = self.steps.saturating_add(1);
+    }
+
+    /// Returns what may run from now on, if anything new may. `alive`: whether a request still
+    /// exists.
+    pub(super) fn release(&mut self, alive: impl Fn(RequestId) -> bool) -> Option<Release> {
+        if !self.holding {
+            return None;
+        }
+        self.suspicions.retain(|&id, _| alive(id));
+        let waits = self.suspicions.values().any(|suspicion| suspicion.released);
+        if waits && self.steps < MAX_GROUP_STEPS {
+            return None;
+        }
+        self.steps = 0;
+        while let Some(mut group) = self.groups.pop_front() {
+            group.retain(|id| self.suspicions.contains_key(id));
+            for id in &group {
+                if let Some(suspicion) = self.suspicions.get_mut(id) {
+                    suspicion.released = true;
+                }
+            }
+            if !group.is_empty() {
+                return Some(Release::Group(group));
+            }
+        }
+        self.holding = false;
+        Some(Release::Rest)
+    }
+
+    /// Returns the suspects that have not been released since the last loss, in their order.
+    fn unreleased(&self) -> Vec<RequestId> {
+        let waits = |id: &&RequestId| self.suspicions.contains_key(id);
+        self.groups
+            .iter()
+            .flatten()
+            .filter(waits)
+            .copied()
+            .collect()
+    }
+}
+
+/// Splits off the first half of the ids again and again; the last group has one id.
+fn halves(ids: &[RequestId]) -> impl Iterator<Item = Vec<RequestId>> {
+    let mut rest = ids.to_vec();
+    std::iter::from_fn(move || {
+        let half = rest.len().div_ceil(2);
+        (half > 0).then(|| rest.drain(..half).collect())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_flight(ids: impl IntoIterator<Item = u64>) -> Vec<InFlight> {
+        let one = |id| InFlight {
+            id: RequestId(id),
+            runs: 2,
+            slow: false,
+        };
+        ids.into_iter().map(one).collect()
+    }
+
+    fn group(suspects: &mut Suspects) -> Vec<u64> {
+        match suspects.release(|_| true) {
+            Some(Release::Group(ids)) => ids.into_iter().map(|id| id.0).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn clear(suspects: &mut Suspects, ids: &[u64]) {
+        for id in ids {
+            suspects.on_emission(RequestId(*id));
+            suspects.on_emission(RequestId(*id));
+        }
+    }
+
+    #[test]
+    fn groups_follow_one_another_and_the_newest_comes_alone() {
+        let mut suspects = Suspects::default();
+        assert_eq!(suspects.release(|_| true), None, "nothing is suspect");
+        assert_eq!(
+            suspects.on_loss(&in_flight([5, 1, 2, 3, 4]), Evidence::Strong),
+            None
+        );
+        assert_eq!(group(&mut suspects), [1, 2, 3]);
+        clear(&mut suspects, &[1, 2]);
+        suspects.on_emission(RequestId(3));
+        assert_eq!(suspects.release(|_| true), None, "3 had two runs in flight");
+        clear(&mut suspects, &[3]);
+        assert_eq!(group(&mut suspects), [4]);
+        // 4 ended.
+        let alive = |id: RequestId| id != RequestId(4);
+        let last = Release::Group(vec![RequestId(5)]);
+        assert_eq!(suspects.release(alive), Some(last));
+        assert!(suspects.is_holding());
+        clear(&mut suspects, &[5]);
+        assert_eq!(suspects.release(|_| true), Some(Release::Rest));
+        assert!(!suspects.is_holding());
+        assert_eq!(suspects.release(|_| true), None);
+    }
+
+    #[test]
+    fn slow_ones_go_last() {
+        let mut suspects = Suspects::default();
+        let mut flying = in_flight([1, 2]);
+        flying[0].slow = true;
+        suspects.on_loss(&flying, Evidence::Strong);
+        assert_eq!(group(&mut suspects), [2]);
+    }
+
+    #[test]
+    fn a_group_that_does_not_get_past_its_steps_is_not_waited_for_for_ever() {
+        let mut suspects = Suspects::default();
+        suspects.on_loss(&in_flight([1, 2]), Evidence::Strong);
+        assert_eq!(group(&mut suspects), [1]);
+        for _ in 1..MAX_GROUP_STEPS {
+            suspects.on_step();
+            assert_eq!(suspects.release(|_| true), None);
+        }
+        suspects.on_step();
+        assert_eq!(group(&mut suspects), [2]);
+    }
+
+    /// Returns the number of losses until the cause is found among `count` requests.
+    fn losses_to_find(cause: u64, count: u64) -> u32 {
+        let mut suspects = Suspects::default();
+        let mut losses = 1;
+        let mut flying: Vec<u64> = (0..count).collect();
+        loop {
+            if let Some(found) = suspects.on_loss(&in_flight(flying.drain(..)), Evidence::Strong) {
+                assert_eq!(found, RequestId(cause));
+                return losses;
+            }
+            losses += 1;
+            loop {
+                let ids = group(&mut suspects);
+                flying.extend(&ids);
+                if ids.contains(&cause) {
+                    break;
+                }
+                clear(&mut suspects, &ids);
+            }
+        }
+    }
+
+    #[test]
+    fn the_cause_is_found_among_any_number_of_others() {
+        for count in [1, 2, 3, 16, 100, 256] {
+            assert_eq!(losses_to_find(count - 1, count), 2, "the newest of {count}");
+            let most = (0..count).map(|cause| losses_to_find(cause, count)).max();
+            let bound = 2 + count.ilog2();
+            assert!(most <= Some(bound + 1), "{most:?} losses for {count}");
+        }
+    }
+
+    #[test]
+    fn losses_without_a_cause_condemn_nobody() {
+        let mut suspects = Suspects::default();
+        for _ in 0..100 {
+            // One stream, which gets on between losses.
+            assert_eq!(suspects.on_loss(&in_flight([1]), Evidence::Strong), None);
+            assert_eq!(group(&mut suspects), [1]);
+            clear(&mut suspects, &[1]);
+            assert_eq!(suspects.release(|_| true), Some(Release::Rest));
+        }
+    }
+
+    #[test]
+    fn kills_from_outside_condemn_only_a_request_that_is_alone_again_and_again() {
+        let mut suspects = Suspects::default();
+        for _ in 0..=2 {
+            assert_eq!(suspects.on_loss(&in_flight([1]), Evidence::Weak), None);
+            assert_eq!(group(&mut suspects), [1]);
+        }
+        let found = suspects.on_loss(&in_flight([1]), Evidence::Weak);
+        assert_eq!(found, Some(RequestId(1)));
+    }
+
+    #[test]
+    fn workers_that_run_nothing_condemn_nobody() {
+        let mut suspects = Suspects::default();
+        for _ in 0..5 {
+            assert_eq!(suspects.on_loss(&in_flight([1]), Evidence::Nothing), None);
+            assert_eq!(group(&mut suspects), [1]);
+        }
+        assert_eq!(
+            suspects.on_loss(&in_flight([1]), Evidence::Strong),
+            Some(RequestId(1))
+        );
+        assert!(!suspects.is_holding());
+    }
+
+    #[test]
+    fn the_others_go_on_once_the_cause_is_found() {
+        let mut suspects = Suspects::default();
+        suspects.on_loss(&in_flight([1, 2, 3, 4]), Evidence::Strong);
+        assert_eq!(group(&mut suspects), [1, 2]);
+        clear(&mut suspects, &[1, 2]);
+        assert_eq!(group(&mut suspects), [3]);
+        // 3 is the cause; 4 was not released.
+        assert_eq!(
+            suspects.on_loss(&in_flight([1, 2, 3]), Evidence::Strong),
+            Some(RequestId(3))
+        );
+        assert_eq!(group(&mut suspects), [1, 2]);
+        clear(&mut suspects, &[1, 2]);
+        assert_eq!(group(&mut suspects), [4]);
+        clear(&mut suspects, &[4]);
+        assert_eq!(suspects.release(|_| true), Some(Release::Rest));
+    }
+}
