@@ -33,6 +33,7 @@ def main() -> int:
             minutes=given.minutes / len(sizes),
             most=given.count,
             losses=given.losses,
+            patient=given.patient,
             durations=Durations(stop=given.stop),
         )
         log = folder / f"serve-{size}.log"
@@ -61,6 +62,7 @@ def arguments() -> argparse.Namespace:
     option("--tp", type=int, help="workers [default: one server with 1 and one with 2]")
     option("--requests", type=int, default=36, help="different requests")
     option("--clients", type=int, default=8, help="requests at once")
+    option("--patient", action="store_true", help="no fault before all requests have gone on")
     option("--stop", type=float, default=30.0, help="seconds from SIGSTOP to SIGCONT")
     option("--json", type=Path, help="add the reports to this file, a line each")
     option("options", nargs="*", help="more options of `penstock serve`, after --")

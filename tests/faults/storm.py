@@ -82,6 +82,7 @@ class Storm:
     injector: Injector
     clients: int
     seed: int
+    patient: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
     injections: list[Injection] = field(default_factory=list)
     live: dict[int, Live] = field(default_factory=dict)
@@ -215,8 +216,10 @@ class Storm:
         print(line, injection.failure or "", file=sys.stderr, flush=True)
 
     async def _settle(self, injection: Injection) -> None:
-        """Waits until each stream that runs has got a token since the fault, or has ended."""
-        before = {key: live.events for key, live in self.live.items() if live.streams}
+        """Waits until each stream that runs has got a token since the fault, or has ended; if
+        `patient`, also until whole answers have come."""
+        waits = {key: live for key, live in self.live.items() if live.streams or self.patient}
+        before = {key: live.events for key, live in waits.items()}
         until = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < until:
             live = self.live
