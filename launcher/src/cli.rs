@@ -280,6 +280,10 @@ pub struct LifeArgs {
     /// Keep a second process per worker, with everything imported, which replaces a lost one sooner
     #[arg(long, conflicts_with = "worker")]
     pub standby: bool,
+    /// Exit after this many losses of the workers in a row, each within 30 s of a start. By default
+    /// the server keeps restarting them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub exit_after_losses: Option<u32>,
 }
 
 /// Settings of logs.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_engine::shard::{Endpoint, LoadConfig};
-use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics, Workers};
+use penstock_engine::{
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, RestartPolicy, Workers,
+};
 use penstock_http::Metrics;
 use penstock_request::sampling_params::Watermark;
 use penstock_request::{EngineState, GenerationDefaults, Limits};
@@ -42,6 +44,9 @@ pub struct Launch {
     pub defaults: GenerationDefaults,
     /// How the workers start and end.
     pub worker_options: WorkerOptions,
+    /// Losses of the workers in a row, each soon after a start, after which the engine stops; `None`
+    /// = never.
+    pub exit_after_losses: Option<u32>,
     files: TextFiles,
     workers: WorkerSource,
 }
@@ -128,6 +133,8 @@ impl Launch {
             },
             defaults,
             worker_options: WorkerOptions::default(),
+            // Nothing but a server waits for ever.
+            exit_after_losses: Some(5),
             files,
             workers,
         })
@@ -155,7 +162,11 @@ impl Launch {
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);
         register_process_metrics(&mut registry);
-        let engine = Engine::start(workers, engine_config(&self.plan), metrics);
+        let engine = Engine::start(
+            workers,
+            engine_config(&self.plan, self.exit_after_losses),
+            metrics,
+        );
         let metrics = Arc::new(Metrics::new(registry));
         let generator = Generator::new(engine.clone(), text, config, metrics.text());
         Ok(RunningEngine {
@@ -214,9 +225,13 @@ fn register_process_metrics(registry: &mut Registry) {
     );
 }
 
-fn engine_config(plan: &Plan) -> EngineConfig {
+fn engine_config(plan: &Plan, exit_after: Option<u32>) -> EngineConfig {
     let queue = &plan.queue;
     EngineConfig {
+        restart: RestartPolicy {
+            exit_after,
+            ..RestartPolicy::default()
+        },
         max_waiting: queue.max_waiting.value as usize,
         max_waiting_tokens: queue.max_waiting_tokens.value,
         prefix_cache: queue.prefix_cache.value,

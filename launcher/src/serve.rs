@@ -120,6 +120,7 @@ impl LifeArgs {
             keep_seconds: self.keep_workers.0,
             standby: self.standby,
         };
+        launch.exit_after_losses = self.exit_after_losses;
         if self.attach.is_some() && engine.kv_memory.is_none() {
             // Resolved from the memory that is free, which the running workers have reduced.
             launch.plan.memory.kv_bytes.value = None;

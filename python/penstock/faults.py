@@ -15,6 +15,10 @@ class BadModel(Fault):
     """The model's files are missing, damaged or of an unsupported kind."""
 
 
+class Unsupported(BadModel):
+    """A valid model with a feature that its native family lacks."""
+
+
 class TooLittleMemory(Fault):
     """The device has too little memory for the settings."""
 

@@ -247,6 +247,7 @@ def test_the_gpu_of_a_rank(
     [
         ({"architectures": ["NovelForCausalLM"]}, "NovelForCausalLM"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
+        ({"quantization_config": "gptq"}, "quantization_config must be an object, found 'gptq'"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": "many"}, "hidden_size must be a number"),
         ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "rope_type 'ntk'"),
@@ -278,6 +279,14 @@ def test_unsupported_configs_are_refused(model: Path, fields: dict[str, Any], te
     change_config(model, **fields)
     message = refusal(model)
     assert "FAILED_PRECONDITION" in message and "config.json" in message and text in message
+
+
+def test_an_unsupported_feature_names_the_other_backend(model: Path) -> None:
+    change_config(model, hidden_act="gelu")
+    assert "--model-backend transformers may run it" in refusal(model)
+    assert "--model-backend" not in refusal(model, model_backend="native")
+    change_config(model, hidden_act="silu", hidden_size="many")
+    assert "--model-backend" not in refusal(model)
 
 
 @pytest.mark.parametrize("weight_map", [{NORM: 5}, {NORM: [WEIGHTS]}, {NORM: "../" + WEIGHTS}])

@@ -319,8 +319,11 @@ def _product(
     rings = words_ring, scales_ring, zeros_ring, x_ring
     begin = gl.program_id(1) * span
     turns = gl.minimum(span, gl.cdiv(inputs, TURN) - begin)
+    # The last tile begins early enough to be whole, and computes some rows once more: the copy
+    # engine takes several times as long for rows past the end of x as for others.
+    first_row = gl.maximum(gl.minimum(gl.program_id(2) * ROWS, rows - ROWS), 0)
     place = (
-        gl.program_id(0) * WARP_GROUPS, begin, turns, gl.program_id(2) * ROWS,
+        gl.program_id(0) * WARP_GROUPS, begin, turns, first_row,
         gl.cdiv(inputs, TILE), group, outputs // TILE,
     )  # fmt: skip
     sizes = rows, outputs

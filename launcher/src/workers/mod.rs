@@ -4,12 +4,17 @@ mod kept;
 mod process;
 mod scratch;
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
+use nix::sys::signal::Signal;
 use penstock_engine::shard::{Endpoint, LoadConfig, Loaded, ShardError, ShardGroup};
-use penstock_engine::{ProgressSink, Workers, WorkersError};
+use penstock_engine::{ProgressSink, Workers, WorkersEnd, WorkersError};
+use tokio::time::{Instant, sleep};
 
 pub use kept::KeptWorker;
 pub use process::WorkerProcess;
@@ -17,6 +22,12 @@ pub use scratch::{KeptGroup, Scratch};
 
 use crate::error::Failure;
 use crate::interpreter::Interpreter;
+
+/// How long a worker that hangs may take to write its stacks.
+const DUMP_TIME: Duration = Duration::from_millis(500);
+/// How long the process of a lost connection may take to end.
+const DEATH_TIME: Duration = Duration::from_millis(300);
+const DEATH_POLL: Duration = Duration::from_millis(5);
 
 /// One worker process per rank. A loss restarts all of them, because the remaining ranks of a group
 /// would wait for the lost one.
@@ -226,6 +237,34 @@ impl Group {
         }
     }
 
+    /// Makes the processes write the stacks of their threads to their logs.
+    fn dump_stacks(&self) {
+        if let Processes::Own(processes) = &self.processes {
+            processes.iter().for_each(WorkerProcess::dump_stacks);
+        }
+    }
+
+    /// Returns how the first process that is found to have ended did so. Waits a little: connections
+    /// end before their process.
+    async fn ended(&self) -> Option<ExitStatus> {
+        let Processes::Own(processes) = &self.processes else {
+            return None;
+        };
+        let deadline = Instant::now() + DEATH_TIME;
+        loop {
+            let mut ranks = processes.iter().zip(0_u32..);
+            let ended = ranks.find_map(|(process, rank)| Some((rank, process.exit_status()?)));
+            if let Some((rank, status)) = ended {
+                tracing::warn!(rank, "a worker ended: {status}");
+                return Some(status);
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            sleep(DEATH_POLL).await;
+        }
+    }
+
     /// Ends the processes, with time to end by themselves.
     async fn stop(&mut self) {
         match &mut self.processes {
@@ -279,6 +318,24 @@ impl Workers for LocalWorkers {
             }
         }
         Ok(connected)
+    }
+
+    async fn bury(&mut self, hung: bool) -> WorkersEnd {
+        let Some(lost) = &mut self.current else {
+            return WorkersEnd::Unknown;
+        };
+        if hung {
+            lost.dump_stacks();
+            sleep(DUMP_TIME).await;
+        }
+        let ended = if hung { None } else { lost.ended().await };
+        lost.kill().await;
+        match ended {
+            Some(status) if status.signal() == Some(Signal::SIGKILL as i32) => {
+                WorkersEnd::KilledFromOutside
+            }
+            _ => WorkersEnd::Unknown,
+        }
     }
 
     async fn stop(&mut self) {

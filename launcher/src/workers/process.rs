@@ -13,7 +13,7 @@ use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -167,6 +167,14 @@ impl WorkerProcess {
     pub fn release(mut self) {
         self.released = true;
         drop(self.lease.take());
+    }
+
+    /// Makes the worker write the stacks of its threads to its log.
+    pub fn dump_stacks(&self) {
+        if self.exit_status().is_none() {
+            // Its children would end by this signal. It may end at this moment too.
+            let _ = kill(self.group, Signal::SIGUSR1);
+        }
     }
 
     fn signal(&self, signal: Signal) {

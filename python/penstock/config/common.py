@@ -17,7 +17,7 @@ from penstock.config.specification import (
     RopeSpec,
     Specification,
 )
-from penstock.faults import BadModel
+from penstock.faults import Unsupported
 
 # transformers' names of activations.
 _ACTIVATIONS = {
@@ -100,7 +100,7 @@ def read_activation(fields: Fields, name: str, default: str) -> Activation:
     """The activation under `name`, by transformers' name for it."""
     value = fields.raw.get(name) or default
     if not isinstance(value, str) or value not in _ACTIVATIONS:
-        raise BadModel(
+        raise Unsupported(
             f"config.json: {name} {value!r} is not supported, only {sorted(_ACTIVATIONS)} are"
         )
     return _ACTIVATIONS[value]

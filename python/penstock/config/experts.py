@@ -15,7 +15,7 @@ from penstock.config.specification import (
     MoeSpec,
     RouterSpec,
 )
-from penstock.faults import BadModel
+from penstock.faults import BadModel, Unsupported
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -47,7 +47,7 @@ def read_group_limited_routing(fields: Fields) -> Routing:
     methods = {"greedy": False, "group_limited_greedy": True}
     method = fields.raw.get("topk_method") or "greedy"
     if method not in methods:
-        raise BadModel(
+        raise Unsupported(
             f"config.json: topk_method {method!r} is not supported, only {sorted(methods)} are"
         )
     groups, kept = fields.count("n_group", 1), fields.count("topk_group", 1)

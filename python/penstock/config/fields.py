@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.faults import BadModel
+from penstock.faults import BadModel, Unsupported
 
 QUANTIZATION_FILES = {
     "quantize_config.json": "gptq",
@@ -73,7 +73,7 @@ class ReadFields(Mapping[str, Any]):
             unset = value is None or value in (0, "") or value == [] or value == {}
             neutral = unset or (value == 1 and value is not True)
             if name not in self._read and not neutral and not _IS_NEUTRAL.fullmatch(name):
-                raise BadModel(
+                raise Unsupported(
                     f"config.json: {self._path}{name} {value!r} is not supported: the family has "
                     "no such field; if it does not change what the model computes, remove it"
                 )
@@ -156,14 +156,14 @@ class Fields:
         for name in names:
             value = self.raw.get(name)
             if value not in (None, False):
-                raise BadModel(f"config.json: {name} {value!r} is not supported")
+                raise Unsupported(f"config.json: {name} {value!r} is not supported")
 
     def require(self, name: str, wanted: Any) -> None:
         """Rejects a model whose `name` is present and not `wanted`: it would be computed
         wrongly."""
         value = self.raw.get(name)
         if value is not None and value != wanted:
-            raise BadModel(f"config.json: {name} {value!r} is not supported, only {wanted!r} is")
+            raise Unsupported(f"config.json: {name} {value!r} is not supported, only {wanted!r} is")
 
 
 def _finite(value: float) -> bool:

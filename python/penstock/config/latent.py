@@ -7,7 +7,7 @@ from dataclasses import replace
 from penstock.config.fields import Fields
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import AttentionSpec, LatentSpec, NormSpec
-from penstock.faults import BadModel
+from penstock.faults import Unsupported
 
 ROPES = ("default", "yarn")
 
@@ -22,7 +22,7 @@ def read_latent_attention(fields: Fields) -> AttentionSpec:
     fields.require("num_key_value_heads", heads)  # of the projections: all heads have their own
     rope = replace(read_rope(fields), interleaved=fields.flag("rope_interleave", True))
     if rope.kind not in ROPES:
-        raise BadModel(
+        raise Unsupported(
             f"config.json: rope_type {rope.kind!r} is not supported for latent attention, only "
             f"{' and '.join(ROPES)} are"
         )

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.config.fields import Fields, ReadFields
 from penstock.config.layer_types import FULL, SLIDING
 from penstock.config.specification import RopeSpec
-from penstock.faults import BadModel
+from penstock.faults import BadModel, Unsupported
 
 # Numbers that each kind of RoPE needs, lists of numbers, and numbers that it may have.
 ORIGINAL, FRACTION = "original_max_position_embeddings", "partial_rotary_factor"
@@ -57,7 +57,7 @@ def read_rope(
     kinds = raw.get("rope_type"), raw.get("type")
     kind = kinds[0] or kinds[1] or "default"
     if not isinstance(kind, str) or kind not in _NEEDS:
-        raise BadModel(
+        raise Unsupported(
             f"config.json: rope_type {kind!r} is not supported, only {sorted(_NEEDS)} are"
         )
     spec = RopeSpec(kind, theta, _numbers(fields, numbers, kind), fraction)
@@ -76,7 +76,7 @@ def _parameters(fields: Fields, layer_type: str | None) -> dict[str, Any]:
     raw = older or newer or {}
     if isinstance(raw, dict) and (FULL in raw or SLIDING in raw):
         if layer_type is None:
-            raise BadModel("config.json: rope_parameters per layer type are not supported")
+            raise Unsupported("config.json: rope_parameters per layer type are not supported")
         raw = raw.get(layer_type) or {}
     elif layer_type is not None and fields.raw.get("rope_parameters"):
         raise BadModel(

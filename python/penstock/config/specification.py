@@ -10,7 +10,7 @@ from typing import Any
 from penstock_kernels.expert_mlp import Activation as ExpertActivation
 from penstock_kernels.route_experts import Routing
 
-from penstock.faults import BadModel
+from penstock.faults import BadModel, Unsupported
 
 EXPERT_ACTIVATIONS = frozenset(activation.value for activation in ExpertActivation)
 
@@ -85,7 +85,7 @@ class QkNorm:
         """Raises BadModel for a norm that has no implementation."""
         own = self.width is QkNormWidth.OWN
         if own != (self.norm.kind is NormKind.LAYER) or self.norm.bias:
-            raise BadModel("config.json: this norm of queries and keys is not supported")
+            raise Unsupported("config.json: this norm of queries and keys is not supported")
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class MlpSpec:
     def __post_init__(self) -> None:
         """Raises BadModel for a gate that has no implementation."""
         if self.gated and self.activation is Activation.RELU_SQUARED:
-            raise BadModel("config.json: a gate with squared ReLU is not supported")
+            raise Unsupported("config.json: a gate with squared ReLU is not supported")
 
 
 class ExpertStorage(Enum):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from penstock import config
 from penstock.config import Fields, MoeSpec, RouterSpec, Specification, layered
-from penstock.faults import BadModel
+from penstock.faults import Unsupported
 from penstock.layers import Build
 from penstock.models.decoder import EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES, Decoder
 
@@ -52,7 +52,7 @@ class DeepseekV3(Decoder):
         fields.require("moe_layer_freq", 1)
         fields.require_unset("mlp_bias")
         if fields.number("num_nextn_predict_layers", 1) > 1:
-            raise BadModel("config.json: num_nextn_predict_layers above 1 is not supported")
+            raise Unsupported("config.json: num_nextn_predict_layers above 1 is not supported")
         attention, sparse = config.read_latent_attention(fields), cls.moe(fields)
         layers = config.read_dense_first(fields, attention, sparse)
         return config.read_decoder(fields, layers)

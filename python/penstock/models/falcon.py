@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from penstock import config
 from penstock.config import Fields, Placement, Specification, layered
-from penstock.faults import BadModel
+from penstock.faults import Unsupported
 from penstock.models.decoder import Decoder
 from penstock.weights import HeadGroups, Names
 
@@ -68,7 +68,7 @@ def _placement(fields: Fields) -> Placement:
     new, parallel = fields.flag("new_decoder_architecture"), fields.flag("parallel_attn", True)
     norms = fields.count("num_ln_in_parallel_attn", 2 if new else 1)
     if norms > 2 or (norms == 2 and not new) or (new and not parallel):
-        raise BadModel(
+        raise Unsupported(
             f"config.json: num_ln_in_parallel_attn {norms} with new_decoder_architecture {new} and "
             f"parallel_attn {parallel} is not supported"
         )

@@ -23,7 +23,7 @@ from penstock.config import (
     read_shared_moe,
     read_sigmoid_routing,
 )
-from penstock.faults import BadModel
+from penstock.faults import Unsupported
 from penstock.layers import Build
 from penstock.models.decoder import EXPERT_NAMES, SHARED_EXPERT_NAMES, Decoder
 from penstock.models.qwen import Qwen3
@@ -53,5 +53,5 @@ class Glm4Moe(Decoder):
         moe = read_shared_moe(fields, read_sigmoid_routing(fields), router)
         specs = read_dense_first(fields, attention, moe)
         if fields.number("num_nextn_predict_layers", 1) > 1:
-            raise BadModel("config.json: num_nextn_predict_layers above 1 is not supported")
+            raise Unsupported("config.json: num_nextn_predict_layers above 1 is not supported")
         return read_decoder(fields, specs, read_residual(fields, norm=norm))

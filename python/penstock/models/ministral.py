@@ -14,7 +14,7 @@ from penstock.config import (
     layered,
     read_layer_types,
 )
-from penstock.faults import BadModel
+from penstock.faults import Unsupported
 from penstock.models.llama import Llama, Mistral
 
 BETA, ORIGINAL = "llama_4_scaling_beta", "original_max_position_embeddings"
@@ -67,5 +67,5 @@ class Mistral3(Mistral):
         families = {"mistral": Mistral, "ministral3": Ministral3}
         kind = text.get("model_type", "mistral")
         if kind not in families:
-            raise BadModel(f"config.json: text_config.model_type {kind!r} is not supported")
+            raise Unsupported(f"config.json: text_config.model_type {kind!r} is not supported")
         return families[kind].read_config(text)

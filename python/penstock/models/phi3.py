@@ -18,7 +18,7 @@ from penstock.config import (
     read_residual,
     read_rope,
 )
-from penstock.faults import BadModel
+from penstock.faults import Unsupported
 from penstock.models.decoder import LLAMA_NAMES, Decoder
 
 LAYER = "model.layers.{}."
@@ -43,7 +43,7 @@ class Phi3(Decoder):
         fields.require_unset("attention_bias", "mlp_bias")
         rope = read_rope(fields, partial=True)
         if rope.kind not in ("default", "longrope"):
-            raise BadModel(f"config.json: rope_type {rope.kind!r} is not supported for Phi-3")
+            raise Unsupported(f"config.json: rope_type {rope.kind!r} is not supported for Phi-3")
         window = 0 if raw.get("sliding_window") is None else fields.count("sliding_window")
         activation = read_activation(fields, "hidden_act", "silu")
         layer = LayerSpec(

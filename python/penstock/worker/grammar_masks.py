@@ -95,6 +95,10 @@ class GrammarMasks:
         rows = [int(samples[place]) for place, _ in constrained]
         self._expected.append(LaunchedTokens(host, rows, [matcher for _, matcher in constrained]))
 
+    def clear(self) -> None:
+        """Forgets launched tokens, at the begin of an epoch: their sequences are gone."""
+        self._expected.clear()
+
     def release(self, host: Tokens) -> None:
         """Takes the tokens expected in `host`, which is about to be reused."""
         if any(expected.host is host for expected in self._expected):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -12,7 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
-from penstock.faults import BadModel, BadSetting, BadStep, Fault, LoadCancelled, TooLittleMemory
+from penstock.faults import (
+    BadModel,
+    BadSetting,
+    BadStep,
+    Fault,
+    LoadCancelled,
+    TooLittleMemory,
+    Unsupported,
+)
 from penstock.grammar import GrammarRejected
 from penstock.grammar.fair_queue import Caller, CompilationCancelled
 from penstock.rpc import shard_pb2 as pb
@@ -43,6 +52,7 @@ CHOSEN = {"max_slots", "max_step_tokens", "kv_memory_bytes", "block_tokens", "th
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
     BadModel: grpc.StatusCode.FAILED_PRECONDITION,
+    Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
     BadStep: grpc.StatusCode.FAILED_PRECONDITION,
     TooLittleMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     LoadCancelled: grpc.StatusCode.CANCELLED,
@@ -195,9 +205,16 @@ class ShardService(rpc.ShardServicer):
                 self.epoch = max(self.epoch, outcome.epoch)
                 yield from_outcome(outcome)
         except Exception as error:
+            self._exit_if_broken(error)
             _abort(context, error)
         finally:
             self.busy.release()
+
+    def _exit_if_broken(self, error: Exception) -> None:
+        """Ends the process if no later step can run. Otherwise the router begins another epoch."""
+        if self.pipeline is not None and not self.pipeline.device_works():
+            log.critical("the device is unusable after an error; the worker ends", exc_info=error)
+            os._exit(1)
 
     def Reset(self, request: pb.ResetRequest, context: Context) -> pb.ResetReply:
         """Announces an epoch. Its first step, which all ranks get at the same position, empties the

@@ -23,6 +23,8 @@ pub(super) struct BeamSearch {
     length: u32,
     /// Finished hypotheses, at most `width`, best first.
     answers: Vec<FinishedHypothesis>,
+    /// Whether `take` is under way: after a panic, the search is half changed.
+    taking: bool,
 }
 
 /// A running hypothesis.
@@ -83,7 +85,23 @@ impl BeamSearch {
             hypotheses: vec![first],
             length: 0,
             answers: Vec::new(),
+            taking: false,
         })
+    }
+
+    /// Returns the sequences of the running hypotheses with their tokens, for a scheduler that does
+    /// not know them. Their next tokens are computed again. `None` if the search is half changed.
+    pub(super) fn restart(&mut self) -> Option<Vec<(SequenceId, Vec<u32>)>> {
+        if self.taking {
+            return None;
+        }
+        let (tree, hypotheses) = (&self.token_tree, &mut self.hypotheses);
+        let sequences = hypotheses.iter_mut().map(|line| {
+            line.next = None;
+            let tokens = line.last.map_or_else(Vec::new, |last| tree.path_to(last).0);
+            (line.sequence, tokens.iter().map(|token| token.id).collect())
+        });
+        Some(sequences.collect())
     }
 
     /// Takes the candidates for a sequence's next token. Once all sequences have theirs, calls
@@ -101,6 +119,7 @@ impl BeamSearch {
         if self.hypotheses.iter().any(|line| line.next.is_none()) {
             return None;
         }
+        self.taking = true;
         self.length += 1;
         self.record_top_logprobs();
         let best = self.best();
@@ -109,6 +128,7 @@ impl BeamSearch {
             return Some(self.answers.iter().map(|a| self.found(a)).collect());
         }
         self.advance(&going, steer);
+        self.taking = false;
         None
     }
 

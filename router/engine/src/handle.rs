@@ -15,6 +15,7 @@ use futures_core::Stream;
 use penstock_request::{
     backend::{Backend, Sources, TokenSource},
     client::Client,
+    deadline::Deadline,
     types::{Entry, TokenEvent},
 };
 use penstock_scheduler::{
@@ -126,6 +127,7 @@ impl Engine {
             id,
             request,
             client: Client::current(),
+            deadline: Deadline::current(),
             event_senders,
             answer: sender,
         });

@@ -15,11 +15,13 @@ use penstock_scheduler::{
 
 use super::{
     core::{Core, unavailable},
-    records::see_log,
+    records::{Record, see_log},
     suspects::{Evidence, InFlight},
     types::{EngineRequest, SubmitError},
 };
 
+/// The message for the clients of a request on which the engine panics.
+const FAILS: &str = "the engine failed on this request";
 /// Maximum age of the published scheduler metrics while steps run.
 const METRICS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -77,23 +79,33 @@ impl Core {
     }
 
     /// Handles a panic of the engine: like a loss of the workers, but the scheduler may be half
-    /// changed, so it is discarded. A new one is filled from the records.
-    pub(super) fn rebuild(&mut self, reason: &str) -> Result<(), ConfigError> {
-        // These requests have started, so they fail below.
+    /// changed, so it is discarded. A new one is filled from the records, which hold the tokens that
+    /// the clients have; later ones are computed again.
+    pub(super) fn rebuild(&mut self) -> Result<(), ConfigError> {
         self.arrived = None;
         // The batch may hold a client's last event.
         self.event_batch.flush();
-        self.fail_started(reason);
         self.facts.clear();
+        self.answered = 0;
+        let started = self.records.select(Record::has_started).into_iter();
+        let in_flight: Vec<_> = started
+            .map(|id| InFlight {
+                id,
+                runs: self.config.depth.into(),
+                slow: false,
+            })
+            .collect();
+        if let Some(id) = self.suspects.on_loss(&in_flight, Evidence::Strong) {
+            self.forget(id, FAILS);
+        }
         self.scheduler = loop {
             match self.refill()? {
                 Refilled::Whole(scheduler) => break *scheduler,
-                Refilled::Failed(id) => self.forget(id, "the engine failed on this request"),
+                Refilled::Failed(id) => self.forget(id, FAILS),
             }
         };
         self.epoch = Epoch(0);
         self.earlier = self.published;
-        self.metrics.lost();
         self.publish_metrics();
         Ok(())
     }
@@ -118,7 +130,13 @@ impl Core {
                 continue;
             };
             let (request, arrived) = (record.to_scheduler(id, self.salt), record.arrived);
-            let add = AssertUnwindSafe(|| scheduler.add(request, arrived));
+            let Some(sequences) = record.begun_sequences() else {
+                return Ok(Refilled::Failed(id));
+            };
+            let add = AssertUnwindSafe(|| match sequences[..] {
+                [] => scheduler.add(request, arrived),
+                _ => scheduler.resume(request, &sequences, arrived),
+            });
             match catch_unwind(add) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => refused.push((id, error)),
@@ -145,15 +163,6 @@ impl Core {
     fn forget(&mut self, id: RequestId, why: &str) {
         if let Some(record) = self.records.remove(id) {
             record.fail(SubmitError::Internal(why.to_owned()));
-        }
-    }
-
-    /// Fails the requests that have started.
-    fn fail_started(&mut self, reason: &str) {
-        for (_, record) in self.records.take_started() {
-            record.fail(unavailable(format!(
-                "{reason}; the request may be sent again"
-            )));
         }
     }
 

@@ -1,13 +1,13 @@
 //! The engine's records of running requests, from acceptance to the end.
 
-use std::mem;
+use std::{collections::BTreeSet, mem, time::Instant};
 
 use foldhash::HashMap;
-use penstock_request::client::Client;
+use penstock_request::{client::Client, deadline::Deadline};
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
-    request::{Pipelining, Request, SchedulingClass},
+    request::{BegunSequence, Pipelining, Request, SchedulingClass},
 };
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -31,6 +31,8 @@ pub(super) struct Submission {
     pub(super) request: EngineRequest,
     /// The request's client, if known.
     pub(super) client: Option<Client>,
+    /// When its client no longer wants the answer.
+    pub(super) deadline: Option<Deadline>,
     /// One per choice.
     pub(super) event_senders: Vec<EventSender>,
     pub(super) answer: SubmitReply,
@@ -54,11 +56,15 @@ pub(super) struct Record {
     pub(super) held: bool,
     /// Arrival time on the scheduler's clock.
     pub(super) arrived: Micros,
+    /// When its client no longer wants the answer.
+    pub(super) deadline: Option<Deadline>,
 }
 
 /// One of a request's choices.
 struct Choice {
     event_sender: EventSender,
+    /// The tokens that its client has.
+    tokens: Vec<u32>,
     /// Whether it has produced tokens.
     started: bool,
     /// Whether its client waits for more.
@@ -102,7 +108,11 @@ pub(super) enum Stage {
 
 /// All requests by id.
 #[derive(Default)]
-pub(super) struct Records(HashMap<RequestId, Record>);
+pub(super) struct Records {
+    records: HashMap<RequestId, Record>,
+    /// Of the requests that have one, the earliest first.
+    deadlines: BTreeSet<(Instant, RequestId)>,
+}
 
 impl Submission {
     pub(super) fn refuse(self, error: SubmitError) {
@@ -122,6 +132,7 @@ impl Record {
             id,
             request,
             client,
+            deadline,
             event_senders,
             answer,
         } = submission;
@@ -131,6 +142,7 @@ impl Record {
         };
         let choice = |event_sender| Choice {
             event_sender,
+            tokens: Vec::new(),
             started: false,
             open: true,
             closing: false,
@@ -144,6 +156,7 @@ impl Record {
             client,
             held: false,
             arrived,
+            deadline,
             choices: event_senders.into_iter().map(choice).collect(),
         }
     }
@@ -188,6 +201,28 @@ impl Record {
         }
     }
 
+    /// Returns the request's sequences as its clients know them, for a new scheduler; empty if none
+    /// has tokens. `None` if they cannot be known.
+    pub(super) fn begun_sequences(&mut self) -> Option<Vec<BegunSequence>> {
+        let begun = |(index, tokens): (u32, &[u32])| BegunSequence {
+            index,
+            generated: tokens.iter().copied().map(TokenId).collect(),
+        };
+        if let Some(search) = &mut self.search {
+            let sequences = search.restart()?;
+            let begun = sequences
+                .iter()
+                .map(|(id, tokens)| begun((id.index, tokens)));
+            return Some(begun.collect());
+        }
+        if self.choices.iter().all(|choice| choice.tokens.is_empty()) {
+            return Some(Vec::new());
+        }
+        let choices = (0..).zip(&self.choices).filter(|(_, choice)| choice.open);
+        let choices = choices.map(|(index, choice)| begun((index, &choice.tokens)));
+        Some(choices.collect())
+    }
+
     /// Counts an unprepared entry and returns whether the request may be prepared again. Workers
     /// drop prepared state when they need the memory, but seldom before its use.
     pub(super) fn may_prepare_again(&mut self) -> bool {
@@ -196,7 +231,7 @@ impl Record {
     }
 
     /// Whether a worker may have seen its tokens.
-    fn has_started(&self) -> bool {
+    pub(super) fn has_started(&self) -> bool {
         matches!(self.stage, Stage::Started)
     }
 
@@ -235,6 +270,7 @@ impl Record {
         }
         let end = event.end.clone();
         let failure = end.filter(|end| matches!(end, End::Failed(_)));
+        own.tokens.extend(event.tokens.iter().map(|token| token.id));
         own.open = event.end.is_none();
         own.started = true;
         self.unprepared_entries = 0;
@@ -389,7 +425,13 @@ impl Record {
     pub(super) fn fail(mut self, error: SubmitError) {
         match self.stage {
             Stage::Submitted(answer) | Stage::Preparing(answer) => drop(answer.send(Err(error))),
-            Stage::Waiting | Stage::Started => self.fail_open(&End::Failed(error.to_string())),
+            Stage::Waiting | Stage::Started => {
+                let message = error.to_string();
+                self.fail_open(&match error {
+                    SubmitError::DeadlinePassed { .. } => End::DeadlinePassed(message),
+                    _ => End::Failed(message),
+                });
+            }
         }
     }
 }
@@ -424,41 +466,48 @@ fn salted(salt: u64, own: &str) -> Vec<u64> {
 
 impl Records {
     pub(super) fn insert(&mut self, id: RequestId, record: Record) {
-        self.0.insert(id, record);
+        if let Some(deadline) = record.deadline {
+            self.deadlines.insert((deadline.at, id));
+        }
+        self.records.insert(id, record);
     }
 
     pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Record> {
-        self.0.get_mut(&id)
+        self.records.get_mut(&id)
     }
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Record> {
-        self.0.remove(&id)
+        let record = self.records.remove(&id)?;
+        if let Some(deadline) = record.deadline {
+            self.deadlines.remove(&(deadline.at, id));
+        }
+        Some(record)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.records.is_empty()
     }
 
     /// Returns a request, with the parameters that the workers need when it enters a slot.
     pub(super) fn request(&self, id: RequestId) -> Option<&EngineRequest> {
-        Some(&self.0.get(&id)?.request)
+        Some(&self.records.get(&id)?.request)
     }
 
     /// Returns the request's client, if known.
     pub(super) fn client(&self, id: RequestId) -> Option<Client> {
-        self.0.get(&id)?.client
+        self.records.get(&id)?.client
     }
 
     /// Returns all request ids in order of arrival.
     pub(super) fn ids(&self) -> Vec<RequestId> {
-        let mut ids: Vec<_> = self.0.keys().copied().collect();
+        let mut ids: Vec<_> = self.records.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
     /// Returns the requests selected by `wanted`, in order of arrival.
     pub(super) fn select(&self, wanted: impl Fn(&Record) -> bool) -> Vec<RequestId> {
-        let selected = |id: &RequestId| self.0.get(id).is_some_and(&wanted);
+        let selected = |id: &RequestId| self.records.get(id).is_some_and(&wanted);
         self.ids().into_iter().filter(selected).collect()
     }
 
@@ -468,7 +517,7 @@ impl Records {
         // A fork shares its parent's blocks; none of them count as cached.
         let forks = plan.forks.iter().map(|fork| (fork.sequence, 0));
         for (id, cached) in new.chain(forks) {
-            if let Some(record) = self.0.get_mut(&id.request) {
+            if let Some(record) = self.records.get_mut(&id.request) {
                 record.stage = Stage::Started;
                 if let Some(choice) = record.choices.get_mut(id.index as usize) {
                     choice.event_sender.enter(cached);
@@ -477,21 +526,39 @@ impl Records {
         }
     }
 
-    /// Removes the requests that have run.
-    pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
-        self.0
-            .extract_if(|_, record| record.has_started())
-            .collect()
-    }
-
     /// Removes the requests whose submitters wait for a reply.
     pub(super) fn take_unanswered(&mut self) -> Vec<(RequestId, Record)> {
-        self.0
-            .extract_if(|_, record| record.is_unanswered())
-            .collect()
+        self.take(|_, record| record.is_unanswered())
+    }
+
+    /// Returns the earliest deadline.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Returns the requests whose deadlines have passed.
+    pub(super) fn late(&self, now: Instant) -> Vec<(RequestId, Deadline)> {
+        let passed = self.deadlines.iter().take_while(|(at, _)| *at <= now);
+        let late = |&(_, id): &(Instant, RequestId)| Some((id, self.records.get(&id)?.deadline?));
+        passed.filter_map(late).collect()
+    }
+
+    /// Removes the requests that are `wanted`.
+    fn take(
+        &mut self,
+        wanted: impl FnMut(&RequestId, &mut Record) -> bool,
+    ) -> Vec<(RequestId, Record)> {
+        let taken: Vec<_> = self.records.extract_if(wanted).collect();
+        for (id, record) in &taken {
+            if let Some(deadline) = record.deadline {
+                self.deadlines.remove(&(deadline.at, *id));
+            }
+        }
+        taken
     }
 
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Record)> {
-        self.0.drain().collect()
+        self.deadlines.clear();
+        self.records.drain().collect()
     }
 }

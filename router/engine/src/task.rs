@@ -69,7 +69,7 @@ pub(super) struct Task {
     policy: MakePolicy,
     /// Losses in a row because a step took too long.
     hangs: u32,
-    /// Losses so far. The log and error messages refer to a loss by this number.
+    /// Losses so far; for the log.
     losses: u64,
 }
 
@@ -212,18 +212,14 @@ impl Task {
         let reason = format!("the engine failed: {panic}");
         self.preparing.end().await;
         self.metrics.failed();
-        let message = self.record_loss("the engine failed");
-        match core.as_mut().map(|core| core.rebuild(&message)) {
+        self.metrics.lost();
+        self.losses += 1;
+        self.shared.set_overdue_at(None);
+        self.lost_at.get_or_insert_with(Instant::now);
+        match core.as_mut().map(Core::rebuild) {
             Some(Err(error)) => SessionEnd::Stop(format!("{reason}; and then: {error}")),
             _ => SessionEnd::Lost(reason),
         }
-    }
-
-    /// Counts a loss and returns the message for clients. Details go only to the log, since they
-    /// may name files of this host.
-    fn record_loss(&mut self, what: &str) -> String {
-        self.losses += 1;
-        format!("{what} (loss {} in the server's log)", self.losses)
     }
 
     /// Runs one session of the workers, from start to end.
@@ -344,6 +340,9 @@ impl Task {
             if self.drain.is_some_and(|end| end <= Instant::now()) {
                 return Err(drained());
             }
+            for id in core.fail_late() {
+                self.preparing.cancel(id);
+            }
             for id in core.release(|request| self.config.prepare_policy.needs(request)) {
                 self.prepare(id, core, &preparer);
             }
@@ -372,6 +371,8 @@ impl Task {
                 command = self.commands.recv() => {
                     self.handle_command(command.ok_or_else(no_handles_left)?, core, &preparer);
                 }
+                // The next round fails them.
+                () = until(core.next_deadline().map(Instant::from_std)) => {}
                 () = until(self.drain) => return Err(drained()),
             }
         }
@@ -439,8 +440,14 @@ impl Task {
         let mut work = pin!(work);
         let mut deadline = self.wait_deadline();
         loop {
+            let late = core.as_ref().and_then(|core| core.next_deadline());
             tokio::select! {
                 done = &mut work => return Ok(done),
+                () = until(late.map(Instant::from_std)) => {
+                    if let Some(core) = &mut core {
+                        core.fail_late();
+                    }
+                }
                 () = until(deadline) => {
                     deadline = None;
                     if let Some(core) = &mut core {

@@ -12,8 +12,10 @@ mod body;
 mod config;
 mod connection_limit;
 mod connection_service;
+mod deadline;
 mod docs;
 mod error;
+mod half_open;
 mod health;
 mod ids;
 mod invocations;
@@ -178,6 +180,7 @@ impl App {
         routes
             .fallback(not_found)
             .method_not_allowed_fallback(wrong_method)
+            .layer(middleware::from_fn(deadline::with_deadline))
             .layer(middleware::from_fn_with_state(self.clone(), count))
             .layer(CorsLayer::clone(&self.cors))
             .with_state(self)

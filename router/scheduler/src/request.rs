@@ -34,6 +34,15 @@ pub struct Request {
     pub class: SchedulingClass,
 }
 
+/// A sequence of a request that another scheduler has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BegunSequence {
+    /// Its index among the request's sequences.
+    pub index: u32,
+    /// The tokens that it has generated so far.
+    pub generated: Vec<TokenId>,
+}
+
 /// How far plans may run ahead of outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pipelining {

@@ -282,18 +282,22 @@ impl Store {
     }
 
     /// Stores `sequence` as the next one of `request` and sets its id and generation.
-    pub(crate) fn insert(&mut self, request: RequestId, mut sequence: Sequence) -> SequenceKey {
+    pub(crate) fn insert(&mut self, request: RequestId, sequence: Sequence) -> SequenceKey {
+        let sequences = self.requests.get(&request);
+        let index = sequences.map_or(0, |sequences| sequences.next);
+        self.insert_as(SequenceId { request, index }, sequence)
+    }
+
+    /// Stores `sequence` with this id, which no earlier one has, and sets its generation.
+    pub(crate) fn insert_as(&mut self, id: SequenceId, mut sequence: Sequence) -> SequenceKey {
         let key = self
             .vacant
             .pop()
             .unwrap_or(self.entries.len() as SequenceKey);
-        let sequences = self.requests.entry(request).or_default();
-        sequence.id = SequenceId {
-            request,
-            index: sequences.next,
-        };
-        sequences.live.push((sequences.next, key));
-        sequences.next += 1;
+        let sequences = self.requests.entry(id.request).or_default();
+        sequence.id = id;
+        sequences.live.push((id.index, key));
+        sequences.next = sequences.next.max(id.index + 1);
         match self.entries.get_mut(key as usize) {
             Some(old) => {
                 sequence.generation = old.generation;

@@ -9,6 +9,8 @@ pub enum Fault {
     Crash(u64),
     /// The worker never answers this step.
     Hang(u64),
+    /// The worker answers this step a second late.
+    Stall(u64),
     /// The first sequence of this step fails.
     ErrorSlot(u64),
     /// What was prepared for the first sequence of this step is gone.
@@ -34,7 +36,7 @@ pub enum Fault {
 /// Why a text is not a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, \
+    "`{0}` is not a fault: write crash@STEP, hang@STEP, stall@STEP, error-slot@STEP, \
      drop-prepared@STEP, alien-token@STEP, closing@STEP, die-on@TOKEN, raise-on@TOKEN, hang-prepare, omit-logprobs, refuse-prepare=TEXT or load-error=TEXT"
 )]
 pub struct FaultError(String);
@@ -62,6 +64,7 @@ impl FromStr for Fault {
         match kind {
             "crash" => Ok(Self::Crash(step)),
             "hang" => Ok(Self::Hang(step)),
+            "stall" => Ok(Self::Stall(step)),
             "error-slot" => Ok(Self::ErrorSlot(step)),
             "drop-prepared" => Ok(Self::DropPrepared(step)),
             "alien-token" => Ok(Self::AlienToken(step)),
@@ -81,6 +84,7 @@ mod tests {
     fn reads_every_kind_and_refuses_others() {
         assert_eq!("crash@3".parse(), Ok(Fault::Crash(3)));
         assert_eq!("hang@0".parse(), Ok(Fault::Hang(0)));
+        assert_eq!("stall@2".parse(), Ok(Fault::Stall(2)));
         assert_eq!("error-slot@7".parse(), Ok(Fault::ErrorSlot(7)));
         assert_eq!("alien-token@4".parse(), Ok(Fault::AlienToken(4)));
         assert_eq!("closing@5".parse(), Ok(Fault::Closing(5)));

@@ -48,6 +48,9 @@ pub(crate) struct Service {
 
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+/// How late the answer of a stalled step is.
+const STALL: Duration = Duration::from_secs(1);
+
 /// What happens instead of an answer.
 enum Instead {
     Crash,
@@ -129,6 +132,9 @@ impl Service {
             return Err(self.go_wrong(instead).await);
         }
         let (reply, cost) = self.apply(request, number)?;
+        if self.config.faults.contains(&Fault::Stall(number)) {
+            tokio::time::sleep(STALL).await;
+        }
         match self.poison(|token| reply.token_ids.contains(&token)) {
             Some(instead) => Err(self.go_wrong(instead).await),
             None => Ok((reply, cost)),

@@ -142,6 +142,17 @@ class Pipeline:
             finally:
                 inbox.close()
 
+    def device_works(self) -> bool:
+        """Returns whether the device is usable after a failed step. Some errors of CUDA make every
+        later call fail. Call it only while no stream runs."""
+        device = self.runner.rank_model.device
+
+        def check() -> None:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        return self.thread.submit(check).exception() is None
+
     def _launch(self, inbox: Inbox, outbox: Outbox) -> None:
         """Launches steps until the requests end. If the client has left, the remaining steps still
         run, because all ranks of a group must run the same steps. Waits for the last step, so that

@@ -173,6 +173,8 @@ class Runner:
 
     def _launch(self, step: Step) -> Pending:
         began = time.perf_counter()
+        if step.epoch != self.state.epoch:
+            self.grammar_masks.clear()
         if step.forks and self.state.matchers:
             self.grammar_masks.read()
         work = self.state.fold(step)

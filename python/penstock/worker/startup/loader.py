@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from penstock_kernels.kv_quantization import FP8
@@ -15,7 +16,7 @@ from penstock_kernels.op import reason
 
 from penstock.cache import KvFormat, KvGeometry, KvShape, kv_format
 from penstock.config import Specification, read_config
-from penstock.faults import BadSetting, TooLittleMemory
+from penstock.faults import BadSetting, TooLittleMemory, Unsupported
 from penstock.layers import Build
 from penstock.models import (
     DTYPES,
@@ -63,7 +64,7 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
         _check_library(settings)
         config = cls.read_config(raw)
     else:
-        config = read_specification(cls, raw)
+        config = _specification(cls, raw, settings.model_backend)
     dtype = DTYPES.get(settings.dtype)
     if dtype is None:
         raise BadSetting(f"dtype {settings.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
@@ -91,6 +92,20 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     except BaseException:
         group.leave()
         raise
+
+
+def _specification(cls: type[Model], raw: Mapping[str, Any], backend: Backend) -> Specification:
+    """Reads config.json by a native family; an error names the other implementation.
+
+    That one is not tried without being asked: transformers ignores fields that it does not know.
+    """
+    try:
+        return read_specification(cls, raw)
+    except Unsupported as error:
+        if backend is Backend.NATIVE:
+            raise
+        other = f"--model-backend {Backend.TRANSFORMERS.value}"
+        raise Unsupported(f"{error}; {other} may run it, if transformers knows it") from error
 
 
 class _PhaseTimer:

@@ -114,6 +114,32 @@ async fn a_stream_goes_on_after_a_step_that_hangs() {
 }
 
 #[tokio::test]
+async fn late_answers_of_a_worker_that_stopped_for_a_while_change_nothing() {
+    let expected = undisturbed(long()).await;
+    let endpoint = Endpoint::Unix(crate::support::socket());
+    let _worker = MockShard::spawn(&endpoint, faulty(Fault::Stall(20))).unwrap();
+    let attached = AttachedWorkers::new(vec![endpoint], &LoadConfig::default());
+    let metrics = EngineMetrics::register(&mut Registry::default());
+    let limit = Duration::from_millis(300);
+    let step_limits = StepLimits {
+        least: limit,
+        first: limit,
+    };
+    let config = EngineConfig {
+        step_limits,
+        ..EngineConfig::default()
+    };
+    let engine = Engine::start(Box::new(attached), config, metrics);
+    ready(&engine).await;
+    // The same worker is in a newer epoch when the old step is answered.
+    let stream = engine.submit(long()).await.unwrap();
+    reach(&engine, |state| *state != EngineState::Ready).await;
+    assert_eq!(collect(stream).await, expected);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(answer(&engine, long()).await, expected);
+}
+
+#[tokio::test]
 async fn sequence_error_ends_only_its_request() {
     let engine = engine(
         MockWorkers::one(faulty(Fault::ErrorSlot(4))),

@@ -12,14 +12,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::{FutureExt, StreamExt, future::join_all};
 use penstock_engine::shard::{Loaded, ShardGroup};
 use penstock_engine::{
     Engine, EngineConfig, EngineMetrics, ProgressSink, RestartPolicy, Workers, WorkersError,
 };
 use penstock_mock_shard::{Fault, MockConfig};
 use penstock_request::EngineState;
-use penstock_request::types::{End, SubmitError};
+use penstock_request::types::{BeamParameters, EarlyStopping, End, SubmitError};
 use penstock_scheduler::{Policy, SequenceFacts};
 use prometheus_client::registry::Registry;
 
@@ -79,6 +79,61 @@ impl Policy for Several {
     }
 }
 
+fn engine_of(workers: MockWorkers) -> Engine {
+    engine(workers, EngineConfig::default())
+}
+
+/// Plain requests, choices and beams, with some tokens delivered, go on in the new scheduler.
+#[tokio::test]
+async fn streams_of_all_kinds_go_on_after_a_panic() {
+    let kinds = |number: u32| {
+        let mut wanted = request(vec![30 + number; 9], 120);
+        match number % 3 {
+            0 => wanted.choices = 3,
+            1 => {
+                wanted.choices = 2;
+                wanted.beam = Some(BeamParameters {
+                    width: 3,
+                    length_penalty: 1.0,
+                    early_stopping: EarlyStopping::Heuristic,
+                });
+            }
+            _ => {}
+        }
+        wanted
+    };
+    let slow = || MockConfig {
+        cost: penstock_mock_shard::Cost {
+            step: Duration::from_millis(1),
+            ..Default::default()
+        },
+        ..checked()
+    };
+    let quiet = engine_of(MockWorkers::one(checked()));
+    ready(&quiet).await;
+    let workers = MockWorkers::one(slow());
+    let (engine, registry) = poisoned(workers.clone(), &[Poison::at(7, 1)]);
+    ready(&engine).await;
+    let runs = (0..6).map(|number| crate::support::answers(&engine, kinds(number)));
+    let panics = async {
+        for life in 1..=3 {
+            let stepped = || workers.starts() == life && workers.view().steps > 20;
+            crate::support::eventually("some steps are run", stepped).await;
+            assert!(engine.submit(request(vec![5; 7], 4)).await.is_err());
+        }
+    };
+    let (got, ()) = tokio::join!(join_all(runs), panics);
+    for (number, got) in (0..6).zip(got) {
+        assert_eq!(
+            got,
+            crate::support::answers(&quiet, kinds(number)).await,
+            "{number}"
+        );
+    }
+    assert_eq!(gauge(&registry, "penstock_engine_failures_total"), 3);
+    assert_eq!(gauge(&registry, "penstock_kv_blocks_dead"), 0);
+}
+
 fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
     let mut config = checked();
     config.geometry.slots = 1;
@@ -105,8 +160,10 @@ async fn scheduler_panic_is_handled_like_a_worker_loss() {
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let reason = "the engine failed: on purpose".into();
     assert_eq!(state, EngineState::Restarting { reason });
-    let message = "the engine failed (loss 1 in the server's log); the request may be sent again";
-    assert_eq!(collect(running).await.1, End::Failed(message.into()));
+    let quiet = engine_of(MockWorkers::one(checked()));
+    ready(&quiet).await;
+    let expected = answer(&quiet, request(vec![1, 2], 200)).await;
+    assert_eq!(collect(running).await, expected);
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
     assert_eq!(answer(&engine, request(vec![9], 20)).await.1, End::Length);
@@ -145,7 +202,7 @@ async fn request_that_panics_the_scheduler_again_fails_alone() {
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
     assert!(engine.submit(request(vec![5; 7], 4)).await.is_err());
-    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    assert_eq!(collect(running).await.1, End::Length);
     let message = "the engine failed on this request";
     assert_eq!(collect(guilty).await.1, End::Failed(message.into()));
     assert_eq!(collect(waiting).await.1, End::Length);

@@ -522,7 +522,7 @@ fn status(error: ApiError) -> Status {
     let code = match error.kind {
         ErrorKind::NotFound | ErrorKind::ModelNotFound => Code::NotFound,
         ErrorKind::Method => Code::Unimplemented,
-        ErrorKind::Timeout => Code::DeadlineExceeded,
+        ErrorKind::Timeout | ErrorKind::Deadline => Code::DeadlineExceeded,
         ErrorKind::Overloaded | ErrorKind::TooLarge => Code::ResourceExhausted,
         ErrorKind::Unavailable => Code::Unavailable,
         ErrorKind::Generation | ErrorKind::Internal => Code::Internal,

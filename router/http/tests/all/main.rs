@@ -11,6 +11,7 @@ mod body_limits;
 mod chat_fields;
 mod choices;
 mod compressed;
+mod deadlines;
 mod error_types;
 mod extra_fields;
 mod families;

@@ -11,7 +11,7 @@ use crate::ids::{Micros, SequenceId, SequenceKey, TokenId};
 use crate::memory::{ForkedKv, SequenceKv};
 use crate::plan::{BlockCopy, Fork, NewSequence, SteeredToken, Table};
 use crate::plan_builder::full;
-use crate::request::{AddError, Pipelining};
+use crate::request::{AddError, BegunSequence, Pipelining, Request};
 use crate::sequence::{Order, QueueClass, Sequence, State};
 
 /// Why `fork` refused.
@@ -70,6 +70,39 @@ impl Scheduler {
             self.enqueue(key, now);
         }
         Ok(self.store[key].id)
+    }
+
+    /// Takes over a request that another scheduler has begun, with its `sequences` that have not
+    /// ended: at least one. They resume before fresh requests, and the queue's bounds do not count.
+    pub fn resume(
+        &mut self,
+        request: Request,
+        sequences: &[BegunSequence],
+        now: Micros,
+    ) -> Result<(), AddError> {
+        if request.token_ids.is_empty() || sequences.is_empty() {
+            return Err(AddError::Empty);
+        }
+        if self.store.contains(request.id) {
+            return Err(AddError::Duplicate);
+        }
+        let tokens = request.token_ids.len() as u64 + u64::from(request.max_new_tokens);
+        self.config.admits(tokens)?;
+        let (request, mut first) = self.sequence(request, now);
+        first.queue_class = QueueClass::Resumed;
+        for &BegunSequence {
+            index,
+            ref generated,
+        } in sequences
+        {
+            let mut sequence = first.child(first.max_tokens, self.next_number());
+            sequence.extend(generated);
+            let key = self
+                .store
+                .insert_as(SequenceId { request, index }, sequence);
+            self.enqueue(key, now);
+        }
+        Ok(())
     }
 
     /// Makes the forks that a running sequence's request needs. They share its blocks while slots
