@@ -6,6 +6,7 @@ Ends with code 1 if a stream was broken or changed, or if something was left beh
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from .schedule import Kind
 def main() -> int:
     """Runs on one worker, then on two, or on as many as `--tp` says."""
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # ends the server as well
     sizes = [given.tp] if given.tp else [1, 2]
     kinds = [Kind(name) for name in given.faults.split(",")] if given.faults else list(Kind)
     folder = Path(tempfile.mkdtemp(prefix="faults-logs-"))

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """Above, the longest pause of each loss, in order; below, the share of pauses up to a length.
+    """Above, the longest pause of each fault that is a loss, in order; below, the share of pauses up to a length.
 
     `runs`: reports as `Report.write` stores them.
     """
@@ -42,15 +42,17 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
         longest: dict[int, float] = {}
         for pause in pauses:
             longest[pause["fault"]] = max(pause["seconds"], longest.get(pause["fault"], 0.0))
-        over_time.plot(longest.keys(), longest.values(), ".", label=run["name"])
+        over_time.plot(
+            longest.keys(), longest.values(), ".", label=f"{run['name']}, seed {run['seed']}"
+        )
         seconds = sorted(pause["seconds"] for pause in pauses)
         rising = [100 * (place + 1) / len(seconds) for place in range(len(seconds))]
         label = (
-            f"{run['name']}: {run['losses']} losses, {len(seconds)} streams, "
+            f"{run['name']}, seed {run['seed']}: {run['losses']} losses, {len(seconds)} streams, "
             f"median {quantile(seconds, 0.5):.1f} s, p99 {quantile(seconds, 0.99):.1f} s"
         )
         shares.step(seconds, rising, where="post", label=label)
-    over_time.set(xlabel="loss", ylabel="longest pause of a stream, s")
+    over_time.set(xlabel="fault", ylabel="longest pause of a stream, s")
     shares.set(xlabel="pause of a stream, s", ylabel="share of streams, %")
     for axes in (over_time, shares):
         axes.grid(alpha=0.3)
