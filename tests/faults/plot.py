@@ -27,7 +27,8 @@ def main() -> None:
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """Above, the longest pause of each fault that is a loss, in order; below, the share of pauses up to a length.
+    """Above, the longest pause at each lost worker, in order; below, the share of pauses up to a
+    length.
 
     `runs`: reports as `Report.write` stores them.
     """
