@@ -293,7 +293,7 @@ def test_tensors_that_contradict_the_settings_are_named(
         return spoiled(path, tmp_path / name, change, **config)
 
     (tmp_path / "x").mkdir()
-    for name in ("scales", "shape", "group", "dtype", "order", "differ"):
+    for name in ("scales", "shape", "group", "dtype", "order", "differ", "infinite", "floats"):
         (tmp_path / name).mkdir()
     missing = refusal("scales", lambda tensors: tensors.pop(f"{Q}.scales"))
     assert f"lacks tensors: {Q}.scales" in missing
@@ -309,6 +309,16 @@ def test_tensors_that_contradict_the_settings_are_named(
         "differ", lambda t: t[f"{Q}.g_idx"].copy_(t[f"{Q}.g_idx"].flip(0)), desc_act=True
     )
     assert f"{Q}.g_idx" in differ and "differ; their layers are multiplied as one" in differ
+    infinite = refusal("infinite", lambda t: t[f"{Q}.scales"][1].fill_(float("nan")))
+    assert f"tensor {Q}.scales has scales that are no finite numbers" in infinite
+
+    def unquantized(tensors: dict[str, Tensor]) -> None:
+        for suffix in ("qweight", "qzeros", "scales", "g_idx"):
+            del tensors[f"{Q}.{suffix}"]
+        tensors[f"{Q}.weight"] = torch.zeros(64, 64)
+
+    floats = refusal("floats", unquantized)
+    assert f"does not quantize {Q}, but its quantization_config does not say so" in floats
 
 
 def test_a_layout_that_config_json_does_not_name(

@@ -247,6 +247,7 @@ def test_the_gpu_of_a_rank(
     [
         ({"architectures": ["NovelForCausalLM"]}, "NovelForCausalLM"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
+        ({"quantization_config": "gptq"}, "quantization_config must be an object, found 'gptq'"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": "many"}, "hidden_size must be a number"),
         ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "rope_type 'ntk'"),

@@ -92,7 +92,8 @@ def _stored(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
         for name, method in (("quantization_config", None), ("compression_config", COMPRESSED)):
             found = config.get(name)
             if found:
-                found = found if isinstance(found, Mapping) else {}
+                if not isinstance(found, Mapping):
+                    raise BadModel(f"config.json: {name} must be an object, found {found!r}")
                 return {"quant_method": method, **found}
     return None
 

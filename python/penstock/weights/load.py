@@ -16,6 +16,7 @@ from penstock.weights.target import Target
 from penstock.weights.transfer import Mover, moves
 
 READERS = 8
+SCALES = re.compile(r"(^|[._])(scales?|SCB|absmax)(_inv|_2)?$")  # of quantized weights
 SHOWN = 5
 # float8_e8m0fnu: scales that are powers of two.
 FLOATS = {
@@ -60,6 +61,7 @@ def load_weights(
     left_over = present - wanted
     # Some GPTQ checkpoints have a bias of zeros for every layer.
     present -= {n for n in left_over if n.endswith(".bias") and not checkpoint[n].tensor().any()}
+    _check_quantized(present - wanted, wanted - present)
     _check_names(present, wanted)
     pairs = [(stored[name], target) for name, parts in targets.items() for target in parts]
     for name, target in pairs:
@@ -134,8 +136,8 @@ def _check(name: str, stored: StoredTensor, target: Target) -> None:
     if not target.accepts(stored.shape):
         shapes = " or ".join(dict.fromkeys(str(list(shape)) for shape in target.shapes))
         raise BadModel(
-            f"tensor {name} has shape {list(stored.shape)}, but config.json makes it "
-            f"{shapes}: they belong to different models"
+            f"{stored.path}: tensor {name} has shape {list(stored.shape)}, but config.json makes "
+            f"it {shapes} (with its quantization_config, if it has one)"
         )
     form, stored, wanted = target.form, _read_as(stored, target), _wanted(target)
     if stored.dtype != wanted and not {stored.dtype, wanted} <= FLOATS:
@@ -146,6 +148,12 @@ def _check(name: str, stored: StoredTensor, target: Target) -> None:
         )
     if form is not None:
         form.check(name, stored.tensor)
+    scales = stored.dtype.is_floating_point and SCALES.search(name)
+    if scales and not stored.tensor().float().isfinite().all():
+        raise BadModel(
+            f"{stored.path}: tensor {name} has scales that are no finite numbers: the file is "
+            "damaged, or was made from a damaged model"
+        )
 
 
 def _wanted(target: Target) -> torch.dtype:
@@ -163,6 +171,19 @@ def _read_as(stored: StoredTensor, target: Target) -> StoredTensor:
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _check_quantized(unknown: set[str], lacking: set[str]) -> None:
+    """A matrix that a quantized checkpoint has as floats, unknown to its settings."""
+    modules = {name.rpartition(".")[0] for name in lacking}
+    floats = sorted(modules & {name.removesuffix(".weight") for name in unknown})
+    if floats:
+        shown = ", ".join(floats[:SHOWN]) + (" and more" if len(floats) > SHOWN else "")
+        raise BadModel(
+            f"the checkpoint does not quantize {shown}, but its quantization_config does not say "
+            "so: name them in its list of modules that are not quantized "
+            "(modules_to_not_convert, ignored_layers or ignore)"
+        )
 
 
 def _check_names(present: set[str], wanted: set[str]) -> None:

@@ -15,6 +15,7 @@ use futures_core::Stream;
 use penstock_request::{
     backend::{Backend, Sources, TokenSource},
     client::Client,
+    deadline::Deadline,
     tenant::Caller,
     types::{Entry, TokenEvent},
 };
@@ -127,6 +128,7 @@ impl Engine {
             id,
             request,
             client: Client::current(),
+            deadline: Deadline::current(),
             caller: Caller::current(),
             event_senders,
             answer: sender,

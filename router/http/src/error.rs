@@ -62,6 +62,7 @@ fn table(kind: ErrorKind) -> Row {
         Kind::ModelNotFound => (Status::NOT_FOUND, "model_not_found"),
         Kind::Method => (Status::METHOD_NOT_ALLOWED, "method_not_allowed"),
         Kind::Timeout => (Status::REQUEST_TIMEOUT, "timeout"),
+        Kind::Deadline => (Status::GATEWAY_TIMEOUT, "timeout"),
         Kind::TooLarge => (Status::PAYLOAD_TOO_LARGE, "payload_too_large"),
         Kind::MediaType => (Status::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
         Kind::Overloaded => (Status::TOO_MANY_REQUESTS, "overloaded"),
@@ -72,6 +73,7 @@ fn table(kind: ErrorKind) -> Row {
     let openai = match kind {
         Kind::Overloaded => ("rate_limit_error", Some("rate_limit_exceeded")),
         Kind::Unavailable | Kind::Generation | Kind::Internal => ("server_error", None),
+        Kind::Deadline => ("timeout_error", Some("deadline_exceeded")),
         Kind::Unauthorized => (INVALID, Some("invalid_api_key")),
         Kind::ModelNotFound => (INVALID, Some("model_not_found")),
         Kind::ContextLength => (INVALID, Some("context_length_exceeded")),
@@ -123,6 +125,7 @@ pub(super) fn anthropic_json(error: &ApiError) -> String {
         StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
         StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        StatusCode::GATEWAY_TIMEOUT => "timeout_error",
         StatusCode::FAILED_DEPENDENCY | StatusCode::INTERNAL_SERVER_ERROR => "api_error",
         _ => "invalid_request_error",
     };

@@ -13,9 +13,11 @@ mod body;
 mod config;
 mod connection_limit;
 mod connection_service;
+mod deadline;
 mod docs;
 mod error;
 mod half_close;
+mod half_open;
 mod health;
 mod ids;
 mod invocations;
@@ -209,6 +211,7 @@ impl App {
     /// have no key, do not pass the guard.
     fn layered(self, routes: Router<Self>) -> Router {
         routes
+            .layer(middleware::from_fn(deadline::with_deadline))
             .layer(middleware::from_fn_with_state(self.clone(), access::guard))
             .layer(middleware::from_fn_with_state(self.clone(), count))
             .layer(CorsLayer::clone(&self.cors))

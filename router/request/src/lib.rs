@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod client;
+pub mod deadline;
 pub mod error;
 pub mod generation_defaults;
 pub mod grammar_spec;

@@ -156,6 +156,8 @@ pub enum End {
     StopToken,
     /// The request failed after it had started; the message is for the client.
     Failed(String),
+    /// The request's deadline passed; the message is for the client.
+    DeadlinePassed(String),
 }
 
 impl Logprobs {

@@ -2,6 +2,7 @@
 
 mod beam;
 mod choices;
+mod deadlines;
 mod dropped_choices;
 mod faults;
 mod golden;
@@ -12,6 +13,7 @@ mod limits;
 mod logprobs;
 mod metrics;
 mod panics;
+mod poison;
 mod random_load;
 mod support;
 mod tokens;

@@ -550,7 +550,7 @@ fn status(error: ApiError) -> Status {
         ErrorKind::Unauthorized => Code::Unauthenticated,
         ErrorKind::Forbidden => Code::PermissionDenied,
         ErrorKind::Method => Code::Unimplemented,
-        ErrorKind::Timeout => Code::DeadlineExceeded,
+        ErrorKind::Timeout | ErrorKind::Deadline => Code::DeadlineExceeded,
         ErrorKind::Overloaded | ErrorKind::TooLarge => Code::ResourceExhausted,
         ErrorKind::Unavailable => Code::Unavailable,
         ErrorKind::Generation | ErrorKind::Internal => Code::Internal,

@@ -12,6 +12,7 @@ mod body_limits;
 mod chat_fields;
 mod choices;
 mod compressed;
+mod deadlines;
 mod error_types;
 mod extra_fields;
 mod families;

@@ -134,6 +134,9 @@ macro_rules! request {
             /// Requests share cached prefixes only if they have the same salt, so that response
             /// times do not reveal the prompts of others.
             pub(crate) cache_salt: Option<String>,
+            /// Seconds until the answer must be complete, > 0; as in the header `x-request-timeout`. A
+            /// request that cannot meet its deadline is refused, one that does not is ended.
+            pub(crate) timeout: Option<f64>,
             /// Token ids whose logprobs are returned at each position of the output, in addition to
             /// the top logprobs (vLLM's name). Enables logprobs by itself.
             #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
@@ -287,6 +290,7 @@ macro_rules! request {
                         },
                         beam,
                         cache_salt: self.cache_salt.take(),
+                        timeout: self.timeout,
                         priority: self.priority.unwrap_or(0),
                         ..Default::default()
                     },
