@@ -103,3 +103,17 @@ def test_tokens_are_consumed_before_their_buffer_is_reused(monkeypatch: pytest.M
     assert begun == [(["a", "b"], 4), (["c"], 4)]
     filler.read()
     assert len(taken) == 2 and np.size(taken[0][1]) == 2
+
+
+def test_a_new_epoch_does_not_wait_for_tokens_of_a_failed_step() -> None:
+    class Host:
+        ids = torch.zeros(1, dtype=torch.int64)
+
+        @property
+        def end(self) -> Any:
+            raise AssertionError("its step has failed")
+
+    grammars = GrammarMasks(64, CPU)
+    grammars._expected.append(LaunchedTokens(Host(), [0], []))  # type: ignore[arg-type]
+    grammars.clear()
+    grammars.read()

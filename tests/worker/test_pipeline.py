@@ -100,6 +100,7 @@ def test_failed_device_launch_breaks_the_epoch(
         patch.setattr(worker.runner, "_run", fail)
         driver.stream.send(run_slots=[sequence.slot], run_tokens=[1])
         assert "out of memory" in end(driver.stream).text
+    assert worker.shard.pipeline is not None and worker.shard.pipeline.device_works()
     stream = reopened(worker)
     stream.step = 2
     stream.send(run_slots=[sequence.slot], run_tokens=[1])

@@ -132,6 +132,25 @@ def test_step_stream_can_begin_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None
     assert not made.busy.locked()
 
 
+@pytest.mark.parametrize("usable", [True, False])
+def test_a_worker_ends_if_its_device_is_unusable_after_a_failed_step(
+    usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: Any, steps: Any) -> Any:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    def exits(code: int) -> None:
+        raise SystemExit(code)
+
+    made = shard(GrammarCache())
+    monkeypatch.setattr(Pipeline, "run", run, raising=False)
+    monkeypatch.setattr(Pipeline, "device_works", lambda self: usable, raising=False)
+    monkeypatch.setattr(service.os, "_exit", exits)
+    with pytest.raises(Status if usable else SystemExit, match="INTERNAL" if usable else "1"):
+        list(made.Step(iter(()), Call()))
+    assert not made.busy.locked()
+
+
 def test_calls_before_a_load_are_refused() -> None:
     made = ShardService(0, lambda: None)
     assert made.Health(pb.HealthRequest(), Call()) == pb.HealthReply()

@@ -172,8 +172,10 @@ impl WorkerProcess {
     /// Makes the worker write the stacks of its threads to its log.
     pub fn dump_stacks(&self) {
         if self.exit_status().is_none() {
-            // Its children would end by this signal. It may end at this moment too.
+            // Its children would end by this signal. A stopped process must continue to handle it.
+            // It may end at this moment, so an error is fine.
             let _ = kill(self.group, Signal::SIGUSR1);
+            let _ = kill(self.group, Signal::SIGCONT);
         }
     }
 

@@ -100,18 +100,20 @@ impl Default for RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// Returns how long to wait before restarting the workers after `losses` in a row; `None` =
-    /// give up.
-    pub(super) fn wait(&self, losses: u32) -> Option<Duration> {
-        if self.exit_after.is_some_and(|most| losses >= most) {
-            return None;
-        }
+    /// Whether the engine stops after this many losses in a row.
+    pub(super) fn gives_up(&self, losses: u32) -> bool {
+        self.exit_after.is_some_and(|most| losses >= most)
+    }
+
+    /// Returns how long to wait before restarting the workers after this many losses in a row
+    /// between which they answered no step.
+    pub(super) fn wait(&self, losses: u32) -> Duration {
         let doublings = losses.saturating_sub(2).min(16);
-        let wait = self
-            .backoff
-            .saturating_mul(1 << doublings)
-            .min(self.max_backoff);
-        Some(if losses <= 1 { Duration::ZERO } else { wait })
+        let wait = self.backoff.saturating_mul(1 << doublings);
+        match losses {
+            0 | 1 => Duration::ZERO,
+            _ => wait.min(self.max_backoff),
+        }
     }
 }
 
@@ -186,15 +188,11 @@ mod tests {
             backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(3),
         };
-        let waits = |exit_after, losses: [u32; 6]| {
-            losses.map(|n| policy(exit_after).wait(n).map(|w| w.as_secs()))
-        };
-        let bounded = [Some(0), Some(1), Some(2), Some(3), Some(3), None];
-        assert_eq!(waits(Some(6), [1, 2, 3, 4, 5, 6]), bounded);
-        assert_eq!(
-            waits(None, [6, 7, 99, 1_000, 1 << 20, u32::MAX]),
-            [Some(3); 6]
-        );
+        let waits = |losses: [u32; 6]| losses.map(|n| policy(None).wait(n).as_secs());
+        assert_eq!(waits([0, 1, 2, 3, 4, 5]), [0, 0, 1, 2, 3, 3]);
+        assert_eq!(waits([6, 7, 99, 1_000, 1 << 20, u32::MAX]), [3; 6]);
+        assert!(policy(Some(6)).gives_up(6) && !policy(Some(6)).gives_up(5));
+        assert!(!policy(None).gives_up(u32::MAX));
     }
 
     fn loaded(kv_groups: [KvGroup; 2], block_bytes: &[u64]) -> Loaded {

@@ -67,6 +67,8 @@ pub(super) struct Task {
     /// The request whose preparation showed that the workers are lost.
     lost_preparation: Option<RequestId>,
     policy: MakePolicy,
+    /// Whether the workers have answered a step since their last start.
+    worked: bool,
     /// Losses in a row because a step took too long.
     hangs: u32,
     /// Losses so far; for the log.
@@ -126,6 +128,7 @@ impl Task {
             preparing: Preparations::default(),
             lost_preparation: None,
             policy: Arc::new(|| Box::new(FirstComeFirstServed)),
+            worked: false,
             hangs: 0,
             losses: 0,
         }
@@ -161,7 +164,8 @@ impl Task {
 
     /// Runs sessions of the workers until none may follow; returns the reason.
     async fn serve(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> String {
-        let mut losses = 0;
+        // In a row: each soon after a start, and each without an answered step.
+        let (mut losses, mut fruitless) = (0, 0);
         loop {
             let session = AssertUnwindSafe(self.run_worker_session(core, workers));
             let session_end = match session.catch_unwind().await {
@@ -187,9 +191,12 @@ impl Task {
             } else {
                 1
             };
-            let Some(wait) = self.config.restart.wait(losses) else {
+            if self.config.restart.gives_up(losses) {
                 return format!("gave up after {losses} losses of the workers in a row: {lost}");
-            };
+            }
+            let worked = std::mem::take(&mut self.worked);
+            fruitless = if worked { 1 } else { fruitless + 1 };
+            let wait = self.config.restart.wait(fruitless);
             let loss = self.losses;
             tracing::warn!(
                 loss,
@@ -199,6 +206,7 @@ impl Task {
             );
             self.shared
                 .publish(EngineState::Restarting { reason: lost });
+            self.shared.set_overdue_at(None);
             if let Err(SessionEnd::Stop(reason)) = self.while_down(core.as_mut(), sleep(wait)).await
             {
                 return reason;
@@ -214,7 +222,6 @@ impl Task {
         self.metrics.failed();
         self.metrics.lost();
         self.losses += 1;
-        self.shared.set_overdue_at(None);
         self.lost_at.get_or_insert_with(Instant::now);
         match core.as_mut().map(Core::rebuild) {
             Some(Err(error)) => SessionEnd::Stop(format!("{reason}; and then: {error}")),
@@ -240,13 +247,13 @@ impl Task {
         let mut began_again = false;
         loop {
             let Err(session_end) = self.run_epoch(core, &mut group, &loaded).await;
-            self.shared.set_overdue_at(None);
             self.lost_at.get_or_insert_with(Instant::now);
             let mut preparing = self.preparing.requests();
             preparing.extend(self.lost_preparation.take());
             self.preparing.end().await;
             let Some(core) = core else { return session_end };
             let worked = core.answered > 0;
+            self.worked |= worked;
             let (evidence, goes_on) = match &session_end {
                 SessionEnd::Stop(_) => {
                     if workers.end_with_engine() {
@@ -257,6 +264,7 @@ impl Task {
                 SessionEnd::StepFailed(reason) if worked => {
                     tracing::warn!("the running requests begin again: {reason}");
                     self.metrics.step_failed();
+                    self.shared.set_overdue_at(None);
                     (Evidence::Strong, true)
                 }
                 _ => (self.end_lost(workers, &session_end).await, false),

@@ -12,6 +12,7 @@ mod limits;
 mod logprobs;
 mod metrics;
 mod panics;
+mod poison;
 mod random_load;
 mod support;
 mod tokens;

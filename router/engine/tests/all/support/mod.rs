@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, future::join_all};
 use penstock_engine::shard::{Endpoint, LoadConfig, Loaded, ShardGroup};
 use penstock_engine::{
-    AttachedWorkers, Engine, EngineConfig, EngineMetrics, ProgressSink, TokenStream, Workers,
-    WorkersEnd, WorkersError,
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, ProgressSink, RestartPolicy, TokenStream,
+    Workers, WorkersEnd, WorkersError,
 };
 use penstock_mock_shard::{Check, Eos, Fault, Geometry, MockConfig, MockShard, View};
 use penstock_request::EngineState;
@@ -156,6 +156,18 @@ pub fn engine(workers: MockWorkers, config: EngineConfig) -> Engine {
         config,
         EngineMetrics::register(&mut Registry::default()),
     )
+}
+
+/// Restarts without a noticeable wait.
+pub fn quick_restarts(config: &EngineConfig) -> EngineConfig {
+    EngineConfig {
+        restart: RestartPolicy {
+            backoff: Duration::from_millis(1),
+            max_backoff: Duration::from_millis(1),
+            ..RestartPolicy::default()
+        },
+        ..config.clone()
+    }
 }
 
 /// The end token of a `started` engine's mock worker.
