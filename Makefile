@@ -20,7 +20,7 @@ contract      = $(patsubst %,tests/contract/test_%.py,$(1))
 client_pytest = SERVER_PYTHON=$(abspath $(BIN))/python $(VENV)/clients/$(1)/bin/python -m pytest -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test deny doc rust-test python-test gpu-test library-test client-test mutants lint fmt bench proto openapi wheel clean
+.PHONY: help serve test deny doc rust-test python-test gpu-test library-test client-test mutants faults lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,13 @@ mutants-scheduler mutants-engine: mutants-%:
 mutants-python: $(VENV)/.dev
 	$(BIN)/pip install --quiet 'coverage>=7.17'
 	$(BIN)/python tests/mutants/python.py $(SAMPLE)
+
+# Of `make faults`: MINUTES of faults in all, and the SEED of its load and its schedule.
+MINUTES ?= 30
+SEED    ?= 1
+
+faults: $(VENV)/.dev ## streams under faults of workers, compared with their references, half an hour
+	$(BIN)/python -m tests.faults --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(VENV)/.dev ## formatting, clippy, ruff, mypy
 	cargo fmt --all --check

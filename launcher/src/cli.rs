@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::access::AccessArgs;
 use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
 use crate::quantize::Quantize;
@@ -255,6 +256,9 @@ pub struct HttpArgs {
     #[arg(long, value_name = "SECONDS", default_value = "30",
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub grace: u64,
+    /// Who may use the server.
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// Limits that only TGI's launcher has flags for.
     #[arg(skip)]
     pub limits: Limits,
@@ -454,6 +458,9 @@ pub struct ChatArgs {
     /// Server to connect to; without it, an engine is started for this conversation
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
+    /// API key for the server of --url
+    #[arg(long, value_name = "KEY", requires = "url")]
+    pub api_key: Option<String>,
     /// System message of the conversation
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,

@@ -1,6 +1,7 @@
 //! Command line, configuration, model files, worker supervision.
 
 mod accept;
+pub mod access;
 pub mod chat;
 pub mod cli;
 pub mod command;
@@ -24,6 +25,7 @@ pub mod resolve;
 pub mod serve;
 pub mod settings;
 pub mod signals;
+pub mod tenants;
 pub mod terminal;
 pub mod tgi;
 pub mod tokenizer;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use penstock_http::{Cors, RouterConfig};
+use penstock_http::RouterConfig;
 use penstock_request::RequestLimits;
 use penstock_text::TextConfig;
 
@@ -26,18 +26,11 @@ pub struct Limits {
     pub max_client_batch_size: Option<usize>,
     /// The maximum size of a request's body in bytes.
     pub max_body_bytes: Option<usize>,
-    /// Origins of web pages that may call the server; empty = all.
-    pub cors_origins: Vec<String>,
 }
 
 impl Limits {
     /// Returns `config` with these limits.
     pub fn apply(&self, config: RouterConfig) -> RouterConfig {
-        let cors = match self.cors_origins.as_slice() {
-            [] => config.cors,
-            origins if origins.iter().any(|origin| origin == "*") => Cors::Any,
-            origins => Cors::Origins(origins.to_vec()),
-        };
         let text = config.text;
         let limits = RequestLimits {
             max_best_of: self.max_best_of.unwrap_or(text.limits.max_best_of),
@@ -59,7 +52,6 @@ impl Limits {
                 .max_client_batch_size
                 .unwrap_or(config.max_client_batch_size),
             max_body_bytes: self.max_body_bytes.unwrap_or(config.max_body_bytes),
-            cors,
             ..config
         }
     }

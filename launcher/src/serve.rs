@@ -14,6 +14,7 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use crate::accept::Accepting;
+use crate::access::Exposure;
 use crate::chat;
 use crate::cli::{ChatArgs, EngineArgs, HttpArgs, LifeArgs, ServeArgs};
 use crate::descriptors::Descriptors;
@@ -23,7 +24,7 @@ use crate::launch::{Launch, RunningEngine};
 use crate::logs;
 use crate::progress::Phases;
 use crate::settings::Sources;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::terminal::print_note;
 use crate::values::{LogFormat, LogLevel};
 use crate::workers::WorkerOptions;
@@ -52,6 +53,7 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
     logs::start(args.log.log_format, args.log.log_level);
     logs::log_panics();
     within_runtime(async {
+        let exposure = args.http.access.open(args.http.host)?;
         // Clients can connect from now on. They get answers once the tokenizer is loaded, and a 503
         // until the weights are.
         let http = bind(args.http.host, args.http.port)?;
@@ -60,7 +62,9 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
         let listeners = Listeners { http, kserve };
         let mut launch = prepare(&args.engine, sources, host).await?;
         args.life.apply(&args.engine, &mut launch);
-        let mut server = Server::start(listeners, launch, Some(&args.http))?;
+        let _reloading = signals::on_hangup(&exposure)?;
+        let config = exposure.apply(router_config(&launch, Some(&args.http)));
+        let mut server = Server::start(listeners, launch, config)?;
         let mut signals = Signals::listen(Duration::from_secs(args.http.grace))?;
         let mut phases = Phases::default();
         let limits = tokio::select! {
@@ -70,7 +74,7 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
             () = signals.next() => return server.drain(Duration::ZERO, &mut signals).await,
         };
         drop(phases);
-        server.announce(args, &limits, began.elapsed());
+        server.announce(args, &exposure, &limits, began.elapsed());
         let outcome = tokio::select! {
             () = signals.next() => Ok(()),
             reason = server.running.stopped() => Err(Failure::runtime(reason)),
@@ -100,14 +104,15 @@ pub fn run_chat(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) 
         logs::log_panics();
         let listener = bind(Ipv4Addr::LOCALHOST.into(), 0)?;
         let launch = prepare(&args.engine, sources, host).await?;
-        let server = Server::start(listener.into(), launch, None)?;
+        let config = Exposure::local().apply(router_config(&launch, None));
+        let server = Server::start(listener.into(), launch, config)?;
         let mut phases = Phases::default();
         server
             .running
             .ready(|phase, done, total| phases.update(phase, done, total))
             .await?;
         drop(phases);
-        let outcome = chat::run(&url(server.address), args).await;
+        let outcome = chat::run(&url("http", server.address), args).await;
         server.running.stop(Duration::ZERO).await;
         outcome
     })
@@ -266,8 +271,7 @@ fn check_system_prompt(config: &TextConfig, generator: &Generator) -> Outcome<()
 }
 
 impl Server {
-    fn start(listeners: Listeners, launch: Launch, http: Option<&HttpArgs>) -> Outcome<Self> {
-        let config = router_config(&launch, http);
+    fn start(listeners: Listeners, launch: Launch, config: RouterConfig) -> Outcome<Self> {
         let model = config.model_id.clone();
         let address = listeners.http.local_addr();
         let address = address.map_err(|error| Failure::runtime(error.to_string()))?;
@@ -313,10 +317,10 @@ impl Server {
         let _ = timeout(LAST_MOMENT, self.accepting.stop()).await;
     }
 
-    fn announce(&self, args: &ServeArgs, limits: &Limits, took: Duration) {
+    fn announce(&self, args: &ServeArgs, exposure: &Exposure, limits: &Limits, took: Duration) {
         let generator = &self.running.generator;
         let model = self.model.as_str();
-        let (url, seconds) = (url(self.address), took.as_secs_f64());
+        let (url, seconds) = (url(exposure.scheme(), self.address), took.as_secs_f64());
         let (device, tokens) = (&limits.device_name, limits.kv_tokens);
         let model_backend = limits.model_backend.as_str();
         if args.log.log_format == LogFormat::Json {
@@ -351,7 +355,7 @@ impl Server {
         if let Some(address) = self.kserve {
             print_note(&format!("KServe gRPC at {}", reachable(address)));
         }
-        let example = example(&url, model, chats);
+        let example = example(&url, model, chats, exposure);
         print_note(&format!("all routes: {url}/docs\ntry it:\n  {example}"));
     }
 }
@@ -365,8 +369,8 @@ fn server_ended(ended: std::io::Result<()>) -> Failure {
 }
 
 /// Returns the URL for clients on this host.
-fn url(address: SocketAddr) -> String {
-    format!("http://{}", reachable(address))
+fn url(scheme: &str, address: SocketAddr) -> String {
+    format!("{scheme}://{}", reachable(address))
 }
 
 fn reachable(address: SocketAddr) -> SocketAddr {
@@ -378,7 +382,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 /// Returns a curl command that streams.
-fn example(url: &str, model: &str, chats: bool) -> String {
+fn example(url: &str, model: &str, chats: bool, exposure: &Exposure) -> String {
     let model = serde_json::Value::from(model);
     let (path, prompt) = if chats {
         (
@@ -391,8 +395,12 @@ fn example(url: &str, model: &str, chats: bool) -> String {
             r#""prompt":"Once upon a time","max_tokens":100"#,
         )
     };
+    let key = match exposure.needs_key() {
+        true => " -H \"authorization: Bearer $KEY\"",
+        false => "",
+    };
     format!(
-        "curl -N {url}/v1/{path} -H 'content-type: application/json' \
+        "curl -N {url}/v1/{path} -H 'content-type: application/json'{key} \
          -d '{{\"model\":{model},\"stream\":true,{prompt}}}'"
     )
 }
@@ -404,16 +412,17 @@ mod tests {
     #[test]
     fn wildcard_addresses_become_reachable_urls() {
         assert_eq!(
-            url("0.0.0.0:3000".parse().unwrap()),
+            url("http", "0.0.0.0:3000".parse().unwrap()),
             "http://127.0.0.1:3000"
         );
-        assert_eq!(url("[::1]:80".parse().unwrap()), "http://[::1]:80");
+        let secure = url("https", "[::1]:80".parse().unwrap());
+        assert_eq!(secure, "https://[::1]:80");
     }
 
     #[test]
     fn the_example_is_json() {
         for chats in [true, false] {
-            let line = example("http://h", "a\"b", chats);
+            let line = example("http://h", "a\"b", chats, &Exposure::local());
             let body = line.split('\'').nth(3).unwrap();
             let body: serde_json::Value = serde_json::from_str(body).unwrap();
             assert_eq!(body["model"], "a\"b");

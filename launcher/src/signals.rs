@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT while an engine runs. Before that, and in Python's `LLM`, the process keeps
+//! SIGTERM, SIGINT and SIGHUP while an engine runs. Before that, and in Python's `LLM`, the process keeps
 //! its own handlers.
 //!
 //! A separate thread receives them, so that they end the process even if the engine's thread hangs.
@@ -11,8 +11,10 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::access::Exposure;
 use crate::error::{Failure, Outcome};
 use crate::terminal;
 
@@ -28,6 +30,40 @@ pub struct Signals(mpsc::Receiver<()>);
 struct SignalStreams {
     terminate: Signal,
     interrupt: Signal,
+}
+
+/// Stops the reaction to SIGHUP when it is dropped.
+#[derive(Debug)]
+pub struct Reloading(Option<JoinHandle<()>>);
+
+/// Reads the files of `exposure` again at each SIGHUP. Without files, the signal keeps its default
+/// effect: it ends the process, as when a terminal closes.
+///
+/// # Errors
+/// If the system refuses to install a handler.
+pub fn on_hangup(exposure: &Exposure) -> Outcome<Reloading> {
+    if !exposure.has_files() {
+        return Ok(Reloading(None));
+    }
+    let mut hangups = signal(SignalKind::hangup())
+        .map_err(|error| Failure::runtime(format!("cannot listen to SIGHUP: {error}")))?;
+    let reload = exposure.reload();
+    Ok(Reloading(Some(tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            match reload.run() {
+                Ok(()) => terminal::print_note("SIGHUP: the files were read again"),
+                Err(why) => tracing::warn!("SIGHUP: the former settings stay: {why}"),
+            }
+        }
+    }))))
+}
+
+impl Drop for Reloading {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
 }
 
 impl Signals {

@@ -208,7 +208,10 @@ def check(server: Server, schema: str, draw: Draw, sent: dict[str, Any]) -> None
     path = filled(ROUTES[schema])
     reply = httpx.post(server.url + path, json=sent, timeout=60)
     result = f"{draw.fields}: {json.dumps(sent)[:500]}\n{reply.status_code} {reply.text[:300]}"
-    if draw.taken:
+    if draw.taken and "timeout" in draw.fields:
+        # A very short one is taken, and then passes before the answer.
+        assert reply.status_code in (200, 504), result
+    elif draw.taken:
         assert reply.status_code == 200, result
     elif draw.taken is False:
         assert 400 <= reply.status_code < 500, result

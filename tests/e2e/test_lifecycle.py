@@ -117,7 +117,7 @@ def test_second_signal_ends_the_server_at_once(tmp_path: Path) -> None:
 
 
 def test_a_drain_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
-    with Server(tmp_path / "serve.log", ["--grace", "1"]) as server:
+    with Server(tmp_path / "serve.log", ["--grace", "0"]) as server:
         events: list[dict[str, object]] = []
         streaming = threading.Thread(target=stream, args=(server, 2000, events))
         streaming.start()
@@ -127,6 +127,42 @@ def test_a_drain_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
         streaming.join(SECONDS)
         assert len(events) < 2000
         assert "the server has shut down" in str(events[-1]["error"])
+
+
+def test_stopped_worker_makes_the_server_unready_before_it_is_given_up(tmp_path: Path) -> None:
+    with Server(tmp_path / "serve.log") as server:
+        (worker,) = children(server.process.pid)
+        generate(server, 100)  # the first steps may take long
+        events: list[dict[str, object]] = []
+        streaming = threading.Thread(target=stream, args=(server, 500, events))
+        streaming.start()
+        while len(events) < 3:
+            time.sleep(0.01)
+        os.kill(worker, signal.SIGSTOP)
+        deadline = time.monotonic() + SECONDS
+        while (ready := httpx.get(f"{server.url}/ready")).status_code == 200:
+            assert time.monotonic() < deadline, "a hung worker is not noticed"
+            time.sleep(0.05)
+        assert "longer than expected" in ready.json()["error"]
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert httpx.get(f"{server.url}/live").status_code == 200
+        os.kill(worker, signal.SIGCONT)
+        streaming.join(SECONDS)
+        assert events[-1]["generated_text"]
+        assert httpx.get(f"{server.url}/ready").status_code == 200
+        assert children(server.process.pid) == [worker]
+
+
+def test_a_deadline_ends_answers_and_streams(server: Server) -> None:
+    parameters = {"max_new_tokens": 2000, "timeout": 0.3}
+    body = {"inputs": "Once upon a time", "parameters": parameters}
+    whole = httpx.post(f"{server.url}/generate", json=body, timeout=SECONDS)
+    assert whole.status_code == 504
+    assert "deadline of 0.3 s has passed" in whole.json()["error"]
+    with httpx.stream("POST", f"{server.url}/generate_stream", json=body, timeout=SECONDS) as reply:
+        lines = [line for line in reply.iter_lines() if line.startswith("data:")]
+    assert len(lines) > 1
+    assert "deadline of 0.3 s has passed" in json.loads(lines[-1][5:])["error"]
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:

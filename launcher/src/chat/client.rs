@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,8 @@ pub(super) struct SamplingParameters {
 pub(super) struct Client {
     authority: String,
     base: String,
+    /// `Authorization` of every request, if the server needs a key.
+    authorization: Option<HeaderValue>,
     model: String,
 }
 
@@ -60,11 +62,18 @@ impl Drop for Connection {
 
 impl Client {
     /// Connects to the server at `url` and queries the name of its model.
-    pub(super) async fn connect(url: &str) -> Outcome<Self> {
+    pub(super) async fn connect(url: &str, key: Option<&str>) -> Outcome<Self> {
         let (authority, base) = parse(url)?;
+        let authorization = key.map(|key| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
+                .map_err(|_| Failure::usage("--api-key: a header cannot contain this key."))?;
+            value.set_sensitive(true);
+            Ok(value)
+        });
         let mut client = Self {
             authority,
             base,
+            authorization: authorization.transpose()?,
             model: String::new(),
         };
         let models = client.get("/v1/models").await?;
@@ -124,8 +133,12 @@ impl Client {
 
     async fn send(
         &self,
-        request: Request<Full<Bytes>>,
+        mut request: Request<Full<Bytes>>,
     ) -> Outcome<(Response<Incoming>, Connection)> {
+        if let Some(authorization) = &self.authorization {
+            let headers = request.headers_mut();
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
         let lost = |error: hyper::Error| {
             Failure::runtime(format!(
                 "lost the connection to {}: {error}",

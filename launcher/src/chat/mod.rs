@@ -40,7 +40,7 @@ enum ChatCommand<'a> {
 /// # Errors
 /// If the server cannot be reached, or if a line from a pipe gets no answer.
 pub async fn run(url: &str, args: &ChatArgs) -> Outcome<()> {
-    let client = Client::connect(url).await?;
+    let client = Client::connect(url, args.api_key.as_deref()).await?;
     let sampling = SamplingParameters {
         max_tokens: args.max_tokens,
         temperature: args.temperature,

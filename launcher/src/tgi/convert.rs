@@ -54,12 +54,6 @@ pub(super) fn body_bytes(limits: &mut Limits, value: &str) -> Result<(), String>
     Ok(())
 }
 
-pub(super) fn origins(limits: &mut Limits, value: &str) -> Result<(), String> {
-    let origins = value.split(',').map(str::trim).map(str::to_owned);
-    limits.cors_origins.extend(origins);
-    Ok(())
-}
-
 pub(super) fn host(value: &str) -> Result<Option<String>, String> {
     let address = IpAddr::from_str(value).map(|address| address.to_string());
     Ok(Some(address.unwrap_or_else(|_| "0.0.0.0".into())))

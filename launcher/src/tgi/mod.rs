@@ -165,7 +165,7 @@ impl Translation {
 mod tests {
     use std::fmt::Write as _;
 
-    use penstock_http::{Cors, RouterConfig};
+    use penstock_http::RouterConfig;
 
     use super::*;
     use crate::settings;
@@ -205,6 +205,13 @@ mod tests {
              --max-step-tokens 2048 --host ::1 --port 80 --memory-fraction 0.45 --log-format json \
              --grace 9"
         );
+        assert_eq!(
+            argv(
+                &["--api-key", "k", "--cors-allow-origin", "http://a,http://b"],
+                &[]
+            ),
+            "penstock serve --cors-allow-origin http://a,http://b --api-key k --host 0.0.0.0"
+        );
     }
 
     #[test]
@@ -229,8 +236,7 @@ mod tests {
     #[test]
     fn limits_without_a_flag_reach_the_router() {
         let words = "--validation-workers 3 --max-top-n-tokens 7 --disable-grammar-support --max-best-of 5 --max-stop-sequences 9 --max-input-length 7 \
-                     --max-client-batch-size 2 --payload-limit 1000 --cors-allow-origin http://a \
-                     --cors-allow-origin http://b";
+                     --max-client-batch-size 2 --payload-limit 1000";
         let words: Vec<_> = words.split_whitespace().collect();
         let config = translated(&words, &[])
             .unwrap()
@@ -247,8 +253,6 @@ mod tests {
         assert_eq!(limits.max_input_tokens, Some(7));
         assert_eq!(config.max_client_batch_size, 2);
         assert_eq!(config.max_body_bytes, 1000);
-        let origins = vec!["http://a".to_owned(), "http://b".to_owned()];
-        assert_eq!(config.cors, Cors::Origins(origins));
         let usual = Limits::default().apply(RouterConfig::new("m"));
         let limits = &usual.text.limits;
         assert_eq!(
@@ -256,7 +260,6 @@ mod tests {
             (20, true)
         );
         assert_eq!(limits.max_stop_sequences, 16);
-        assert_eq!(usual.cors, Cors::Any);
     }
 
     #[test]
@@ -290,7 +293,7 @@ mod tests {
             };
             assert!(message.starts_with(&flag), "{message}");
         }
-        assert!(refused > 10);
+        assert!(refused >= 10);
         for (words, expected) in [
             (&["--speculate", "2"][..], "--speculate 2: only 0"),
             (

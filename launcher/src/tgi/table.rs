@@ -3,7 +3,7 @@
 
 use super::convert::{
     batch_prompts, body_bytes, host, max_best_of, max_input, max_top_tokens, memory_share,
-    negated_bool, no_grammars, not_zero, only, origins, quantize, stop_strings, threads,
+    negated_bool, no_grammars, not_zero, only, quantize, stop_strings, threads,
 };
 use crate::limits::Limits;
 
@@ -114,8 +114,8 @@ pub const ROWS: &[Row] = &[
     row("json-output", Switch, Fixed("log-format", "json")),
     row("otlp-endpoint", Value, Refused("traces are not exported yet")),
     row("otlp-service-name", Value, NoEffect(any, "it is used only with --otlp-endpoint")),
-    row("cors-allow-origin", Value, Limited(origins, "origins of web pages, separated by commas")),
-    row("api-key", Value, Refused("authentication is not supported yet; use a proxy, and listen on an address that only the proxy can reach")),
+    row("cors-allow-origin", Value, Flag("cors-allow-origin")),
+    row("api-key", Value, Flag("api-key")),
     row("watermark-gamma", Value, Flag("watermark-gamma")),
     row("watermark-delta", Value, Flag("watermark-delta")),
     row("ngrok", Switch, Refused("tunnels are not supported; in TGI the flag ends the server")),

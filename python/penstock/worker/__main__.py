@@ -64,10 +64,14 @@ def serve(socket: str, shard: ShardService) -> grpc.Server:
     ]
     server = grpc.server(ThreadPoolExecutor(CALLS), options=options)
     attach(server, shard)
+    # A process that can connect can read prompts: the socket gets mode 0600.
+    former = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{socket}")
     except RuntimeError as error:
         sys.exit(f"cannot serve on {socket}: {error}; is the directory there and the path short?")
+    finally:
+        os.umask(former)
     server.start()
     return server
 

@@ -76,6 +76,7 @@ async fn measure(step: Duration, streams: u32) {
 async fn consume(engine: Engine, number: u32) {
     let request = EngineRequest {
         cache_salt: Box::default(),
+        priority: 0,
         prompt: vec![number + 1; PROMPT],
         sampling: SamplingParams {
             temperature: 0.0,

@@ -15,6 +15,7 @@ fn id(choice: u32) -> SequenceId {
 fn request(beam: BeamParameters, max_new_tokens: u32) -> EngineRequest {
     EngineRequest {
         cache_salt: Box::default(),
+        priority: 0,
         prompt: vec![1],
         sampling: SamplingParams::default(),
         grammar: None,

@@ -264,6 +264,7 @@ mod tests {
             choices: 1,
             beam: None,
             cache_salt: Box::default(),
+            priority: 0,
         };
         assert!(!PreparePolicy::WhenNeeded.needs(&plain));
         assert!(PreparePolicy::Always.needs(&plain));

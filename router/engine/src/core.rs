@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use penstock_request::client::Client;
+use penstock_request::{client::Client, deadline::Deadline};
 use penstock_scheduler::{
     Policy, Scheduler, Snapshot,
     config::{ConfigError, SchedulerConfig},
@@ -375,6 +375,13 @@ impl Core {
 
     fn add(&mut self, submission: Submission, stage: fn(SubmitReply) -> Stage) -> bool {
         let (id, arrived) = (submission.id, self.now());
+        if let Some(error) = submission
+            .deadline
+            .and_then(|deadline| self.lateness(deadline))
+        {
+            submission.refuse(error);
+            return false;
+        }
         let mut record = Record::new(submission, stage, arrived);
         record.held = self.suspects.is_holding();
         if let Err(error) = self
@@ -408,6 +415,42 @@ impl Core {
             ),
             AddError::Duplicate => SubmitError::Internal("a request id was given twice".into()),
         }
+    }
+
+    /// Returns why a request that arrives now cannot meet its deadline, if it cannot.
+    fn lateness(&self, deadline: Deadline) -> Option<SubmitError> {
+        let timeout = deadline.timeout;
+        let left = deadline.at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some(SubmitError::DeadlinePassed { timeout });
+        }
+        let wait = Duration::from_micros(self.scheduler.backlog());
+        let excess = wait.checked_sub(left)?;
+        Some(SubmitError::TooLate {
+            timeout,
+            wait,
+            retry_after: Duration::from_secs(excess.as_secs() + 1).clamp(RETRY.0, RETRY.1),
+        })
+    }
+
+    /// Returns the earliest deadline of a request.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.records.next_deadline()
+    }
+
+    /// Fails the requests whose deadlines have passed; returns them.
+    pub(super) fn fail_late(&mut self) -> Vec<RequestId> {
+        if self.next_deadline().is_none_or(|at| at > Instant::now()) {
+            return Vec::new();
+        }
+        // Their last tokens come first.
+        self.deliver();
+        let late = self.records.late(Instant::now()).into_iter();
+        let fail = |(id, Deadline { timeout, .. })| {
+            self.fail(id, SubmitError::DeadlinePassed { timeout });
+            id
+        };
+        late.map(fail).collect()
     }
 
     /// Estimates how long the backlog takes, in whole seconds.

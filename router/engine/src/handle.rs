@@ -15,10 +15,12 @@ use futures_core::Stream;
 use penstock_request::{
     backend::{Backend, Sources, TokenSource},
     client::Client,
+    deadline::Deadline,
+    tenant::Caller,
     types::{Entry, TokenEvent},
 };
 use penstock_scheduler::{
-    FirstComeFirstServed, Policy,
+    FairShare, Policy,
     ids::{RequestId, SequenceId},
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -65,7 +67,7 @@ impl Engine {
     /// Spawns the engine's task on the current tokio runtime; the task starts the workers. Streams
     /// of the returned handle must be polled on this runtime too.
     pub fn start(workers: Box<dyn Workers>, config: EngineConfig, metrics: EngineMetrics) -> Self {
-        Self::start_with(workers, config, metrics, || Box::new(FirstComeFirstServed))
+        Self::start_with(workers, config, metrics, || Box::new(FairShare))
     }
 
     /// Like `start`, with another scheduling policy. `policy` is called for every scheduler that
@@ -126,6 +128,8 @@ impl Engine {
             id,
             request,
             client: Client::current(),
+            deadline: Deadline::current(),
+            caller: Caller::current(),
             event_senders,
             answer: sender,
         });

@@ -1,9 +1,13 @@
 //! The engine's records of running requests, from acceptance to the end.
 
-use std::mem;
+use std::{collections::BTreeSet, mem, time::Instant};
 
 use foldhash::HashMap;
-use penstock_request::client::Client;
+use penstock_request::{
+    client::Client,
+    deadline::Deadline,
+    tenant::{Caller, Share},
+};
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
@@ -31,6 +35,10 @@ pub(super) struct Submission {
     pub(super) request: EngineRequest,
     /// The request's client, if known.
     pub(super) client: Option<Client>,
+    /// When its client no longer wants the answer.
+    pub(super) deadline: Option<Deadline>,
+    /// On whose behalf it runs.
+    pub(super) caller: Caller,
     /// One per choice.
     pub(super) event_senders: Vec<EventSender>,
     pub(super) answer: SubmitReply,
@@ -52,8 +60,12 @@ pub(super) struct Record {
     pub(super) client: Option<Client>,
     /// Whether it waits until all suspects of the last loss have run.
     pub(super) held: bool,
+    /// On whose behalf it runs.
+    caller: Caller,
     /// Arrival time on the scheduler's clock.
     pub(super) arrived: Micros,
+    /// When its client no longer wants the answer.
+    pub(super) deadline: Option<Deadline>,
 }
 
 /// One of a request's choices.
@@ -104,7 +116,11 @@ pub(super) enum Stage {
 
 /// All requests by id.
 #[derive(Default)]
-pub(super) struct Records(HashMap<RequestId, Record>);
+pub(super) struct Records {
+    records: HashMap<RequestId, Record>,
+    /// Of the requests that have one, the earliest first.
+    deadlines: BTreeSet<(Instant, RequestId)>,
+}
 
 impl Submission {
     pub(super) fn refuse(self, error: SubmitError) {
@@ -124,6 +140,8 @@ impl Record {
             id,
             request,
             client,
+            deadline,
+            caller,
             event_senders,
             answer,
         } = submission;
@@ -146,7 +164,9 @@ impl Record {
             unprepared_entries: 0,
             client,
             held: false,
+            caller,
             arrived,
+            deadline,
             choices: event_senders.into_iter().map(choice).collect(),
         }
     }
@@ -166,6 +186,7 @@ impl Record {
                 .collect(),
         };
         stop_token_ids.sort_unstable();
+        let share = self.caller.share(self.client);
         Request {
             id,
             token_ids: ids.copied().map(TokenId).collect(),
@@ -173,7 +194,7 @@ impl Record {
             max_new_tokens: stopping.max_new_tokens,
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
-            cache_salt: salted(salt, &self.request.cache_salt),
+            cache_salt: salted(salt, share, &self.request.cache_salt),
             max_cached_tokens: match self.request.sampling.prompt_logprobs {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
@@ -187,7 +208,15 @@ impl Record {
                 Some(_) => 1,
                 None => self.request.choices.max(1),
             },
-            class: SchedulingClass::default(),
+            class: SchedulingClass {
+                priority: self.caller.priority(self.request.priority),
+                tenant: share.id,
+                weight: share.weight,
+                deadline: self.caller.first_token_within.map(|within| {
+                    let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+                    self.arrived.0.saturating_add(within)
+                }),
+            },
         }
     }
 
@@ -415,7 +444,13 @@ impl Record {
     pub(super) fn fail(mut self, error: SubmitError) {
         match self.stage {
             Stage::Submitted(answer) | Stage::Preparing(answer) => drop(answer.send(Err(error))),
-            Stage::Waiting | Stage::Started => self.fail_open(&End::Failed(error.to_string())),
+            Stage::Waiting | Stage::Started => {
+                let message = error.to_string();
+                self.fail_open(&match error {
+                    SubmitError::DeadlinePassed { .. } => End::DeadlinePassed(message),
+                    _ => End::Failed(message),
+                });
+            }
         }
     }
 }
@@ -437,54 +472,68 @@ pub(super) fn see_log(what: &str, id: RequestId) -> String {
     format!("{what}; the server's log says why (request {id})")
 }
 
-/// Returns the cache salt followed by the request's own: its length, then its bytes.
-fn salted(salt: u64, own: &str) -> Vec<u64> {
+/// Marks a tenant's part of a cache salt. No request's own salt is that long.
+const TENANT: u64 = u64::MAX;
+
+/// Returns the cache salt, followed by the tenant's part if it has a cache of its own, and by the
+/// request's own: its length, then its bytes.
+fn salted(salt: u64, share: Share, own: &str) -> Vec<u64> {
     let words = own.as_bytes().chunks(8).map(|bytes| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         u64::from_le_bytes(word)
     });
     let length = Some(own.len() as u64).filter(|&length| length > 0);
-    [salt].into_iter().chain(length).chain(words).collect()
+    let tenant = share.isolated.then_some([TENANT, share.id]);
+    let tenant = tenant.into_iter().flatten();
+    let own = length.into_iter().chain(words);
+    [salt].into_iter().chain(tenant).chain(own).collect()
 }
 
 impl Records {
     pub(super) fn insert(&mut self, id: RequestId, record: Record) {
-        self.0.insert(id, record);
+        if let Some(deadline) = record.deadline {
+            self.deadlines.insert((deadline.at, id));
+        }
+        self.records.insert(id, record);
     }
 
     pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Record> {
-        self.0.get_mut(&id)
+        self.records.get_mut(&id)
     }
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Record> {
-        self.0.remove(&id)
+        let record = self.records.remove(&id)?;
+        if let Some(deadline) = record.deadline {
+            self.deadlines.remove(&(deadline.at, id));
+        }
+        Some(record)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.records.is_empty()
     }
 
     /// Returns a request, with the parameters that the workers need when it enters a slot.
     pub(super) fn request(&self, id: RequestId) -> Option<&EngineRequest> {
-        Some(&self.0.get(&id)?.request)
+        Some(&self.records.get(&id)?.request)
     }
 
     /// Returns the request's client, if known.
     pub(super) fn client(&self, id: RequestId) -> Option<Client> {
-        self.0.get(&id)?.client
+        self.records.get(&id)?.client
     }
 
     /// Returns all request ids in order of arrival.
     pub(super) fn ids(&self) -> Vec<RequestId> {
-        let mut ids: Vec<_> = self.0.keys().copied().collect();
+        let mut ids: Vec<_> = self.records.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
     /// Returns the requests selected by `wanted`, in order of arrival.
     pub(super) fn select(&self, wanted: impl Fn(&Record) -> bool) -> Vec<RequestId> {
-        let selected = |id: &RequestId| self.0.get(id).is_some_and(&wanted);
+        let selected = |id: &RequestId| self.records.get(id).is_some_and(&wanted);
         self.ids().into_iter().filter(selected).collect()
     }
 
@@ -494,7 +543,7 @@ impl Records {
         // A fork shares its parent's blocks; none of them count as cached.
         let forks = plan.forks.iter().map(|fork| (fork.sequence, 0));
         for (id, cached) in new.chain(forks) {
-            if let Some(record) = self.0.get_mut(&id.request) {
+            if let Some(record) = self.records.get_mut(&id.request) {
                 record.stage = Stage::Started;
                 if let Some(choice) = record.choices.get_mut(id.index as usize) {
                     choice.event_sender.enter(cached);
@@ -505,12 +554,37 @@ impl Records {
 
     /// Removes the requests whose submitters wait for a reply.
     pub(super) fn take_unanswered(&mut self) -> Vec<(RequestId, Record)> {
-        self.0
-            .extract_if(|_, record| record.is_unanswered())
-            .collect()
+        self.take(|_, record| record.is_unanswered())
+    }
+
+    /// Returns the earliest deadline.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Returns the requests whose deadlines have passed.
+    pub(super) fn late(&self, now: Instant) -> Vec<(RequestId, Deadline)> {
+        let passed = self.deadlines.iter().take_while(|(at, _)| *at <= now);
+        let late = |&(_, id): &(Instant, RequestId)| Some((id, self.records.get(&id)?.deadline?));
+        passed.filter_map(late).collect()
+    }
+
+    /// Removes the requests that are `wanted`.
+    fn take(
+        &mut self,
+        wanted: impl FnMut(&RequestId, &mut Record) -> bool,
+    ) -> Vec<(RequestId, Record)> {
+        let taken: Vec<_> = self.records.extract_if(wanted).collect();
+        for (id, record) in &taken {
+            if let Some(deadline) = record.deadline {
+                self.deadlines.remove(&(deadline.at, *id));
+            }
+        }
+        taken
     }
 
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Record)> {
-        self.0.drain().collect()
+        self.deadlines.clear();
+        self.records.drain().collect()
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use futures_util::FutureExt;
 use penstock_request::panic_message;
 use penstock_scheduler::{
-    FirstComeFirstServed,
+    FairShare,
     ids::{RequestId, SequenceId},
 };
 use tokio::{
@@ -127,7 +127,7 @@ impl Task {
             lost_at: None,
             preparing: Preparations::default(),
             lost_preparation: None,
-            policy: Arc::new(|| Box::new(FirstComeFirstServed)),
+            policy: Arc::new(|| Box::new(FairShare)),
             worked: false,
             hangs: 0,
             losses: 0,
@@ -348,6 +348,9 @@ impl Task {
             if self.drain.is_some_and(|end| end <= Instant::now()) {
                 return Err(drained());
             }
+            for id in core.fail_late() {
+                self.preparing.cancel(id);
+            }
             for id in core.release(|request| self.config.prepare_policy.needs(request)) {
                 self.prepare(id, core, &preparer);
             }
@@ -376,6 +379,8 @@ impl Task {
                 command = self.commands.recv() => {
                     self.handle_command(command.ok_or_else(no_handles_left)?, core, &preparer);
                 }
+                // The next round fails them.
+                () = until(core.next_deadline().map(Instant::from_std)) => {}
                 () = until(self.drain) => return Err(drained()),
             }
         }
@@ -443,8 +448,14 @@ impl Task {
         let mut work = pin!(work);
         let mut deadline = self.wait_deadline();
         loop {
+            let late = core.as_ref().and_then(|core| core.next_deadline());
             tokio::select! {
                 done = &mut work => return Ok(done),
+                () = until(late.map(Instant::from_std)) => {
+                    if let Some(core) = &mut core {
+                        core.fail_late();
+                    }
+                }
                 () = until(deadline) => {
                     deadline = None;
                     if let Some(core) = &mut core {

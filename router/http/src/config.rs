@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use penstock_text::TextConfig;
 
+use crate::access::{Access, Reload};
+use crate::tls::Tls;
+
 /// One thread writes about 100,000 tokens per second; several shorten the time to write one step to
 /// all streams.
 const MAX_SERVING_THREADS: usize = 4;
@@ -29,6 +32,8 @@ pub struct RouterConfig {
     pub header_timeout: Duration,
     /// Timeout for the arrival of a body.
     pub body_timeout: Duration,
+    /// Timeout for the first bytes of a body.
+    pub first_byte_timeout: Duration,
     /// Time after which a connection is closed if its client reads nothing of a pending response.
     pub write_timeout: Duration,
     /// Maximum open connections. A further one closes the longest-idle connection; if none is idle,
@@ -45,6 +50,12 @@ pub struct RouterConfig {
     pub keep_alive: Duration,
     /// Origins of web pages that may call the server.
     pub cors: Cors,
+    /// Who may use the server.
+    pub access: Access,
+    /// Certificate of the listening sockets; `None` = plain HTTP.
+    pub tls: Option<Tls>,
+    /// What `POST /admin/reload` does.
+    pub reload: Reload,
     /// Maximum bytes of stored responses; 0 = none are stored.
     pub response_store: usize,
 }
@@ -71,6 +82,7 @@ impl RouterConfig {
             max_held_body_bytes: 256 << 20,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
+            first_byte_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(60),
             max_connections: 8192,
             spare_connections: 64,
@@ -78,7 +90,10 @@ impl RouterConfig {
             serving_threads: NonZeroUsize::new(cores.min(MAX_SERVING_THREADS))
                 .unwrap_or(NonZeroUsize::MIN),
             keep_alive: Duration::from_secs(15),
-            cors: Cors::Any,
+            cors: Cors::Origins(Vec::new()),
+            access: Access::default(),
+            tls: None,
+            reload: Reload::default(),
             response_store: 64 << 20,
         }
     }

@@ -56,10 +56,13 @@ fn table(kind: ErrorKind) -> Row {
         }
         Kind::Template => (Status::UNPROCESSABLE_ENTITY, "template_error"),
         Kind::BatchSize => (Status::UNPROCESSABLE_ENTITY, "batch size exceeded"),
+        Kind::Unauthorized => (Status::UNAUTHORIZED, "unauthorized"),
+        Kind::Forbidden => (Status::FORBIDDEN, "forbidden"),
         Kind::NotFound => (Status::NOT_FOUND, "not_found"),
         Kind::ModelNotFound => (Status::NOT_FOUND, "model_not_found"),
         Kind::Method => (Status::METHOD_NOT_ALLOWED, "method_not_allowed"),
         Kind::Timeout => (Status::REQUEST_TIMEOUT, "timeout"),
+        Kind::Deadline => (Status::GATEWAY_TIMEOUT, "timeout"),
         Kind::TooLarge => (Status::PAYLOAD_TOO_LARGE, "payload_too_large"),
         Kind::MediaType => (Status::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
         Kind::Overloaded => (Status::TOO_MANY_REQUESTS, "overloaded"),
@@ -70,6 +73,8 @@ fn table(kind: ErrorKind) -> Row {
     let openai = match kind {
         Kind::Overloaded => ("rate_limit_error", Some("rate_limit_exceeded")),
         Kind::Unavailable | Kind::Generation | Kind::Internal => ("server_error", None),
+        Kind::Deadline => ("timeout_error", Some("deadline_exceeded")),
+        Kind::Unauthorized => (INVALID, Some("invalid_api_key")),
         Kind::ModelNotFound => (INVALID, Some("model_not_found")),
         Kind::ContextLength => (INVALID, Some("context_length_exceeded")),
         Kind::PreviousResponse => (INVALID, Some("previous_response_not_found")),
@@ -114,10 +119,13 @@ pub(super) fn openai_json(error: &ApiError) -> String {
 /// Returns the JSON of an error on an Anthropic route, for a body or a stream.
 pub(super) fn anthropic_json(error: &ApiError) -> String {
     let kind = match table(error.kind).status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
         StatusCode::NOT_FOUND => "not_found_error",
         StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
         StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        StatusCode::GATEWAY_TIMEOUT => "timeout_error",
         StatusCode::FAILED_DEPENDENCY | StatusCode::INTERNAL_SERVER_ERROR => "api_error",
         _ => "invalid_request_error",
     };
@@ -156,6 +164,12 @@ fn respond(error: &ApiError, status: StatusCode, body: String) -> Response {
         HeaderValue::from_static("application/json"),
     );
     let mut response = (status, [json], body).into_response();
+    if status == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer");
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, scheme);
+    }
     if let Some(after) = error.retry_after {
         let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
         response

@@ -2,19 +2,25 @@
 
 use std::borrow::Cow;
 
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::header;
+use http_body::Frame;
 use http_body_util::BodyExt;
 use penstock_request::error::{ApiError, ErrorKind, Excerpt};
 use penstock_text::Charge;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use tokio::time::timeout;
 
 use super::App;
 use super::body::{BodyBuffer, Coding, too_large};
 
 /// Bodies longer than this many bytes are parsed on the blocking pool, not on the serving threads.
 const PARSED_AT_ONCE: usize = 64 << 10;
+
+/// A part of a body.
+type BodyFrame = Result<Frame<Bytes>, axum::Error>;
 
 /// Longest list of field names in an error.
 const MOST_FIELDS: usize = 16;
@@ -62,13 +68,23 @@ pub(super) async fn read_at_most(
 ) -> Result<(Vec<u8>, Charge), ApiError> {
     let limit = limit.min(app.config.max_body_bytes);
     let within = app.config.body_timeout;
-    tokio::time::timeout(within, collect(limit, request, app))
+    timeout(within, collect(limit, request, app))
         .await
         .map_err(|_| {
             let seconds = within.as_secs();
             let message = format!("the request's body did not arrive within {seconds} s");
             ApiError::new(ErrorKind::Timeout, message)
         })?
+}
+
+/// Returns the first part of a body. Its client has only to send what it has.
+async fn first_frame(body: &mut Body, app: &App) -> Result<Option<BodyFrame>, ApiError> {
+    let within = app.config.first_byte_timeout;
+    timeout(within, body.frame()).await.map_err(|_| {
+        let seconds = within.as_secs();
+        let message = format!("no byte of the request's body arrived within {seconds} s");
+        ApiError::new(ErrorKind::Timeout, message)
+    })
 }
 
 /// Collects the body's bytes, inflated and charged as they arrive: a declared length alone reserves
@@ -84,15 +100,16 @@ async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, 
     let room = declared.unwrap_or(0).min(PARSED_AT_ONCE);
     let mut collected = BodyBuffer::new(limit, room, app.bodies.hold()).with_coding(coding);
     let mut body = request.into_body();
-    while let Some(frame) = body.frame().await {
+    let mut next = first_frame(&mut body, app).await?;
+    while let Some(frame) = next {
         let broken = |error| {
             let message = format!("the request's body is incomplete: {error}");
             ApiError::new(ErrorKind::Syntax, message)
         };
-        let Ok(part) = frame.map_err(broken)?.into_data() else {
-            continue;
-        };
-        collected.add(&part).await?;
+        if let Ok(part) = frame.map_err(broken)?.into_data() {
+            collected.add(&part).await?;
+        }
+        next = body.frame().await;
     }
     collected.end()
 }

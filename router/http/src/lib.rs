@@ -5,6 +5,7 @@
 //! engine. API families (`native`, `openai`, `anthropic`) do not import each other; `kserve`,
 //! `tokens`, `invocations` and `docs` combine them.
 
+mod access;
 mod anthropic;
 mod beam;
 mod blocks;
@@ -12,8 +13,11 @@ mod body;
 mod config;
 mod connection_limit;
 mod connection_service;
+mod deadline;
 mod docs;
 mod error;
+mod half_close;
+mod half_open;
 mod health;
 mod ids;
 mod invocations;
@@ -26,12 +30,14 @@ mod neutral;
 mod nulls;
 mod openai;
 mod parsed_output;
+mod request_id;
 mod response_headers;
 mod server;
 mod sse;
 mod strict;
 mod structured_output;
 mod threads;
+mod tls;
 mod tokens;
 mod write_timeout;
 
@@ -51,12 +57,14 @@ use penstock_request::error::{ApiError, ErrorKind, Excerpt, panic_message};
 use penstock_text::generation::Generator;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
+pub use self::access::{Access, KeyHash, KeyedTenant, Reload, Tenants};
 pub use self::config::{Cors, RouterConfig};
 pub use self::docs::openapi_json;
 pub use self::metrics::Metrics;
 pub use self::openai::parse_chat_request;
 pub use self::server::{Listeners, serve};
 pub use self::structured_output::parse_structured_outputs;
+pub use self::tls::Tls;
 use crate::body::Budget;
 use crate::health::{health, live, ready};
 
@@ -175,12 +183,12 @@ impl App {
             .route("/metrics", get(metrics));
         #[cfg(feature = "kserve")]
         let routes = routes.merge(kserve::routes());
-        routes
-            .fallback(not_found)
-            .method_not_allowed_fallback(wrong_method)
-            .layer(middleware::from_fn_with_state(self.clone(), count))
-            .layer(CorsLayer::clone(&self.cors))
-            .with_state(self)
+        let routes = match self.config.access.admin {
+            Some(_) => routes.merge(access::admin_routes()),
+            None => routes,
+        };
+        let routes = routes.fallback(not_found);
+        self.layered(routes.method_not_allowed_fallback(wrong_method))
     }
 
     /// Returns the routes of a connection beyond the limit: health checks; everything else gets
@@ -195,11 +203,19 @@ impl App {
             .route("/metrics", get(metrics));
         #[cfg(feature = "kserve")]
         let routes = routes.merge(kserve::health_routes());
+        let routes = routes.fallback(full).method_not_allowed_fallback(full);
+        self.layered(routes)
+    }
+
+    /// Adds what every request passes, the last layer first. Preflight requests of browsers, which
+    /// have no key, do not pass the guard.
+    fn layered(self, routes: Router<Self>) -> Router {
         routes
-            .fallback(full)
-            .method_not_allowed_fallback(full)
+            .layer(middleware::from_fn(deadline::with_deadline))
+            .layer(middleware::from_fn_with_state(self.clone(), access::guard))
             .layer(middleware::from_fn_with_state(self.clone(), count))
             .layer(CorsLayer::clone(&self.cors))
+            .layer(middleware::from_fn(request_id::identify))
             .with_state(self)
     }
 }
@@ -259,7 +275,9 @@ async fn count(
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let response = handled.unwrap_or_else(|panic| failed(&path, &*panic));
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
-    app.metrics.http.response(route, response.status().as_u16());
+    let status = response.status().as_u16();
+    tracing::debug!(route, status, "response");
+    app.metrics.http.response(route, status);
     response
 }
 

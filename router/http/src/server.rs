@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
+use super::half_open::close_half_open;
 #[cfg(feature = "kserve")]
 use super::kserve::grpc::start as start_grpc;
 use super::threads::{ConnectionKind, NewConnection, Threads};
@@ -56,6 +57,9 @@ pub async fn serve(
         kserve,
     } = listeners.into();
     let app = App::new(generator, metrics, config)?;
+    for listener in std::iter::once(&listener).chain(&kserve) {
+        close_half_open(listener, app.config.write_timeout)?;
+    }
     let most = app.config.max_connections.max(1);
     let share = kserve.as_ref().map_or(0, |_| most.div_ceil(GRPC_SHARE));
     let server = Server::new(&app, most - share)?;

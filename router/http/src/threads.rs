@@ -22,6 +22,8 @@ use tokio::sync::{mpsc, watch};
 use super::App;
 use super::connection_limit::{ConnectionPermit, ConnectionState};
 use super::connection_service::ConnectionService;
+use super::half_close::{ClientStream, HalfClose};
+use super::tls::Tls;
 use super::write_timeout::WriteTimeout;
 
 /// Time within which a connection beyond the limit must send its request.
@@ -62,6 +64,7 @@ struct Service {
     full: ServedRoutes,
     spare: ServedRoutes,
     write_timeout: Duration,
+    tls: Option<Tls>,
     /// Gauge of open connections.
     open: Gauge,
 }
@@ -141,6 +144,7 @@ impl Service {
             .keep_alive(false);
         Self {
             write_timeout: app.config.write_timeout,
+            tls: app.config.tls.clone(),
             open: app.metrics.http.connections.clone(),
             spare: ServedRoutes {
                 router: app.clone().spare_routes(),
@@ -171,19 +175,40 @@ impl Service {
             ConnectionKind::Spare => &self.spare,
         };
         let (state, router) = (permit.state(), routes.router.clone());
-        let io = WriteTimeout::new(stream, self.write_timeout, Arc::clone(&state));
+        let stream = WriteTimeout::new(stream, self.write_timeout);
         let service = ConnectionService {
             router,
             state: Arc::clone(&state),
         };
-        let connection = routes.http.serve_connection(TokioIo::new(io), service);
+        let (http, tls) = (routes.http.clone(), self.tls.clone());
         let open = OpenGauge::count(&self.open);
         tokio::spawn(client.scope(async move {
-            if let Err(error) = until_stopped(connection, stop, &state).await {
-                tracing::debug!("connection ended: {error}");
+            match encrypted(stream, tls, &state).await {
+                Ok(stream) => {
+                    let io = TokioIo::new(HalfClose::new(stream, Arc::clone(&state)));
+                    let connection = http.serve_connection(io, service);
+                    if let Err(error) = until_stopped(connection, stop, &state).await {
+                        tracing::debug!("connection ended: {error}");
+                    }
+                }
+                Err(error) => tracing::debug!("no TLS connection: {error}"),
             }
             drop((open, permit, load));
         }));
+    }
+}
+
+/// Shakes hands if the server speaks TLS.
+async fn encrypted(
+    stream: WriteTimeout,
+    tls: Option<Tls>,
+    state: &ConnectionState,
+) -> io::Result<ClientStream> {
+    match tls {
+        None => Ok(ClientStream::Plain(stream)),
+        Some(tls) => Ok(ClientStream::Tls(Box::new(
+            tls.accept(stream, state).await?,
+        ))),
     }
 }
 
@@ -200,7 +225,7 @@ impl Drop for OpenGauge {
     }
 }
 
-type Connection = http1::Connection<TokioIo<WriteTimeout>, ConnectionService>;
+type Connection = http1::Connection<TokioIo<HalfClose>, ConnectionService>;
 
 /// Serves a connection until it ends. After `stop`, it ends with the response in progress. A
 /// connection that must close ends at once: it is idle.

@@ -1,56 +1,38 @@
-//! A connection that fails if its client reads nothing for too long, and that probes a client which
-//! has shut down its sending side.
+//! A connection that fails if its client reads nothing for too long.
 //!
 //! The header and body timeouts bound a client that sends nothing, and the network reports one that
 //! is gone; but a client that stays connected and reads nothing would hold its connection forever.
-//!
-//! A client that shuts down its sending side (`shutdown(SHUT_WR)`, `nc -N`) still wants its
-//! response. One that has closed its socket looks the same until it is sent something: then its
-//! system replies with a reset. So both are sent the first byte of the response early: the `H` of
-//! `HTTP/1.1`, or a comment if an event stream has begun (`connection_service.rs`).
 
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep};
-
-use super::connection_limit::ConnectionState;
-
-/// The first byte of every response.
-const FIRST: u8 = b'H';
-/// Interval at which a half-closed connection is checked.
-const CHECK_INTERVAL: Duration = Duration::from_millis(25);
+use tokio::time::{Sleep, sleep};
 
 /// A TCP stream whose writes fail if they make no progress for `limit`.
 pub(super) struct WriteTimeout {
     stream: TcpStream,
     limit: Duration,
-    state: Arc<ConnectionState>,
     /// Set while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Time of the next check; set while the client has shut down its sending side and waits for a
-    /// response.
-    next_check: Option<Pin<Box<Sleep>>>,
-    /// Whether the response's first byte was sent ahead of the rest.
-    first_byte_sent: bool,
 }
 
 impl WriteTimeout {
-    pub(super) fn new(stream: TcpStream, limit: Duration, state: Arc<ConnectionState>) -> Self {
+    pub(super) fn new(stream: TcpStream, limit: Duration) -> Self {
         Self {
             stream,
             limit,
-            state,
             timer: None,
-            next_check: None,
-            first_byte_sent: false,
         }
+    }
+
+    /// Returns and clears the socket's pending error.
+    pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.stream.take_error()
     }
 
     /// Passes on the result of a write; a write that has waited for `limit` fails.
@@ -61,7 +43,6 @@ impl WriteTimeout {
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.timer = None;
-            self.state.wrote();
             return written;
         }
         let limit = self.limit;
@@ -71,48 +52,6 @@ impl WriteTimeout {
             Err(io::Error::new(io::ErrorKind::TimedOut, message))
         })
     }
-
-    /// Hides the end of the client's side until the response has ended, the client is found to be
-    /// gone, or the client turns out to have ended in the middle of its request.
-    fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            if !self.state.is_busy() {
-                return Poll::Ready(Ok(()));
-            }
-            if self.state.is_answering() && !self.first_byte_sent && !self.state.has_written() {
-                let sent = Pin::new(&mut self.stream).poll_write(cx, &[FIRST])?;
-                self.first_byte_sent = sent.is_ready();
-            }
-            if let Some(error) = self.stream.take_error()? {
-                return Poll::Ready(Err(error));
-            }
-            let next_check = self
-                .next_check
-                .get_or_insert_with(|| Box::pin(sleep(CHECK_INTERVAL)));
-            ready!(next_check.as_mut().poll(cx));
-            next_check.as_mut().reset(Instant::now() + CHECK_INTERVAL);
-            // All received bytes have been read by now. If the request is incomplete, no response
-            // is due.
-            if self.state.is_receiving() {
-                return Poll::Ready(Ok(()));
-            }
-        }
-    }
-
-    /// Writes `bytes` without the first byte if that was already sent.
-    fn poll_write_rest(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let skipped = usize::from(self.first_byte_sent && bytes.first() == Some(&FIRST));
-        let rest = &bytes[skipped..];
-        if rest.is_empty() && skipped > 0 {
-            self.first_byte_sent = false;
-            return Poll::Ready(Ok(skipped));
-        }
-        let written = Pin::new(&mut self.stream).poll_write(cx, rest);
-        if matches!(written, Poll::Ready(Ok(1..))) {
-            self.first_byte_sent = false;
-        }
-        written.map_ok(|count| count + skipped)
-    }
 }
 
 impl AsyncRead for WriteTimeout {
@@ -121,17 +60,7 @@ impl AsyncRead for WriteTimeout {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.state.is_half_closed() {
-            return self.poll_half_closed(cx);
-        }
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        let ended = buffer.filled().len() == before && buffer.remaining() > 0;
-        if ended && self.state.is_busy() {
-            self.state.half_close();
-            return self.poll_half_closed(cx);
-        }
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
@@ -141,7 +70,7 @@ impl AsyncWrite for WriteTimeout {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = self.poll_write_rest(cx, bytes);
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.with_timeout(cx, written)
     }
 
@@ -150,11 +79,6 @@ impl AsyncWrite for WriteTimeout {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.first_byte_sent {
-            let first = slices.iter().find(|slice| !slice.is_empty());
-            let written = self.poll_write_rest(cx, first.map_or(&[], |slice| slice));
-            return self.with_timeout(cx, written);
-        }
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
         self.with_timeout(cx, written)
     }
@@ -176,9 +100,8 @@ impl AsyncWrite for WriteTimeout {
 mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpSocket;
-    use tokio::time::timeout;
+    use tokio::time::{Instant, timeout};
 
-    use super::super::connection_limit::ConnectionLimit;
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(400);
@@ -198,11 +121,7 @@ mod tests {
         let listener = server.listen(1).unwrap();
         let client = client.connect(listener.local_addr().unwrap());
         let (client, accepted) = tokio::join!(client, listener.accept());
-        let permit = ConnectionLimit::new(1, Duration::ZERO)
-            .acquire()
-            .await
-            .unwrap();
-        let stream = WriteTimeout::new(accepted.unwrap().0, LIMIT, permit.state());
+        let stream = WriteTimeout::new(accepted.unwrap().0, LIMIT);
         (stream, client.unwrap())
     }
 

@@ -37,6 +37,10 @@ pub enum ErrorKind {
     Template,
     /// More prompts in one request than allowed.
     BatchSize,
+    /// The API key is missing or wrong.
+    Unauthorized,
+    /// The server does not accept requests for this host.
+    Forbidden,
     /// No such route.
     NotFound,
     /// No such model.
@@ -47,6 +51,8 @@ pub enum ErrorKind {
     Method,
     /// The body did not arrive in time.
     Timeout,
+    /// The answer was not complete by the request's deadline.
+    Deadline,
     /// The body is larger than allowed.
     TooLarge,
     /// The body is not declared as JSON.
@@ -89,6 +95,25 @@ pub enum SubmitError {
     /// The server is draining.
     #[error("server is shutting down")]
     Draining,
+    /// The request cannot meet its deadline: the queue takes longer.
+    #[error(
+        "the request cannot meet its deadline of {} s: requests before it take about {} s",
+        .timeout.as_secs_f64(), .wait.as_secs_f64().ceil()
+    )]
+    TooLate {
+        /// The time that the client gave.
+        timeout: Duration,
+        /// Estimated time until the request could start.
+        wait: Duration,
+        /// Retry-after hint: when the queue may be short enough.
+        retry_after: Duration,
+    },
+    /// The request's deadline has passed.
+    #[error("the request's deadline of {} s has passed", .timeout.as_secs_f64())]
+    DeadlinePassed {
+        /// The time that the client gave.
+        timeout: Duration,
+    },
     /// The worker or the scheduler rejected the request itself.
     #[error("{0}")]
     Invalid(String),
@@ -198,9 +223,10 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> Self {
         let message = error.to_string();
         match error {
-            SubmitError::Overloaded { retry_after } => {
+            SubmitError::Overloaded { retry_after } | SubmitError::TooLate { retry_after, .. } => {
                 Self::new(ErrorKind::Overloaded, message).retry(retry_after)
             }
+            SubmitError::DeadlinePassed { .. } => Self::new(ErrorKind::Deadline, message),
             SubmitError::Unavailable { retry_after, .. } => {
                 Self::new(ErrorKind::Unavailable, message).retry(retry_after)
             }

@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod client;
+pub mod deadline;
 pub mod error;
 pub mod generation_defaults;
 pub mod grammar_spec;
@@ -14,6 +15,7 @@ pub mod logprobs;
 pub mod range;
 mod request_limits;
 pub mod sampling_params;
+pub mod tenant;
 pub mod types;
 pub mod validate;
 

@@ -26,6 +26,8 @@ pub struct EngineRequest {
     /// Prefix-cache salt: only requests with the same one share computed blocks; empty = the common
     /// cache.
     pub cache_salt: Box<str>,
+    /// Order among the waiting requests of a tenant, smaller first.
+    pub priority: i32,
 }
 
 impl EngineRequest {
@@ -154,6 +156,8 @@ pub enum End {
     StopToken,
     /// The request failed after it had started; the message is for the client.
     Failed(String),
+    /// The request's deadline passed; the message is for the client.
+    DeadlinePassed(String),
 }
 
 impl Logprobs {

@@ -20,7 +20,8 @@
 //!   in a plan in which memory ran out. A resumed sequence also needs room for as many new tokens
 //!   as it recomputes (`scheduler::admission`).
 //! - **Order** is the [`Policy`]'s. Later sequences may pass one that does not fit, until it has
-//!   waited for `aging`.
+//!   waited for `aging`. With [`FairShare`], tenants share the workers in proportion to their weights
+//!   (`accounts`, `queue`, `scheduler::fair`).
 //! - **Prefix cache** (`memory`). A full block becomes findable when an *outcome* confirms it,
 //!   chunk by chunk and for generated tokens too. Steps run in order, so the next step could read
 //!   the block before the outcome arrives; but a run can fail, and its readers would then be wrong.
@@ -38,16 +39,18 @@ pub mod ids;
 pub mod plan;
 pub mod request;
 
+mod accounts;
 mod cost;
 mod estimators;
 mod memory;
 mod plan_builder;
+mod queue;
 mod running;
 mod scheduler;
 mod sequence;
 mod violation;
 mod waiting;
 
-pub use request::{FirstComeFirstServed, Policy, SequenceFacts};
+pub use request::{FairShare, FirstComeFirstServed, Policy, SequenceFacts};
 pub use scheduler::{ForkError, Scheduler, Snapshot};
 pub use violation::Violation;

@@ -64,6 +64,8 @@ pub(crate) struct PlanBuilder {
     pub(crate) budget: u32,
     /// A long prompt that yields to shorter ones in this plan.
     pub(crate) deferred: Option<DeferredPrompt>,
+    /// Prompts that yield to tenants which received less.
+    pub(crate) yielded: Vec<SequenceKey>,
     /// Running sequences whose next blocks others wait for.
     pub(crate) claimants: Vec<SequenceKey>,
     /// Whether memory ran out for a running sequence.

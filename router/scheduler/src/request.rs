@@ -56,14 +56,16 @@ pub enum Pipelining {
     Steered,
 }
 
-/// Facts for the policy; the first-come-first-served policy reads none of them.
+/// Facts for the policy; `FirstComeFirstServed` reads none of them, `FairShare` all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SchedulingClass {
     /// Smaller runs earlier.
     pub priority: i32,
     /// The tenant that pays: an opaque number made by the engine.
     pub tenant: u64,
-    /// Microseconds on the caller's clock after which the answer is worthless.
+    /// The tenant's share relative to others; 0 counts as 1.
+    pub weight: u32,
+    /// When the first token is wanted, in microseconds on the caller's clock.
     pub deadline: Option<u64>,
 }
 
@@ -100,16 +102,35 @@ pub struct SequenceFacts<'a> {
     pub max_tokens: u32,
     /// When the sequence entered the queue.
     pub since: Micros,
+    /// Service that the sequence's tenant received, divided by its weight.
+    pub served: u64,
+}
+
+/// Where a request waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Requests of different tenants take turns, the one that received the least service first.
+    pub tenant: u64,
+    /// Order among the requests of a tenant, smaller first.
+    pub priority: i32,
+    /// Order among those of the same priority, earlier first, on the caller's clock.
+    pub deadline: u64,
 }
 
 /// Decides the order of admission and the victims of preemption. Must be deterministic.
 ///
 /// A rank is assigned once, when a request is added, and its forks inherit it. Static ranks are
-/// enough for priorities, for deadlines (earliest first) and for fairness between tenants
-/// (start-time fair queueing numbers requests on arrival), and they keep the queue a sorted map.
+/// enough for priorities and for deadlines (earliest first), and they keep the queue a sorted map.
+/// Fairness between tenants is not static: `place` says who the tenant is, and the scheduler counts
+/// what it received.
 pub trait Policy: Send {
     /// Smaller ranks run earlier; equal ranks run in order of arrival.
     fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64;
+
+    /// Returns where a request waits. By default all requests wait in one line.
+    fn place(&self, _class: &SchedulingClass) -> Place {
+        Place::default()
+    }
 
     /// Picks the victim among running sequences that rank after the one that needs memory, in order
     /// of rank. Returns an index into `juniors`, which is never empty. Only juniors are offered, so
@@ -122,6 +143,11 @@ pub trait Policy: Send {
 /// Order of arrival; the youngest is preempted first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FirstComeFirstServed;
+
+/// Tenants share the workers in proportion to their weights; a tenant's requests run in order of
+/// priority, then of deadline, then of arrival. The tenant that received the most is preempted first.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FairShare;
 
 impl std::fmt::Display for AddError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -149,5 +175,25 @@ impl std::error::Error for AddError {}
 impl Policy for FirstComeFirstServed {
     fn rank(&mut self, _: &SequenceFacts<'_>) -> u64 {
         0
+    }
+}
+
+impl Policy for FairShare {
+    fn rank(&mut self, _: &SequenceFacts<'_>) -> u64 {
+        0
+    }
+
+    fn place(&self, class: &SchedulingClass) -> Place {
+        Place {
+            tenant: class.tenant,
+            priority: class.priority,
+            deadline: class.deadline.unwrap_or(u64::MAX),
+        }
+    }
+
+    fn victim(&self, juniors: &[SequenceFacts<'_>]) -> usize {
+        // Of equals the last one, which is the youngest.
+        let served = |at: &usize| juniors[*at].served;
+        (0..juniors.len()).max_by_key(served).unwrap_or_default()
     }
 }

@@ -1,9 +1,10 @@
 //! One live sequence, and the store of all of them.
 
+use crate::accounts::AccountKey;
 use crate::ids::{Micros, RequestId, SequenceId, SequenceKey, Slot, TokenId};
 use crate::memory::{Contents, SequenceKv};
 use crate::plan::{Chunk, Reach};
-use crate::request::{Pipelining, SchedulingClass};
+use crate::request::{Pipelining, Place, SchedulingClass};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::ops::{Index, IndexMut};
@@ -115,6 +116,14 @@ pub(crate) struct Sequence {
     /// Leading tokens that may come from the prefix cache.
     pub(crate) max_cached_tokens: u32,
     pub(crate) class: SchedulingClass,
+    /// The account that pays.
+    pub(crate) account: AccountKey,
+    /// Place in the account's line.
+    pub(crate) place: Place,
+    /// Whether it has been in a slot, or forked from a sequence that was.
+    pub(crate) begun: bool,
+    /// Leading tokens that the account paid for, or found in the cache.
+    pub(crate) charged: u32,
 }
 
 impl Sequence {

@@ -28,6 +28,7 @@ fn request() -> EngineRequest {
         choices: 1,
         beam: None,
         cache_salt: Box::default(),
+        priority: 0,
     }
 }
 

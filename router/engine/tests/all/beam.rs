@@ -29,7 +29,7 @@ async fn beam_search_is_unchanged_when_memory_is_short() {
     let ended = |(ids, end): &(Vec<u32>, End)| match end {
         End::StopToken => ids.last() == Some(&END),
         End::Length => !ids.is_empty(),
-        End::Failed(_) => false,
+        End::Failed(_) | End::DeadlinePassed(_) => false,
     };
     assert!(alone.iter().flatten().all(ended), "{alone:?}");
     for (blocks, block_tokens) in [(30, 16), (250, 2)] {

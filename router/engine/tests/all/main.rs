@@ -2,6 +2,7 @@
 
 mod beam;
 mod choices;
+mod deadlines;
 mod dropped_choices;
 mod faults;
 mod golden;

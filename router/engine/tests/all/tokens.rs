@@ -1,13 +1,18 @@
 //! The engine over a mock worker: each request gets its own tokens, independent of the batch.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use penstock_engine::EngineConfig;
 use penstock_mock_shard::{Eos, Geometry, MockConfig};
+use penstock_request::client::Client;
+use penstock_request::tenant::{Caller, Tenant};
 use penstock_request::types::End;
 
 use crate::support::{
-    MockWorkers, answer, checked, engine, gauge, prompt, ready, request, started,
+    MockWorkers, answer, checked, engine, eventually, gauge, prompt, ready, request, started,
 };
 
 #[tokio::test]
@@ -31,6 +36,61 @@ async fn a_different_cache_salt_gets_no_prefix_cache_hits() {
         hits.push(gauge(&registry, "penstock_prefix_hit_tokens_total") > before);
     }
     assert_eq!(hits, [false, false, true, false, true, false]);
+}
+
+#[tokio::test]
+async fn tenants_do_not_share_cached_prompts() {
+    let (engine, registry) = started(Geometry::default()).await;
+    let long: Vec<u32> = (3..103).collect();
+    let mut hits = Vec::new();
+    let tenant = |name: &str| Caller {
+        tenant: Some(Arc::new(Tenant::new(name))),
+        ..Caller::default()
+    };
+    let flow = Caller {
+        flow: Some("a".into()),
+        ..Caller::default()
+    };
+    let anyone = Caller::default();
+    for caller in [tenant("a"), tenant("a"), tenant("b"), anyone, flow] {
+        let before = gauge(&registry, "penstock_prefix_hit_tokens_total");
+        caller
+            .scope(answer(&engine, request(long.clone(), 4)))
+            .await;
+        hits.push(gauge(&registry, "penstock_prefix_hit_tokens_total") > before);
+    }
+    assert_eq!(hits, [false, true, false, false, true]);
+}
+
+/// A client with one request, beside one whose requests have filled the slots and wait.
+#[tokio::test]
+async fn requests_of_another_client_do_not_wait_for_a_backlog() {
+    let geometry = Geometry {
+        slots: 4,
+        ..Geometry::default()
+    };
+    let (engine, _) = started(geometry).await;
+    let at = |last| Client::at([10, 0, 0, last].into());
+    let ended = Arc::new(AtomicUsize::new(0));
+    let many: Vec<_> = (0..200)
+        .map(|number| {
+            let (engine, ended) = (engine.clone(), Arc::clone(&ended));
+            let work = async move {
+                answer(&engine, request(prompt(number), 20)).await;
+                ended.fetch_add(1, Ordering::SeqCst);
+            };
+            tokio::spawn(at(1).scope(work))
+        })
+        .collect();
+    eventually("some have ended", || ended.load(Ordering::SeqCst) > 8).await;
+    let before = ended.load(Ordering::SeqCst);
+    at(2).scope(answer(&engine, request(prompt(900), 20))).await;
+    let passed = ended.load(Ordering::SeqCst) - before;
+    // In turn, it would wait for about 190 others. While it runs, three slots serve them.
+    assert!(passed <= 40, "{passed} ended first");
+    for task in many {
+        task.await.unwrap();
+    }
 }
 
 #[tokio::test]

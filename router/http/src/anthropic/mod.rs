@@ -48,6 +48,7 @@ pub(super) async fn messages(
         constraint,
         max_new_tokens: Some(max_tokens),
         stop: body.stop_sequences.take().unwrap_or_default(),
+        timeout: body.timeout,
         ..Parameters::default()
     };
     let input = GenerateInput {

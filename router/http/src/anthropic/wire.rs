@@ -102,6 +102,9 @@ pub(crate) struct MessagesRequest {
     /// continues without it.
     #[schema(value_type = Option<Object>)]
     thread: Option<JsonText>,
+    /// Seconds until the answer must be complete, > 0; as in the header `x-request-timeout`. A
+    /// request that cannot meet its deadline is refused, one that does not is ended.
+    pub(super) timeout: Option<f64>,
     /// Structured output.
     pub(super) output_config: Option<OutputConfig>,
 }

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use penstock_request::deadline::MAX_TIMEOUT_SECONDS;
 use penstock_request::grammar_spec::GrammarFormat;
 use penstock_request::logprobs;
 use penstock_request::range::{Ends, Number, Range};
@@ -39,6 +40,7 @@ const SEARCHED: &[&str] = &[
 pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     let mut bounds = counts(config);
     bounds.extend(numbers());
+    bounds.extend([timeout(OPENAI), timeout(NATIVE), timeout(MESSAGES)]);
     bounds.extend(token_ids());
     bounds.extend(lists());
     bounds.extend(texts(config));
@@ -55,6 +57,12 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     let output = &anthropic::wire::NEUTRAL_OUTPUT;
     bounds.extend(unused(&["AnthropicOutputConfig"], output));
     bounds
+}
+
+/// Returns the bounds of a request's timeout in seconds.
+fn timeout(schemas: &'static [&'static str]) -> Bound {
+    let range = json!({ "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_SECONDS });
+    (schemas, "timeout", range)
 }
 
 /// Returns the bounds of unsupported fields: only their neutral values are allowed.

@@ -10,10 +10,10 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{Html, IntoResponse, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{App, anthropic, native, openai, tokens};
+use super::{App, access, anthropic, native, openai, tokens};
 use crate::config::RouterConfig;
 
 #[derive(OpenApi)]
@@ -142,7 +142,29 @@ fn describe(config: &RouterConfig) -> Value {
     add_aliases(&mut api["paths"]);
     #[cfg(feature = "kserve")]
     kserve::add_versions(&mut api["paths"]);
+    describe_keys(&mut api);
     api
+}
+
+/// Describes how keys are sent. Servers without keys need none, so they are optional.
+fn describe_keys(api: &mut Value) {
+    api["components"]["securitySchemes"] = json!({
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    });
+    let routes = api["paths"].as_object_mut().into_iter().flatten();
+    for (path, methods) in routes {
+        for (method, operation) in methods.as_object_mut().into_iter().flatten() {
+            if access::is_open(method == "get", path) {
+                continue;
+            }
+            operation["security"] = json!([{}, {"bearer": []}, {"x-api-key": []}]);
+            let responses = &mut operation["responses"];
+            if responses.get("4XX").is_none() {
+                responses["401"] = json!({"description": "The API key is missing or wrong."});
+            }
+        }
+    }
 }
 
 fn add_aliases(paths: &mut Value) {

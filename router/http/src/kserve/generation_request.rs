@@ -1,6 +1,8 @@
 //! A request of any of the three interfaces (tensors, JSON fields, gRPC), and how it becomes a
 //! generation.
 
+use std::time::Duration;
+
 use penstock_request::error::{ApiError, Excerpt};
 use penstock_request::sampling_params::numeric_names;
 use penstock_request::validate::{Dialect, FieldNames};
@@ -217,12 +219,24 @@ impl GenerationRequest {
                 "exclude_input_in_output" => {
                     self.exclude = Some(boolean("exclude_input_in_output", &value)?);
                 }
+                "timeout" => self.set_timeout(&value)?,
                 // Triton's options about the transfer, not the output.
                 "binary_data_output" | "triton_enable_empty_final_response" => {}
                 _ => drop(sampling.insert(name, value)),
             }
         }
         self.sample(sampling)
+    }
+
+    /// Sets Triton's timeout, in microseconds; 0 = none.
+    fn set_timeout(&mut self, value: &Value) -> Result<(), ApiError> {
+        let micros = value.as_u64();
+        let micros = micros.ok_or_else(|| must_be("timeout", "a number of microseconds"))?;
+        if micros > 0 {
+            let seconds = Duration::from_micros(micros).as_secs_f64();
+            self.sampling.insert("timeout".to_owned(), seconds.into());
+        }
+        Ok(())
     }
 
     /// Adds an output that the client requests.

@@ -1,24 +1,24 @@
 //! The gRPC interface of the protocol, with its own port and thread.
 
 use std::collections::HashMap;
-use std::future::ready;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
 use futures_core::Stream;
 use futures_util::StreamExt;
+use penstock_request::client::Client;
 use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_request::tenant::{ActiveRequest, Caller};
 use penstock_text::Charge;
 use prost::Message;
 use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::sync::{Semaphore, oneshot, watch};
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::sync::{oneshot, watch};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::generated::inference::grpc_inference_service_server::{
@@ -39,11 +39,12 @@ use super::generated::inference::{
     ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse, StatisticDuration,
 };
 use super::generation_request::{Delivery, GenerationRequest};
-use super::limited_stream::LimitedStream;
+use super::limited_stream::limited_connections;
 use super::output_stream::OutputStream;
 use super::tensor::{Datatype, Elements, OutTensor, Tensor, utf8_value, wrong};
 use super::{VERSION, check_version, model_metadata, repository, server_metadata};
 use crate::App;
+use crate::access::begin;
 
 /// Maximum number of concurrent calls of a connection, and of concurrent requests of a stream; more
 /// wait.
@@ -81,7 +82,10 @@ pub(crate) fn start(
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PING))
         .add_service(service)
-        .serve_with_incoming_shutdown(limited_connections(listener, connections), stopped);
+        .serve_with_incoming_shutdown(
+            limited_connections(listener, connections, app.config.tls.clone()),
+            stopped,
+        );
     let (ended, end) = oneshot::channel();
     thread::Builder::new()
         .name("kserve-grpc".into())
@@ -94,22 +98,6 @@ pub(crate) fn start(
     Ok(end)
 }
 
-/// Accepts connections while permits are free; closes others.
-fn limited_connections(
-    listener: TcpListener,
-    connections: usize,
-) -> impl Stream<Item = io::Result<LimitedStream>> + Send + 'static {
-    let permits = Arc::new(Semaphore::new(connections));
-    TcpListenerStream::new(listener).filter_map(move |accepted| {
-        let permit = Arc::clone(&permits).try_acquire_owned();
-        ready(match (accepted, permit) {
-            (Ok(stream), Ok(permit)) => Some(Ok(LimitedStream::new(stream, permit))),
-            (Ok(_), Err(_)) => None,
-            (Err(error), _) => Some(Err(error)),
-        })
-    })
-}
-
 struct Service(App);
 
 /// The responses to one request of a stream.
@@ -119,10 +107,23 @@ struct StreamResponses {
     answer: OutputStream,
     marks_end: bool,
     ended: bool,
+    _active: Option<ActiveRequest>,
 }
 
 type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
 type Streamed = Result<ModelStreamInferResponse, Status>;
+
+impl Service {
+    /// Returns the server's state if the call may use it; health checks need no key.
+    fn authorized<T>(&self, request: &Request<T>) -> Result<&App, Status> {
+        self.caller(request).map(|_| &self.0)
+    }
+
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let headers = request.metadata().as_ref();
+        self.0.config.access.caller(headers).map_err(status)
+    }
+}
 
 #[tonic::async_trait]
 impl GrpcInferenceService for Service {
@@ -155,8 +156,9 @@ impl GrpcInferenceService for Service {
 
     async fn server_metadata(
         &self,
-        _: Request<ServerMetadataRequest>,
+        request: Request<ServerMetadataRequest>,
     ) -> Result<Response<ServerMetadataResponse>, Status> {
+        self.authorized(&request)?;
         let metadata = server_metadata();
         Ok(Response::new(ServerMetadataResponse {
             name: metadata.name.into(),
@@ -169,9 +171,10 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelMetadataRequest>,
     ) -> Result<Response<ModelMetadataResponse>, Status> {
+        let app = self.authorized(&request)?;
         let ModelMetadataRequest { name, version } = request.into_inner();
-        check_version(&self.0, &name, &version).map_err(status)?;
-        let metadata = model_metadata(&self.0, &name);
+        check_version(app, &name, &version).map_err(status)?;
+        let metadata = model_metadata(app, &name);
         let tensors = |tensors: Vec<super::wire::TensorMetadata>| {
             let tensors = tensors.into_iter().map(|tensor| TensorMetadata {
                 name: tensor.name.into(),
@@ -193,9 +196,10 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelConfigRequest>,
     ) -> Result<Response<ModelConfigResponse>, Status> {
+        let app = self.authorized(&request)?;
         let ModelConfigRequest { name, version } = request.into_inner();
-        check_version(&self.0, &name, &version).map_err(status)?;
-        let config = Some(config(repository::model_config(&self.0, &name)));
+        check_version(app, &name, &version).map_err(status)?;
+        let config = Some(config(repository::model_config(app, &name)));
         Ok(Response::new(ModelConfigResponse { config }))
     }
 
@@ -203,11 +207,12 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelStatisticsRequest>,
     ) -> Result<Response<ModelStatisticsResponse>, Status> {
+        let app = self.authorized(&request)?;
         let ModelStatisticsRequest { name, version } = request.into_inner();
         let name = Some(name).filter(|name| !name.is_empty());
-        let name = name.unwrap_or_else(|| self.0.config.model_id.clone());
-        check_version(&self.0, &name, &version).map_err(status)?;
-        let model_stats = vec![statistics(repository::model_statistics(&self.0, &name))];
+        let name = name.unwrap_or_else(|| app.config.model_id.clone());
+        check_version(app, &name, &version).map_err(status)?;
+        let model_stats = vec![statistics(repository::model_statistics(app, &name))];
         Ok(Response::new(ModelStatisticsResponse { model_stats }))
     }
 
@@ -215,6 +220,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Result<Response<RepositoryIndexResponse>, Status> {
+        let app = self.authorized(&request)?;
         let RepositoryIndexRequest {
             repository_name,
             ready,
@@ -226,7 +232,7 @@ impl GrpcInferenceService for Service {
             );
             return Err(status(ApiError::at("repository_name", &rule)));
         }
-        let models = repository::models(&self.0, ready).into_iter();
+        let models = repository::models(app, ready).into_iter();
         let models = models.map(|model| ModelIndex {
             name: model.name,
             version: model.version.into(),
@@ -242,19 +248,21 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelInferRequest>,
     ) -> Result<Response<ModelInferResponse>, Status> {
+        let (app, caller, client) = (&self.0, self.caller(&request)?, client(&request));
+        let _active = begin(&caller).map_err(status)?;
         let request = request.into_inner();
         let (id, model) = (request.id.clone(), request.model_name.clone());
         let infer = async {
-            let (generation_request, charge) = read(&self.0, request)?;
+            let (generation_request, charge) = read(app, request)?;
             generation_request.check_stream(Delivery::Whole, "ModelStreamInfer")?;
             let mut answer = OutputStream::new(
                 generation_request
-                    .begin(&self.0, Delivery::Whole, charge)
+                    .begin(app, Delivery::Whole, charge)
                     .await?,
             );
             answer.whole().await
         };
-        let tensors = infer.await.map_err(status)?;
+        let tensors = client.scope(caller.scope(infer)).await.map_err(status)?;
         Ok(Response::new(response(&id, &model, tensors)))
     }
 
@@ -262,12 +270,15 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
-        let app = self.0.clone();
+        let (app, caller, client) = (self.0.clone(), self.caller(&request)?, client(&request));
         let answers = request.into_inner().map(move |request| {
-            let app = app.clone();
+            let (app, caller) = (app.clone(), caller.clone());
             let answers = async move {
                 match request {
-                    Ok(request) => stream(&app, request).await,
+                    Ok(request) => {
+                        let streamed = stream(&app, &caller, request);
+                        client.scope(caller.clone().scope(streamed)).await
+                    }
                     Err(status) => one(Err(status)),
                 }
             };
@@ -333,8 +344,12 @@ fn statistics(source: repository::ModelStatistics) -> ModelStatistics {
 
 /// Returns the responses to one request of a stream. An error is sent as a response and does not
 /// end the stream.
-async fn stream(app: &App, request: ModelInferRequest) -> BoxStream<Streamed> {
+async fn stream(app: &App, caller: &Caller, request: ModelInferRequest) -> BoxStream<Streamed> {
     let (id, model) = (request.id.clone(), request.model_name.clone());
+    let active = match begin(caller) {
+        Ok(active) => active,
+        Err(error) => return one(Ok(failure(&id, &model, &error))),
+    };
     let asks = request.parameters.get(ASKS_FINAL);
     let asks = asks.and_then(|parameter| parameter.parameter_choice.as_ref());
     let marks_end = matches!(asks, Some(ParameterChoice::BoolParam(true)));
@@ -356,8 +371,19 @@ async fn stream(app: &App, request: ModelInferRequest) -> BoxStream<Streamed> {
             answer,
             marks_end,
             ended: false,
+            _active: active,
         }),
     }
+}
+
+/// Returns the client of a call.
+fn client<T>(request: &Request<T>) -> Client {
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    Client::at(
+        request
+            .remote_addr()
+            .map_or(unknown, |address| address.ip()),
+    )
 }
 
 fn one(streamed: Streamed) -> BoxStream<Streamed> {
@@ -521,8 +547,10 @@ fn value(parameter: InferParameter) -> Value {
 fn status(error: ApiError) -> Status {
     let code = match error.kind {
         ErrorKind::NotFound | ErrorKind::ModelNotFound => Code::NotFound,
+        ErrorKind::Unauthorized => Code::Unauthenticated,
+        ErrorKind::Forbidden => Code::PermissionDenied,
         ErrorKind::Method => Code::Unimplemented,
-        ErrorKind::Timeout => Code::DeadlineExceeded,
+        ErrorKind::Timeout | ErrorKind::Deadline => Code::DeadlineExceeded,
         ErrorKind::Overloaded | ErrorKind::TooLarge => Code::ResourceExhausted,
         ErrorKind::Unavailable => Code::Unavailable,
         ErrorKind::Generation | ErrorKind::Internal => Code::Internal,

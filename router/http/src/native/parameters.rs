@@ -91,6 +91,7 @@ fn to_parameters(wire: GenerateParameters) -> Result<Parameters, ApiError> {
         stop: wire.stop.unwrap_or_default(),
         truncate: wire.truncate.map(Truncation::to_last),
         watermark: wire.watermark.unwrap_or(false),
+        timeout: wire.timeout,
         logprob_request: LogprobRequest {
             tokens: wire.top_n_tokens.filter(|&count| count > 0),
             echo: false,

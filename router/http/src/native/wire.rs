@@ -82,6 +82,9 @@ pub(crate) struct GenerateParameters {
     pub(crate) seed: Option<u64>,
     /// 0 to 20: number of most likely tokens to return at each position.
     pub(crate) top_n_tokens: Option<u32>,
+    /// Seconds until the answer must be complete, > 0; as in the header `x-request-timeout`. A
+    /// request that cannot meet its deadline is refused, one that does not is ended.
+    pub(crate) timeout: Option<f64>,
     /// The grammar of the output.
     pub(crate) grammar: Option<Grammar>,
     /// Not supported.

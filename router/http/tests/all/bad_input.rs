@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use axum::{body::Body, http::Request};
+use penstock_http::Cors;
 use penstock_request::EngineState;
 use penstock_request::types::SubmitError;
 use serde_json::{Value, json};
@@ -403,8 +404,8 @@ async fn requests_are_refused_while_the_model_loads() {
 }
 
 #[tokio::test]
-async fn cross_origin_requests_are_allowed() {
-    let server = Server::new();
+async fn cross_origin_requests_are_allowed_where_configured() {
+    let server = Server::with(None, |config| config.cors = Cors::Any);
     let preflight = Request::options("/generate")
         .header("origin", "https://example.org")
         .header("access-control-request-method", "POST")

@@ -33,8 +33,8 @@ const TAKEN: &str = "add_special_tokens allowed_token_ids bad_words bad_words_id
     ignore_eos include_stop_str_in_output json_schema length_penalty logit_bias max_tokens min_p \
     min_tokens n presence_penalty priority regex repetition_penalty request_id response_format \
     seed skip_special_tokens spaces_between_special_tokens stop stop_token_ids stream \
-    structured_outputs temperature thinking_token_budget top_k top_p truncate_prompt_tokens \
-    truncation_side typical_p use_beam_search vllm_xargs watermark";
+    structured_outputs temperature thinking_token_budget timeout top_k top_p \
+    truncate_prompt_tokens truncation_side typical_p use_beam_search vllm_xargs watermark";
 
 #[tokio::test]
 async fn every_completion_field_is_accepted_or_refused_by_name() {

@@ -4,6 +4,7 @@
 #[path = "../../../text/tests/all/byte_tokenizer.rs"]
 mod byte_tokenizer;
 
+mod access;
 mod anthropic;
 mod bad_input;
 mod beam;
@@ -11,6 +12,7 @@ mod body_limits;
 mod chat_fields;
 mod choices;
 mod compressed;
+mod deadlines;
 mod error_types;
 mod extra_fields;
 mod families;
@@ -34,6 +36,8 @@ mod scripted;
 mod serving;
 mod stop_strings;
 mod strict_json;
+mod tenants;
+mod tls;
 mod token_ids;
 mod tokens;
 mod too_long;

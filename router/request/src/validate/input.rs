@@ -1,5 +1,6 @@
 //! The parameters of a generation, independent of the API, and an API's names of them.
 
+use crate::deadline::{Deadline, MAX_TIMEOUT_SECONDS};
 use crate::error::ApiError;
 use crate::grammar_spec::OutputConstraint;
 use crate::logprobs::LogprobRequest;
@@ -47,6 +48,10 @@ pub struct Parameters {
     pub output_text: OutputTextOptions,
     /// Prefix-cache salt: only requests with the same one share computed blocks.
     pub cache_salt: Option<String>,
+    /// Seconds until the answer must be complete; `None` = no deadline of its own.
+    pub timeout: Option<f64>,
+    /// Order among the waiting requests of a tenant, smaller first.
+    pub priority: i32,
 }
 
 /// Truncation of a prompt.
@@ -153,6 +158,8 @@ impl Default for Parameters {
             beam: None,
             output_text: OutputTextOptions::default(),
             cache_salt: None,
+            timeout: None,
+            priority: 0,
         }
     }
 }
@@ -280,4 +287,15 @@ pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
     }
     let rule = format!("`cache_salt` must have 1 to {MAX_SALT_BYTES} bytes. Given: {length}");
     Err(ApiError::validation("cache_salt", rule))
+}
+
+/// Checks the range of a timeout in seconds, which the client named `name`.
+pub fn check_timeout(name: &'static str, seconds: Option<f64>) -> Result<(), ApiError> {
+    let Some(given) = seconds.filter(|&seconds| Deadline::timeout(seconds).is_none()) else {
+        return Ok(());
+    };
+    let rule = format!(
+        "`{name}` must be above 0 and at most {MAX_TIMEOUT_SECONDS} seconds. Given: {given}"
+    );
+    Err(ApiError::validation(name, rule))
 }

@@ -81,6 +81,7 @@ impl Parameters {
         parameters.check_constraint(names, config.structured_output)?;
         limits::check_truncate(parameters.truncate, names, limits)?;
         input::check_salt(parameters.cache_salt.as_deref())?;
+        input::check_timeout("timeout", parameters.timeout)?;
         (parameters.logprob_request).check(names.top_logprobs, config.max_top_tokens)?;
         Ok(ValidParameters {
             watermark: parameters.watermark.then_some(config.watermark),
@@ -303,6 +304,7 @@ impl ValidParameters {
             choices: parameters.choices.made(),
             beam: parameters.beam,
             cache_salt: parameters.cache_salt.unwrap_or_default().into_boxed_str(),
+            priority: parameters.priority,
         };
         Ok(ValidRequest {
             engine,

@@ -29,28 +29,39 @@ impl Scheduler {
     pub(super) fn admit(&mut self, builder: &mut PlanBuilder) {
         let nothing =
             self.waiting.is_empty() || self.running.free_slots() == 0 || builder.budget == 0;
-        if nothing || builder.shortage == Shortage::Blocks {
+        if nothing {
+            return;
+        }
+        if builder.shortage == Shortage::Blocks {
+            self.request_blocks();
             return;
         }
         let mut spare = self.spare(builder);
         if spare.iter().any(|&blocks| blocks < 1) {
             // The last known token's block is never found in the cache, so every sequence needs one
             // block.
+            self.request_blocks();
             return;
         }
         let aged = builder.now.0.checked_sub(self.config.aging).map(Micros);
         let is_aged = |sequence: &Sequence| aged.is_some_and(|aged| sequence.since <= aged);
         let mut misses = 0;
-        for key in self
-            .waiting
-            .candidates(aged, self.running.free_slots() + MISSES)
-        {
+        for key in self.waiting.queue().candidates(
+            &self.accounts,
+            aged,
+            self.running.free_slots() + MISSES,
+        ) {
             if self.running.free_slots() == 0 || builder.budget == 0 || misses == MISSES {
                 return;
             }
             let aged = is_aged(&self.store[key]);
             match self.try_admit(key, aged, &mut spare, builder) {
                 Admission::Entered => {}
+                Admission::NoRoom if self.is_starved(key) && self.request_blocks() => return,
+                // The slot was freed for it.
+                Admission::Later if self.running.free_slots() == 1 && self.is_starved(key) => {
+                    return;
+                }
                 Admission::NoRoom if aged => return,
                 Admission::NoRoom | Admission::Later => misses += 1,
             }
@@ -190,6 +201,7 @@ impl Scheduler {
         self.counters
             .count_start(&self.store[key], found.tokens, now);
         let sequence = &mut self.store[key];
+        sequence.charged = sequence.charged.max(found.tokens);
         sequence.computed = found.tokens;
         sequence.planned = found.tokens;
         self.memory.lease_hit(&mut sequence.kv, found);
@@ -198,6 +210,7 @@ impl Scheduler {
         if self.memory.caches() {
             sequence.claimed = sequence.len() / block_tokens * block_tokens;
         }
+        self.count_begun(key);
         self.enter(key, slot);
     }
 

@@ -2,9 +2,10 @@
 //! tokens; for tests.
 
 use super::Scheduler;
-use crate::sequence::{Phase, Sequence};
+use crate::sequence::{Phase, QueueClass, Sequence};
 use crate::violation::{Violation, ensure};
 use crate::waiting::WaitingCounts;
+use std::collections::BTreeMap;
 
 impl Scheduler {
     /// Verifies all invariants: blocks conserved and counted, slots unique, queue and counters
@@ -15,6 +16,7 @@ impl Scheduler {
             .check(self.store.iter().map(|(_, sequence)| &sequence.kv), copies)?;
         self.check_slots()?;
         self.check_counters()?;
+        self.check_accounts()?;
         let consistent = self.waiting.is_consistent(|key| self.store[key].since);
         ensure(consistent, || "the queue is inconsistent".to_owned())?;
         for (_, sequence) in self.store.iter() {
@@ -71,6 +73,23 @@ impl Scheduler {
                 )
             },
         )
+    }
+
+    fn check_accounts(&self) -> Result<(), Violation> {
+        let mut totals = BTreeMap::new();
+        for (_, sequence) in self.store.iter() {
+            let (live, begun) = totals.entry(sequence.account).or_insert((0, 0));
+            *live += 1;
+            *begun += usize::from(sequence.begun);
+            let ran = sequence.slot().is_some() || sequence.queue_class == QueueClass::Resumed;
+            ensure(!ran || sequence.begun, || {
+                format!("{:?} runs and has not begun", sequence.id)
+            })?;
+        }
+        let counted = self.accounts.totals();
+        ensure(counted == totals, || {
+            format!("accounts are {counted:?} against {totals:?}")
+        })
     }
 
     fn check_sequence(&self, sequence: &Sequence) -> Result<(), Violation> {

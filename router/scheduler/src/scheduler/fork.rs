@@ -126,6 +126,7 @@ impl Scheduler {
         let parent = &mut self.store[parent];
         parent.flush();
         let (child, request) = (parent.child(max_tokens, number), parent.id.request);
+        self.accounts.open_again(child.account, child.begun);
         self.store.insert(request, child)
     }
 
@@ -323,6 +324,11 @@ impl Sequence {
             salt: self.salt.clone(),
             max_cached_tokens: u32::MAX,
             class: self.class.clone(),
+            account: self.account,
+            place: self.place,
+            begun: self.begun,
+            // Its parent pays for their common tokens.
+            charged: self.length,
             kv: SequenceKv::new(self.kv.lengths().len()),
             ..Self::default()
         }

@@ -2,6 +2,7 @@
 
 mod admission;
 mod check;
+mod fair;
 mod fork;
 mod outcome;
 mod pace;
@@ -11,6 +12,7 @@ mod snapshot;
 pub use fork::ForkError;
 pub use snapshot::Snapshot;
 
+use crate::accounts::Accounts;
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::ids::{Epoch, Micros, RequestId, SequenceId, SequenceKey, Slot};
 use crate::memory::{KvMemory, PendingCopy, SequenceKv};
@@ -43,6 +45,9 @@ pub struct Scheduler {
     store: Store,
     memory: KvMemory,
     waiting: Waiting,
+    accounts: Accounts,
+    /// Whether the next plan frees blocks for an account that has nothing in a slot.
+    needs_blocks: bool,
     running: Running,
     pending_forks: Vec<PendingFork>,
     /// Running sequences that were steered since the last plan.
@@ -68,6 +73,8 @@ impl Scheduler {
             policy,
             store: Store::default(),
             waiting: Waiting::default(),
+            accounts: Accounts::default(),
+            needs_blocks: false,
             pending_forks: Vec::new(),
             steered: Vec::new(),
             unprepared: Vec::new(),
@@ -90,14 +97,7 @@ impl Scheduler {
         }
         self.config
             .admits(prompt + u64::from(request.max_new_tokens))?;
-        let waiting = self.waiting.counts();
-        if waiting.fresh >= self.config.max_waiting {
-            return Err(AddError::QueueFull);
-        }
-        let queued = waiting.fresh_tokens;
-        if queued > 0 && queued + known > self.config.max_waiting_tokens {
-            return Err(AddError::TokensFull);
-        }
+        self.check_place(&request.class, known)?;
         let preparing = request.preparing;
         let (id, sequence) = self.sequence(request, now);
         let key = self.store.insert(id, sequence);
@@ -246,8 +246,10 @@ impl Scheduler {
             tokens: request.token_ids.len() as u32,
             max_tokens,
             since: now,
+            served: 0,
         };
         let rank = self.policy.rank(&facts);
+        let place = self.policy.place(&request.class);
         let sequence = Sequence {
             order: Order {
                 rank,
@@ -264,6 +266,8 @@ impl Scheduler {
             stops: request.stop_token_ids,
             salt: request.cache_salt,
             max_cached_tokens: request.max_cached_tokens,
+            account: self.accounts.open(place.tenant, request.class.weight),
+            place,
             class: request.class,
             kv: SequenceKv::new(self.memory.groups()),
             ..Sequence::default()
@@ -278,7 +282,8 @@ impl Scheduler {
 
     /// Puts a sequence without slot or blocks into the queue.
     fn enqueue(&mut self, key: SequenceKey, now: Micros) {
-        self.waiting.enqueue(key, &mut self.store[key], now);
+        let sequence = &mut self.store[key];
+        self.waiting.enqueue(key, sequence, now, &mut self.accounts);
     }
 
     /// Ends the waiting of a queued or parked sequence; the caller sets its state.
@@ -314,6 +319,8 @@ impl Scheduler {
             State::Preparing | State::Queued => self.end_waiting(key),
             State::Running(_) => self.leave(key),
         }
+        let sequence = &self.store[key];
+        self.accounts.close(sequence.account, sequence.begun);
         self.store.remove(key);
     }
 
@@ -333,6 +340,7 @@ impl Scheduler {
             false => SlotUse::Planned,
         };
         self.running.leave(&self.store, key, slot_use);
+        self.charge_output(key);
         let sequence = &mut self.store[key];
         sequence.flush();
         self.memory.release(&mut sequence.kv);

@@ -248,6 +248,7 @@ impl Scheduler {
     /// Makes the full blocks of a running sequence's computed tokens findable and releases those
     /// behind its windows.
     fn settle_blocks(&mut self, key: SequenceKey) {
+        self.charge_output(key);
         let sequence = &mut self.store[key];
         sequence.flush();
         let computed = sequence.computed;

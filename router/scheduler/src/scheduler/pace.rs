@@ -264,7 +264,7 @@ impl Scheduler {
 
     /// Returns the sequences that prefill, the most junior first. They are mostly the newest, so
     /// the search begins at the end.
-    fn prefills(&self) -> impl Iterator<Item = &Sequence> {
+    pub(super) fn prefills(&self) -> impl Iterator<Item = &Sequence> {
         let juniors_first = self
             .running
             .keys()

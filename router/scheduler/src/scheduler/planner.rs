@@ -31,11 +31,13 @@ impl Scheduler {
         if self.has_lead() {
             return None;
         }
+        self.make_way(now);
         loop {
             let mut builder = self.plan_builder(now);
             self.plan_running(&mut builder);
             self.admit(&mut builder);
             self.prefill_deferred(&mut builder);
+            self.prefill_yielded(&mut builder);
             if !builder.decodes.runs.is_empty() || !builder.prompts.runs.is_empty() {
                 return Some(self.finish_plan(builder));
             }
@@ -76,6 +78,7 @@ impl Scheduler {
             decode_stats: DecodeStats::default(),
             budget: self.prompt_budget(),
             deferred: None,
+            yielded: Vec::new(),
             claimants: Vec::new(),
             shortage: Shortage::None,
         }
@@ -102,7 +105,8 @@ impl Scheduler {
                 Demand::Decode => self.decode(key, at, builder),
                 Demand::Prefill => {
                     builder.others.push(key);
-                    if !self.yields_to_shorter(key, builder) {
+                    let yields = self.yields_to_tenant(key, builder);
+                    if !yields && !self.yields_to_shorter(key, builder) {
                         self.prefill(key, at, builder);
                     }
                 }
@@ -226,6 +230,10 @@ impl Scheduler {
         {
             sequence.boundary = sequence.boundary.min(sequence.planned + 1);
         }
+        let uncharged = (sequence.planned + tokens).saturating_sub(sequence.charged);
+        self.accounts
+            .charge_prompt(sequence.account, uncharged.min(tokens));
+        sequence.charged = sequence.charged.max(sequence.planned + tokens);
         sequence.planned += tokens;
         sequence.in_flight += 1;
         let mut spent = tokens;
@@ -316,6 +324,7 @@ impl Scheduler {
             tokens: sequence.len(),
             max_tokens: sequence.max_tokens,
             since: sequence.since,
+            served: self.accounts.served(sequence.account),
         }
     }
 

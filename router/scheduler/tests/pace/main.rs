@@ -10,6 +10,7 @@ mod arrivals;
 #[path = "../simulation/random.rs"]
 mod random;
 mod server;
+mod tenants;
 
 use penstock_scheduler::request::Pipelining;
 use server::{

@@ -6,7 +6,7 @@ use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, Sched
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
-use penstock_scheduler::{FirstComeFirstServed, Scheduler};
+use penstock_scheduler::{FairShare, FirstComeFirstServed, Scheduler};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Tokens of a step, and the microseconds of its matrix products in all 32 layers and the head.
@@ -85,7 +85,8 @@ pub(crate) struct Client {
     /// When its tokens arrived.
     pub(crate) tokens: Vec<u64>,
     pub(crate) over: bool,
-    prompt: u32,
+    pub(crate) tenant: u64,
+    pub(crate) prompt: u32,
 }
 
 /// Tokens of a long prompt.
@@ -206,15 +207,71 @@ impl Server {
         }
     }
 
+    /// Creates a server with `slots` slots whose tenants share it.
+    pub(crate) fn shared(slots: u32) -> Self {
+        Self::shared_with(slots, |_| ())
+    }
+
+    pub(crate) fn shared_with(slots: u32, change: impl FnOnce(&mut SchedulerConfig)) -> Self {
+        let mut config = SchedulerConfig {
+            max_slots: slots,
+            ..config()
+        };
+        change(&mut config);
+        Self {
+            scheduler: Scheduler::new(config.clone(), Box::new(FairShare)).unwrap(),
+            ..Self::with(config, Speed::Burst)
+        }
+    }
+
     /// Adds a request with a prompt that no other shares, and returns its number.
     pub(crate) fn arrive(&mut self, prompt: u32, answer: u32) -> u64 {
-        self.arrive_as(Pipelining::Ahead, prompt, answer)
+        self.arrive_with(prompt, answer, |_| ())
     }
 
     pub(crate) fn arrive_as(&mut self, pipelining: Pipelining, prompt: u32, answer: u32) -> u64 {
+        self.arrive_with(prompt, answer, |request| request.pipelining = pipelining)
+    }
+
+    /// Adds a request of a tenant.
+    pub(crate) fn arrive_for(
+        &mut self,
+        (tenant, weight): (u64, u32),
+        prompt: u32,
+        answer: u32,
+    ) -> u64 {
+        self.arrive_with(prompt, answer, |request| {
+            (request.class.tenant, request.class.weight) = (tenant, weight);
+        })
+    }
+
+    /// Adds a request that `change` completes.
+    pub(crate) fn arrive_with(
+        &mut self,
+        prompt: u32,
+        answer: u32,
+        change: impl FnOnce(&mut Request),
+    ) -> u64 {
+        let mut request = self.request(prompt, answer);
+        change(&mut request);
+        let tenant = request.class.tenant;
+        self.scheduler.add(request, Micros(self.now)).unwrap();
+        let client = Client {
+            arrived: self.now,
+            tenant,
+            prompt,
+            ..Client::default()
+        };
+        let id = self.clients.len() as u64;
+        self.clients.insert(id, client);
+        id
+    }
+
+    /// Returns the next request.
+    pub(crate) fn request(&self, prompt: u32, answer: u32) -> Request {
         let id = self.clients.len() as u64;
         let token = |at: u32| TokenId((id as u32).wrapping_mul(0x9e37_79b9).wrapping_add(at));
-        let request = Request {
+        Request {
             id: RequestId(id),
             token_ids: (0..prompt).map(token).collect(),
             generated: 0,
@@ -224,18 +281,10 @@ impl Server {
             cache_salt: Vec::new(),
             max_cached_tokens: u32::MAX,
             preparing: false,
-            pipelining,
+            pipelining: Pipelining::Ahead,
             sequences: 1,
             class: SchedulingClass::default(),
-        };
-        self.scheduler.add(request, Micros(self.now)).unwrap();
-        let client = Client {
-            arrived: self.now,
-            prompt,
-            ..Client::default()
-        };
-        self.clients.insert(id, client);
-        id
+        }
     }
 
     /// Advances to the next outcome or to `until`. Returns how many requests with short prompts

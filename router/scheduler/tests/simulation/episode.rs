@@ -1,12 +1,13 @@
 //! One random episode of a scheduler, checked after every call.
 
+use crate::policies::policy;
 use crate::random::{Random, hash};
 use crate::worker::{VOCABULARY, Worker, World, extend_history, next_token, root};
+use penstock_scheduler::Scheduler;
 use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Epoch, Micros, RequestId, SequenceId, TokenId};
 use penstock_scheduler::plan::{BlockCopy, Emission, Finish, StepOutcome, StepPlan};
 use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
-use penstock_scheduler::{FirstComeFirstServed, Policy, Scheduler, SequenceFacts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most sequences of a steered request.
@@ -55,23 +56,6 @@ pub(crate) struct Summary {
     pub(crate) finished: u64,
 }
 
-/// Ranks by priority and preempts at random, deterministically.
-struct Erratic;
-
-impl Policy for Erratic {
-    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64 {
-        (i64::from(facts.class.priority) + 1000) as u64
-    }
-
-    fn victim(&self, juniors: &[SequenceFacts<'_>]) -> usize {
-        let words: Vec<_> = juniors
-            .iter()
-            .map(|facts| u64::from(facts.tokens))
-            .collect();
-        hash(&words) as usize % juniors.len()
-    }
-}
-
 /// An episode in progress.
 pub(crate) struct Episode {
     random: Random,
@@ -96,6 +80,8 @@ pub(crate) struct Episode {
     /// Percent of runs whose token comes later.
     late: u32,
     losses: u32,
+    /// Whether tenants share the workers, and make way for each other.
+    fair: bool,
     /// Whether forks may share blocks without room for all to finish.
     forked: bool,
     summary: Summary,
@@ -105,12 +91,9 @@ impl Episode {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let config = random_config(&mut random);
-        let policy: Box<dyn Policy> = match random.chance(70) {
-            true => Box::new(FirstComeFirstServed),
-            false => Box::new(Erratic),
-        };
+        let chosen = random.within(0, 9);
         Self {
-            scheduler: Scheduler::new(config.clone(), policy).unwrap(),
+            scheduler: Scheduler::new(config.clone(), policy(chosen)).unwrap(),
             worker: Worker::new(&config),
             failures: random.pick(&[0, 0, 0, 3]),
             unprepared: random.pick(&[0, 0, 10, 40]),
@@ -127,6 +110,7 @@ impl Episode {
             epoch: Epoch(0),
             now: 0,
             next_id: 0,
+            fair: chosen < 4,
             forked: false,
             summary: Summary::default(),
         }
@@ -144,7 +128,7 @@ impl Episode {
         let end = self.scheduler.snapshot();
         let empty = (end.waiting, end.preparing, end.running, end.blocks_leased) == (0, 0, 0, 0);
         assert!(empty, "something is left: {end:?}");
-        let reserved = self.config.reserve == Reserve::ToFinish && !self.forked;
+        let reserved = self.config.reserve == Reserve::ToFinish && !self.forked && !self.fair;
         assert!(!reserved || end.preemptions == 0, "preempted: {end:?}");
         self.summary.preemptions = end.preemptions;
         self.summary.hits = end.prefix_hit_tokens;
@@ -257,6 +241,8 @@ impl Episode {
             sequences: random.pick(&[1, 1, 1, 2, 5]),
             class: SchedulingClass {
                 priority: random.within(0, 2) as i32,
+                tenant: random.pick(&[0, 0, 0, 1, 2]),
+                weight: random.within(0, 3),
                 ..SchedulingClass::default()
             },
         }

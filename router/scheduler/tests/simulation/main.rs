@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod episode;
+mod policies;
 mod random;
 mod worker;
 

@@ -43,7 +43,7 @@ pub struct Generation {
     timer: RequestTimer,
     /// A failure that came with the last tokens, to be reported after them; `source` is `None`
     /// then.
-    failure: Option<String>,
+    failure: Option<(ErrorKind, String)>,
     parser_options: OutputParserOptions,
     /// Tool calls, parsed up to the last stop string found.
     calls: Option<Box<CallSpans>>,
@@ -190,6 +190,18 @@ impl VisibleSpecialTokens {
     }
 }
 
+/// Returns the failure that ends a step's event, if one does.
+fn failure(step: &mut TokenEvent) -> Option<(ErrorKind, String)> {
+    match step.end.take() {
+        Some(End::Failed(message)) => Some((ErrorKind::Generation, message)),
+        Some(End::DeadlinePassed(message)) => Some((ErrorKind::Deadline, message)),
+        other => {
+            step.end = other;
+            None
+        }
+    }
+}
+
 impl Generation {
     /// Returns how to parse the output.
     pub fn parser_options(&self) -> &OutputParserOptions {
@@ -234,12 +246,11 @@ impl Generation {
         let mut step = loop {
             let Some(source) = &mut self.source else {
                 let failure = self.failure.take();
-                return Poll::Ready(failure.map(|message| Err(self.fail(message))));
+                return Poll::Ready(failure.map(|failure| Err(self.fail(failure))));
             };
             let Some(mut step) = ready!(Pin::new(&mut *source).poll_next(cx)) else {
-                return Poll::Ready(Some(Err(
-                    self.fail("the engine gave up on the request".into())
-                )));
+                let message = "the engine gave up on the request".to_owned();
+                return Poll::Ready(Some(Err(self.fail((ErrorKind::Generation, message)))));
             };
             if !self.timer.has_entered() {
                 let entry = source.entered();
@@ -254,11 +265,11 @@ impl Generation {
                 break step;
             }
         };
-        if let Some(End::Failed(message)) = &step.end {
+        if let Some(failure) = failure(&mut step) {
             if step.tokens.is_empty() {
-                return Poll::Ready(Some(Err(self.fail(message.clone()))));
+                return Poll::Ready(Some(Err(self.fail(failure))));
             }
-            self.failure = Some(message.clone());
+            self.failure = Some(failure);
             self.source = None;
         }
         self.take(&mut step, event);
@@ -274,10 +285,10 @@ impl Generation {
         poll_fn(|cx| self.poll_event(cx, event)).await
     }
 
-    fn fail(&mut self, message: String) -> ApiError {
+    fn fail(&mut self, (kind, message): (ErrorKind, String)) -> ApiError {
         self.source = None;
-        self.timer.failed(ErrorKind::Generation);
-        ApiError::new(ErrorKind::Generation, message)
+        self.timer.failed(kind);
+        ApiError::new(kind, message)
     }
 
     fn take(&mut self, step: &mut TokenEvent, event: &mut TextEvent) {
@@ -290,7 +301,8 @@ impl Generation {
         let end = match step.end {
             Some(End::Length) => Some(FinishReason::Length),
             Some(End::StopToken) => Some(FinishReason::StopToken),
-            Some(End::Failed(_)) | None => None,
+            // Failures were taken out.
+            Some(End::Failed(_) | End::DeadlinePassed(_)) | None => None,
         };
         for (index, token) in step.tokens.iter().enumerate() {
             let last = end.filter(|_| index + 1 == step.tokens.len());

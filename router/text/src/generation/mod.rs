@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use penstock_request::backend::Backend;
+use penstock_request::deadline::Deadline;
 use penstock_request::error::{ApiError, ErrorKind};
 use penstock_request::grammar_spec::ExpectedReasoning;
 use penstock_request::types::SubmitError;
@@ -58,8 +59,12 @@ struct TextRequest {
     echoed: String,
 }
 
-/// A request that can start, and its timer.
-type Prepared = (RequestTimer, TextRequest);
+/// A request that can start.
+struct Prepared {
+    timer: RequestTimer,
+    request: TextRequest,
+    deadline: Option<Deadline>,
+}
 
 impl Generator {
     /// Combines an engine with a model's text side; starts the tokenizer threads.
@@ -125,17 +130,27 @@ impl Generator {
 
     async fn prepared(&self, input: GenerateInput) -> Result<Prepared, ApiError> {
         let mut timer = RequestTimer::start(&self.inner.metrics);
+        let deadline = deadline(&input);
         let request = self.prepare(input).await;
         let request = request.inspect_err(|e: &ApiError| timer.failed(e.kind))?;
-        Ok((timer, request))
+        Ok(Prepared {
+            timer,
+            request,
+            deadline,
+        })
     }
 
-    async fn begin(&self, (mut timer, request): Prepared) -> Result<Vec<Generation>, ApiError> {
+    async fn begin(&self, prepared: Prepared) -> Result<Vec<Generation>, ApiError> {
+        let Prepared {
+            mut timer,
+            request,
+            deadline,
+        } = prepared;
         let pending = PendingGeneration::new(&self.inner.text, &request);
         let engine = request.valid.engine;
         let grammar = engine.grammar.as_ref();
         let grammar = grammar.map(|grammar| grammar.constraint.field);
-        let sources = self.backend.submit(engine).await;
+        let sources = Deadline::scope(deadline, self.backend.submit(engine)).await;
         let sources = sources.map_err(|error| {
             let error = grammar_error(error, grammar);
             timer.failed(error.kind);
@@ -409,6 +424,15 @@ fn not_loaded(state: &EngineState) -> ApiError {
     // The engine may have become ready since its limits were read.
     let why = obstacle(state).unwrap_or_else(|| "model was loading until just now".to_owned());
     ApiError::new(ErrorKind::Unavailable, why).retry(Duration::from_secs(5))
+}
+
+/// Returns the request's deadline: that of its body, or that of the task if it is earlier.
+fn deadline(input: &GenerateInput) -> Option<Deadline> {
+    let timeout = input.parameters.timeout.and_then(Deadline::timeout);
+    let current = Deadline::current();
+    timeout.map_or(current, |timeout| {
+        Some(Deadline::after(timeout).earlier(current))
+    })
 }
 
 /// Returns what prevents an engine in this state from running a request; `None` if nothing does.

@@ -201,6 +201,7 @@ impl EncodeLabelValue for Failure {
             Self::Dropped => "dropped",
             Self::Error(ErrorKind::Overloaded) => "overloaded",
             Self::Error(ErrorKind::Unavailable) => "unavailable",
+            Self::Error(ErrorKind::Deadline) => "deadline",
             Self::Error(ErrorKind::Template) => "template",
             Self::Error(ErrorKind::Generation) => "generation",
             Self::Error(ErrorKind::Internal) => "internal",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_request::error::ErrorKind;
+use penstock_request::tenant::{Caller, Tenant};
 use smallvec::SmallVec;
 
 use super::{Failure, FailureLabels, TextMetrics};
@@ -31,6 +32,8 @@ pub(crate) struct RequestTimer {
     /// When the engine accepted the request.
     accepted: Option<Instant>,
     ended: Option<Instant>,
+    /// The tenant that pays for the tokens.
+    tenant: Option<Arc<Tenant>>,
 }
 
 /// What a timer measures.
@@ -72,6 +75,7 @@ impl RequestTimer {
             ended: None,
             tokens: 0,
             gaps: SmallVec::new(),
+            tenant: Caller::current().tenant,
         }
     }
 
@@ -81,6 +85,7 @@ impl RequestTimer {
             metrics: Arc::clone(&self.metrics),
             subject: Subject::Choice,
             gaps: SmallVec::new(),
+            tenant: self.tenant.clone(),
             ..*self
         }
     }
@@ -89,6 +94,9 @@ impl RequestTimer {
     pub(crate) fn accepted(&mut self, input: usize, max_new_tokens: u32) {
         let now = Instant::now();
         self.accepted = Some(now);
+        if let Some(tenant) = &self.tenant {
+            tenant.charge(input as u64, now);
+        }
         self.metrics
             .validation
             .observe((now - self.start).as_secs_f64());
@@ -189,7 +197,11 @@ impl RequestTimer {
     fn end(&mut self) {
         if self.ended.is_none() {
             self.observe_gaps();
-            self.ended = Some(Instant::now());
+            let now = Instant::now();
+            if let Some(tenant) = &self.tenant {
+                tenant.charge(self.tokens, now);
+            }
+            self.ended = Some(now);
             if self.subject == Subject::Request {
                 self.metrics.open.dec();
             }

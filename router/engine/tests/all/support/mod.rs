@@ -214,6 +214,7 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
     EngineRequest {
         cache_salt: Box::default(),
+        priority: 0,
         prompt,
         sampling: SamplingParams {
             temperature: 0.0,

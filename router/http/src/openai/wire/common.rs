@@ -129,12 +129,14 @@ macro_rules! request {
             /// Not supported.
             #[schema(value_type = Option<String>)]
             pub(crate) guided_whitespace_pattern: Option<crate::strict::JsonText>,
-            /// Not supported; 0 is neutral.
-            #[schema(value_type = Option<i64>)]
-            pub(crate) priority: Option<crate::strict::JsonText>,
+            /// Order among the waiting requests of the same tenant, smaller first; 0 if omitted.
+            pub(crate) priority: Option<i32>,
             /// Requests share cached prefixes only if they have the same salt, so that response
             /// times do not reveal the prompts of others.
             pub(crate) cache_salt: Option<String>,
+            /// Seconds until the answer must be complete, > 0; as in the header `x-request-timeout`. A
+            /// request that cannot meet its deadline is refused, one that does not is ended.
+            pub(crate) timeout: Option<f64>,
             /// Token ids whose logprobs are returned at each position of the output, in addition to
             /// the top logprobs (vLLM's name). Enables logprobs by itself.
             #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
@@ -240,7 +242,6 @@ macro_rules! request {
             pub(crate) fn check_shared(&self) -> Result<(), penstock_request::error::ApiError> {
                 let values = [
                     &self.guided_whitespace_pattern,
-                    &self.priority,
                     &self.vllm_xargs,
                 ];
                 crate::neutral::check(&super::common::NEUTRAL, values)
@@ -289,6 +290,8 @@ macro_rules! request {
                         },
                         beam,
                         cache_salt: self.cache_salt.take(),
+                        timeout: self.timeout,
+                        priority: self.priority.unwrap_or(0),
                         ..Default::default()
                     },
                     delivery: super::common::delivery(self.stream, self.stream_options)?,
@@ -362,9 +365,8 @@ macro_rules! request {
 pub(super) use request;
 
 /// Parameters that are not supported.
-pub(crate) const NEUTRAL: Neutrals<3> = [
+pub(crate) const NEUTRAL: Neutrals<2> = [
     ("guided_whitespace_pattern", Neutral::Null),
-    ("priority", Neutral::Json("0")),
     ("vllm_xargs", Neutral::Json("{}")),
 ];
 

@@ -31,6 +31,8 @@ use http_body_util::BodyExt;
 use penstock_http::{Metrics, RouterConfig};
 use penstock_request::backend::{Backend, Sources, TokenSource};
 use penstock_request::client::Client;
+use penstock_request::deadline::Deadline;
+use penstock_request::tenant::Caller;
 use penstock_request::types::{End, EngineRequest, Entry, SubmitError, Token, TokenEvent};
 use penstock_request::{EngineState, GenerationDefaults, Limits};
 use penstock_text::chat::ChatTemplate;
@@ -65,6 +67,9 @@ struct BackendState {
     acts: Mutex<VecDeque<ScriptedReply>>,
     requests: Mutex<Vec<EngineRequest>>,
     clients: Mutex<Vec<Option<Client>>>,
+    /// Deadline of the last request.
+    deadline: Mutex<Option<Deadline>>,
+    callers: Mutex<Vec<Caller>>,
     state: Mutex<Option<EngineState>>,
     /// Prompt and output tokens together, if not `MAX_TOTAL`.
     length: Mutex<Option<u32>>,
@@ -136,6 +141,17 @@ impl ScriptedBackend {
         self.0.clients.lock().unwrap().clone()
     }
 
+    /// Returns the deadline of the last request.
+    pub fn deadline(&self) -> Option<Deadline> {
+        *self.0.deadline.lock().unwrap()
+    }
+
+    /// Returns the caller of the last request.
+    pub fn last_caller(&self) -> Caller {
+        let callers = self.0.callers.lock().unwrap();
+        callers.last().expect("no request came").clone()
+    }
+
     pub fn last(&self) -> EngineRequest {
         self.requests().pop().expect("no request came")
     }
@@ -170,6 +186,8 @@ impl Backend for ScriptedBackend {
         let branches = request.choices;
         self.0.requests.lock().unwrap().push(request);
         self.0.clients.lock().unwrap().push(Client::current());
+        *self.0.deadline.lock().unwrap() = Deadline::current();
+        self.0.callers.lock().unwrap().push(Caller::current());
         (0..branches).map(|_| self.source()).collect()
     }
 

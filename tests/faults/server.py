@@ -1,0 +1,178 @@
+"""The server under faults: where its workers are, a log that can fail, a clock that can jump."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from ..serving import Server, children
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+# The log begins here in a sparse file: a limit of file sizes at its end limits no other file.
+LOG_START = 1 << 30
+ORDER_SECONDS = 30  # a worker that starts listens for orders at once, a stopped one never
+LEASE_SECONDS = 15
+
+
+# Prompts that no other request has -> what a step with them does to the worker.
+POISON = {"raise": "qqq zzz qqq xxx", "kill": "xxx zzz xxx qqq"}
+
+
+class NoWorker(RuntimeError):
+    """No worker carries out an order: it has ended, or has not started yet."""
+
+
+@dataclass
+class FaultyServer(Server):
+    """`penstock serve` whose workers carry out orders, in a folder of its own."""
+
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="faults-")))
+
+    def __post_init__(self) -> None:
+        self.clock = self.folder / "clock"
+        self.clock.write_bytes(bytes(8))
+        write_poison(self.folder / "poison")
+        self.shim = self.folder / "clock.so"
+        source = str(HERE / "clock.c")
+        compiler = ["cc", "-shared", "-fPIC", "-O1", "-o", str(self.shim), source, "-ldl"]
+        subprocess.run(compiler, check=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        paths = [HERE / "plant", ROOT / "python", ROOT / "kernels"]
+        added = {
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "FAULT_ORDERS": str(self.folder),
+            "FAULT_CLOCK": str(self.clock),
+            "LD_PRELOAD": str(self.shim),
+        }
+        return kept | added
+
+    def start(self) -> FaultyServer:
+        """Starts it with an empty log, also after it has ended."""
+        with self.log.open("wb") as output:
+            output.seek(LOG_START)
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
+            )
+        return self
+
+    def __enter__(self) -> FaultyServer:
+        super().__enter__()
+        return self
+
+    def output(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(LOG_START)
+            return log.read().decode(errors="replace")
+
+    def workers(self) -> dict[int, int]:
+        """Rank -> process id of the workers that serve, or will as soon as they have loaded."""
+        found: dict[int, dict[int, int]] = {}  # generation -> rank -> process id
+        for pid in children(self.process.pid):
+            words = _command(pid)
+            if "penstock.worker" in words and "--socket" in words:
+                generation, rank = Path(words[words.index("--socket") + 1]).stem.split("-")
+                found.setdefault(int(generation), {})[int(rank)] = pid
+        # Standby processes wait under the number of the next generation.
+        first = min if "--standby" in self.options else max
+        return found[first(found)] if found else {}
+
+    def worker(self, rank: int) -> int:
+        """The process id of a worker, once it runs. Raises NoWorker if none starts."""
+        until = time.monotonic() + ORDER_SECONDS
+        while time.monotonic() < until:
+            if (pid := self.workers().get(rank)) is not None:
+                return pid
+            time.sleep(0.02)
+        raise NoWorker(f"no worker of rank {rank} within {ORDER_SECONDS} s")
+
+    def order(self, rank: int, order: dict[str, object]) -> int:
+        """Has a worker carry out an order of `plant/sitecustomize.py`; returns its process id."""
+        until = time.monotonic() + ORDER_SECONDS
+        while time.monotonic() < until:
+            pid = self.worker(rank)
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(ORDER_SECONDS)
+                connection.connect(str(self.folder / str(pid)))
+                connection.sendall(json.dumps(order).encode() + b"\n")
+                if (reply := connection.makefile().readline().strip()) == "done":
+                    return pid
+                raise NoWorker(f"worker {rank}: {reply or 'ended'}")
+            time.sleep(0.02)
+        raise NoWorker(f"worker {rank} takes no order")
+
+    def fired(self, pid: int) -> bool:
+        """Whether an op of this worker has met its fault."""
+        return (self.folder / f"{pid}.fired").exists()
+
+    def worker_sockets(self) -> list[Path]:
+        """Paths on which the workers that run listen."""
+        words = [_command(pid) for pid in self.workers().values()]
+        return [Path(line[line.index("--socket") + 1]) for line in words if "--socket" in line]
+
+    def fill_disk(self) -> None:
+        """Lets each write to the log fail from now on."""
+        self._limit_log(self.log.stat().st_size)
+
+    def free_disk(self) -> None:
+        """Lets writes to the log succeed again."""
+        self._limit_log(resource.RLIM_INFINITY)
+
+    def _limit_log(self, size: int) -> None:
+        hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+    def jump(self, seconds: int) -> None:
+        """Sets the wall clock of all processes of the server off by `seconds`."""
+        with self.clock.open("r+b") as file, mmap.mmap(file.fileno(), 8) as memory:
+            memory[:] = struct.pack("q", seconds)
+
+    def kill_launcher(self) -> list[int]:
+        """SIGKILL of the server's process. Returns the workers that still run some time later."""
+        left = list(self.workers().values())
+        self.process.kill()
+        self.process.wait()
+        until = time.monotonic() + LEASE_SECONDS
+        while left and time.monotonic() < until:
+            time.sleep(0.05)
+            left = [pid for pid in left if "penstock.worker" in _command(pid)]
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return left
+
+
+def write_poison(path: Path) -> None:
+    """Writes the token ids by which workers know the requests that fail them."""
+    tokenizer = Tokenizer.from_file(str(ROOT / "python/penstock/brook/tokenizer.json"))
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    path.write_text(json.dumps({effect: encode(text).ids for effect, text in POISON.items()}))
+
+
+def _command(pid: int) -> list[str]:
+    """The words of a process's command; none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
