@@ -96,12 +96,15 @@ impl Scheduler {
         } in sequences
         {
             let mut sequence = first.child(first.max_tokens, self.next_number());
+            sequence.begun = true;
             sequence.extend(generated);
+            self.accounts.open_again(sequence.account, true);
             let key = self
                 .store
                 .insert_as(SequenceId { request, index }, sequence);
             self.enqueue(key, now);
         }
+        self.accounts.close(first.account, false);
         Ok(())
     }
 
