@@ -10,7 +10,8 @@
 //! one, is condemned. Others lose only the time of some steps.
 //!
 //! Workers may also be killed from outside, at any time. A request that was alone by accident goes
-//! on: such losses condemn it only if they keep coming while it is alone.
+//! on: such losses condemn it only if they keep coming while it is alone. A request that is prepared
+//! first is often alone by accident, because it gets on later than others.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,8 +19,9 @@ use penstock_scheduler::ids::RequestId;
 
 /// Losses without progress in between after which a request that was alone is condemned.
 const MAX_LOSSES: u32 = 2;
-/// Losses at which a request was alone after which it is condemned, if workers are killed from
-/// outside.
+/// Losses at which a request was alone after which it is condemned, if it is slow.
+const MAX_LOSSES_SLOW: u32 = 2;
+/// Likewise, if workers are killed from outside.
 const MAX_LOSSES_ALONE: u32 = 3;
 /// Answered steps after which a group no longer holds up the next one. Its requests stay suspects.
 const MAX_GROUP_STEPS: u32 = 256;
@@ -80,8 +82,9 @@ pub(super) enum Release {
 
 impl Suspicion {
     /// Whether a suspect that was alone at its last loss is the cause.
-    fn condemns(&self, evidence: Evidence) -> bool {
+    fn condemns(&self, evidence: Evidence, slow: bool) -> bool {
         match evidence {
+            Evidence::Strong if slow => self.alone >= MAX_LOSSES_SLOW,
             Evidence::Strong => self.losses >= MAX_LOSSES,
             Evidence::Weak => self.alone >= MAX_LOSSES_ALONE,
             Evidence::Nothing => false,
@@ -115,7 +118,7 @@ impl Suspects {
             next.insert(each.id, suspicion);
         }
         let condemned = match uncleared[..] {
-            [InFlight { id, .. }] => Some(id).filter(|id| next[id].condemns(evidence)),
+            [InFlight { id, slow, .. }] => Some(id).filter(|id| next[id].condemns(evidence, slow)),
             _ => None,
         };
         if let Some(id) = condemned {
@@ -345,6 +348,22 @@ mod tests {
         }
         let found = suspects.on_loss(&in_flight([1]), Evidence::Weak);
         assert_eq!(found, Some(RequestId(1)));
+    }
+
+    #[test]
+    fn a_slow_one_is_condemned_when_it_was_alone_twice() {
+        let mut suspects = Suspects::default();
+        let mut flying = in_flight([1, 2]);
+        flying[1].slow = true;
+        // 1 gets on each time, 2 never.
+        for _ in 0..=1 {
+            assert_eq!(suspects.on_loss(&flying, Evidence::Strong), None);
+            assert_eq!(group(&mut suspects), [1]);
+            clear(&mut suspects, &[1]);
+            assert_eq!(group(&mut suspects), [2]);
+        }
+        let found = suspects.on_loss(&flying, Evidence::Strong);
+        assert_eq!(found, Some(RequestId(2)));
     }
 
     #[test]
