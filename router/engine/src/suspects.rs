@@ -10,8 +10,8 @@
 //! one, is condemned. Others lose only the time of some steps.
 //!
 //! Workers may also be killed from outside, at any time. A request that was alone by accident goes
-//! on: such losses condemn it only if they keep coming while it is alone. A request that is prepared
-//! first is often alone by accident, because it gets on later than others.
+//! on: such losses condemn it only if they keep coming while it is alone. A slow request is often
+//! the only suspect by accident, because it gets on later than the others.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,7 +19,7 @@ use penstock_scheduler::ids::RequestId;
 
 /// Losses without progress in between after which a request that was alone is condemned.
 const MAX_LOSSES: u32 = 2;
-/// Losses at which a request was alone after which it is condemned, if it is slow.
+/// Losses at which a request was alone after which it is condemned, if it is slow and others ran.
 const MAX_LOSSES_SLOW: u32 = 2;
 /// Likewise, if workers are killed from outside.
 const MAX_LOSSES_ALONE: u32 = 3;
@@ -82,9 +82,9 @@ pub(super) enum Release {
 
 impl Suspicion {
     /// Whether a suspect that was alone at its last loss is the cause.
-    fn condemns(&self, evidence: Evidence, slow: bool) -> bool {
+    fn condemns(&self, evidence: Evidence, slow_beside_others: bool) -> bool {
         match evidence {
-            Evidence::Strong if slow => self.alone >= MAX_LOSSES_SLOW,
+            Evidence::Strong if slow_beside_others => self.alone >= MAX_LOSSES_SLOW,
             Evidence::Strong => self.losses >= MAX_LOSSES,
             Evidence::Weak => self.alone >= MAX_LOSSES_ALONE,
             Evidence::Nothing => false,
@@ -118,7 +118,10 @@ impl Suspects {
             next.insert(each.id, suspicion);
         }
         let condemned = match uncleared[..] {
-            [InFlight { id, slow, .. }] => Some(id).filter(|id| next[id].condemns(evidence, slow)),
+            [InFlight { id, slow, .. }] => {
+                let slow_beside_others = slow && in_flight.len() > 1;
+                Some(id).filter(|id| next[id].condemns(evidence, slow_beside_others))
+            }
             _ => None,
         };
         if let Some(id) = condemned {
