@@ -53,7 +53,8 @@ def _until(found: Iterator[Fault], losses: int) -> Iterator[Fault]:
 
 def run(plan: Plan, log: Path, options: list[str]) -> Report:
     """Runs a plan on a server of its own. Raises UnstableReference."""
-    words = ["--dtype", "float64", "--tp", str(plan.world_size), *options]
+    exact = [] if "--dtype" in options else ["--dtype", "float64"]
+    words = [*exact, "--tp", str(plan.world_size), *options]
     with FaultyServer(log, words) as server:
         requests = drawn(plan.seed, plan.requests)
         answers = asyncio.run(record(server.url, requests))
