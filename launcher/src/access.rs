@@ -24,7 +24,7 @@ pub struct AccessArgs {
     /// Token of the routes under /admin, itself or as sha256:HASH [default: they do not exist]
     #[arg(long, value_name = "TOKEN")]
     pub admin_token: Option<String>,
-    /// Origin of web pages that may call the server, such as https://chat.example.org, or *; may be
+    /// Origin of web pages that may call the server (scheme, host and port), or *; may be
     /// given several times [default: none]
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     pub cors_allow_origin: Vec<String>,

@@ -57,7 +57,7 @@ class FaultyServer(Server):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
         paths = [HERE / "plant", ROOT / "python", ROOT / "kernels"]
         added = {
-            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "PYTHONPATH": os.pathsep.join([*map(str, paths), kept.get("PYTHONPATH", "")]),
             "FAULT_ORDERS": str(self.folder),
             "FAULT_CLOCK": str(self.clock),
             "LD_PRELOAD": str(self.shim),
