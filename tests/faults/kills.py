@@ -22,10 +22,12 @@ from pathlib import Path
 
 import httpx
 
-from ..serving import PYTHON
+from ..serving import PYTHON, metric_value
 from .client import connect, send
 from .load import GREEDY_STREAM, Request
 from .server import FaultyServer
+
+LOSSES = "penstock_worker_losses"
 
 
 @dataclass
@@ -71,12 +73,17 @@ async def streams(url: str, count: int, tokens: int) -> list[Stream]:
 
 async def kill(server: AnyServer, kills: int, every: float) -> list[float]:
     """Kills the worker of rank 0 again and again; returns when."""
-    moments = []
-    for _ in range(kills):
+    moments: list[float] = []
+    while len(moments) < kills:
         await asyncio.sleep(every)
+        losses = await asyncio.to_thread(metric_value, server, LOSSES)
         pid = await asyncio.to_thread(server.worker, 0)
-        moments.append(time.monotonic())
+        moment = time.monotonic()
         os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(1)
+        # It was a standby process otherwise.
+        if await asyncio.to_thread(metric_value, server, LOSSES) > losses:
+            moments.append(moment)
     return moments
 
 
