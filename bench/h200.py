@@ -67,7 +67,9 @@ ROWS = {
     "c256": Row(256, 768, Shape(1024, 256)),
     "prefill": Row(16, 128, Shape(4096, 1)),
     "c64": Row(64, 256, Shape(2048, 128)),
+    "c128": Row(128, 384, Shape(512, 256)),
     "c512": Row(512, 1536, Shape(256, 256)),
+    "decode128": Row(128, 128, Shape(16, 768)),  # nearly all steps decode only
 }
 # 30 seconds of arrivals; prompts of 140 to 1,260 tokens, answers of 40 to 360.
 RATES = {

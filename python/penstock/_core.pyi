@@ -105,6 +105,10 @@ class Engine:
     @property
     def max_tokens(self) -> int:
         """Maximum tokens of one sequence, prompt included."""
+    @property
+    def generation_defaults(self) -> str:
+        """The sampling parameters that the model's generation_config.json recommends, a JSON
+        object."""
     def close(self) -> None:
         """Stops the engine and its workers; running requests fail. Idempotent."""
 

@@ -45,7 +45,7 @@ class AsyncLLM:
         Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
         engine fails. Cancelling the task aborts the request.
         """
-        return (await self.several(prompt, single(params)))[0]
+        return (await self.several(prompt, await self._single(params)))[0]
 
     async def several(
         self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams
@@ -67,16 +67,21 @@ class AsyncLLM:
     ) -> Completion:
         """Completes a conversation: messages and fields as for `LLM.chat`."""
         conversation = Conversation(list(messages), fields)
-        return (await self.several(conversation, single(params)))[0]
+        return (await self.several(conversation, await self._single(params)))[0]
 
     async def stream(
         self, prompt: Prompt | list[Message], params: SamplingParams | None = None
     ) -> AsyncIterator[str]:
         """Yields the text as it is generated. Leaving the loop aborts the request."""
-        async with aclosing(self._events(prompt, single(params))) as events:
+        chosen = await self._single(params)
+        async with aclosing(self._events(prompt, chosen)) as events:
             async for event in events:
                 if event.text:
                     yield event.text
+
+    async def default_params(self) -> SamplingParams:
+        """The parameters of a call without params, as `LLM.default_params`; loads the model."""
+        return (await self._loaded()).default_params
 
     async def close(self) -> None:
         """Stops the engine and its workers. Idempotent."""
@@ -86,6 +91,9 @@ class AsyncLLM:
                 await asyncio.wait([self._loading])
             if not _failed(self._loading):
                 await asyncio.to_thread(self._loading.result().close)
+
+    async def _single(self, params: SamplingParams | None) -> SamplingParams:
+        return single(await self.default_params() if params is None else params)
 
     async def _events(
         self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams

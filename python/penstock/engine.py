@@ -75,6 +75,7 @@ class OpenEngine:
     def __init__(self, engine: _core.Engine) -> None:
         self._engine = engine
         self._process = os.getpid()
+        self.default_params = default_params(engine)
         self.most = AHEAD * engine.max_slots  # submitted requests, per loop or for all threads
         # Shared by the calls of all threads. Each call may submit one more, so none waits for
         # another.
@@ -97,6 +98,14 @@ class OpenEngine:
         else:
             # Keep it alive: freeing it would wait for threads that do not exist in a fork.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engine))
+
+
+def default_params(engine: _core.Engine) -> SamplingParams:
+    """The parameters of a request without params: generation_config.json's, then ours."""
+    recommended = json.loads(engine.generation_defaults)
+    if (tokens := recommended.pop("max_new_tokens", None)) is not None:
+        recommended["max_tokens"] = tokens
+    return SamplingParams(**recommended)
 
 
 def open_engine(
@@ -161,16 +170,14 @@ def begin(
 
 
 def checked_params(params: object) -> SamplingParams:
-    """Returns the parameters, or the defaults for None. Raises TypeError for anything else."""
-    if params is None:
-        return SamplingParams()
+    """Returns the parameters. Raises TypeError for anything else."""
     if not isinstance(params, SamplingParams):
         raise TypeError(f"params must be SamplingParams, not {type(params).__name__}")
     return params
 
 
 def each_params(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    params: SamplingParams | Sequence[SamplingParams], count: int
 ) -> list[SamplingParams]:
     """Returns the parameters of each of `count` prompts: one for all, or a list with one for
     each. Raises ValueError for a list of another length."""
@@ -181,7 +188,7 @@ def each_params(
     return [checked_params(each) for each in params]
 
 
-def single(params: SamplingParams | None) -> SamplingParams:
+def single(params: SamplingParams) -> SamplingParams:
     """Returns the parameters; raises ValueError if they request several choices."""
     params = checked_params(params)
     if params.choice_count > 1:

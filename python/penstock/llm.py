@@ -64,7 +64,7 @@ class LLM:
 
         Returns `params.n` completions per prompt, in the order of the prompts.
 
-        params: for all prompts, or a list with one per prompt.
+        params: for all prompts, or a list with one per prompt; None is `default_params`.
 
         Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
         engine fails; the other requests of the call are then aborted.
@@ -99,10 +99,18 @@ class LLM:
         Raises as `generate`, and ValueError if `params` request several choices.
         """
         events: SimpleQueue[_core.Event] = SimpleQueue()
-        request = begin(self._open.engine, prompt, single(params), events.put)
+        chosen = single(self._open.default_params if params is None else params)
+        request = begin(self._open.engine, prompt, chosen, events.put)
         pieces = self._pieces(events, request)
         next(pieces)  # starts the generator: its `finally` runs even if no text is ever read
         return pieces
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """The parameters of a call without params: what the model's generation_config.json
+        recommends, else the defaults of SamplingParams. The option generation_config="none" ignores
+        the file."""
+        return self._open.default_params
 
     def close(self) -> None:
         """Stops the engine and its workers. Idempotent."""
@@ -113,7 +121,9 @@ class LLM:
         prompts: Sequence[Prompt | Conversation],
         params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[Completion]:
-        engine, params_of = self._open.engine, each_params(params, len(prompts))
+        engine = self._open.engine
+        params = self._open.default_params if params is None else params
+        params_of = each_params(params, len(prompts))
         done: list[list[Completion]] = [[] for _ in prompts]
         events: SimpleQueue[tuple[int, _core.Event]] = SimpleQueue()
         running: dict[int, _RunningRequest] = {}

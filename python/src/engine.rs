@@ -20,6 +20,7 @@ use penstock_text::generation::{Generation, Generator, TextEvent};
 use penstock_text::{GenerateInput, TextConfig};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -123,6 +124,19 @@ impl Engine {
     #[getter]
     fn max_tokens(&self) -> PyResult<u32> {
         self.with(|open| open.limits.max_sequence_tokens)
+    }
+
+    /// The sampling parameters that the model's generation_config.json recommends: JSON text of an
+    /// object with its names.
+    #[getter]
+    fn generation_defaults(&self) -> PyResult<String> {
+        self.with(|open| {
+            let given = open.running.defaults.given();
+            let members = given
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()));
+            Value::Object(members.collect()).to_string()
+        })
     }
 
     /// Stops the engine and its workers; running requests fail. Idempotent.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,29 @@ def test_prompts_as_arrays_and_params_per_prompt(llm: LLM) -> None:
 def test_none_means_an_empty_list() -> None:
     names = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "logit_bias")
     assert SamplingParams(**dict.fromkeys(names)) == SamplingParams()  # type: ignore[arg-type]
+
+
+def test_calls_without_params_use_generation_config(tmp_path: Path) -> None:
+    recommended = {"temperature": 0.0, "top_k": 5, "max_new_tokens": 7, "do_sample": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(recommended))
+    expected = SamplingParams(temperature=0, top_k=5, max_tokens=7)
+
+    async def alone() -> list[int]:
+        async with AsyncLLM(generation_config=str(tmp_path), **OPTIONS) as other:
+            assert await other.default_params() == expected
+            return (await other.generate("Once")).token_ids
+
+    with LLM(generation_config=str(tmp_path), **OPTIONS) as model:
+        assert model.default_params == expected
+        answer = model.generate("Once")[0]
+        assert answer.token_ids == model.generate("Once", expected)[0].token_ids
+        assert len(model.generate("Once", SamplingParams(max_tokens=9))[0].token_ids) == 9
+        assert "".join(model.stream("Once")) == answer.text
+    assert asyncio.run(alone()) == answer.token_ids
+
+
+def test_calls_without_a_recommendation_use_the_defaults(llm: LLM) -> None:
+    assert llm.default_params == SamplingParams()
 
 
 def test_more_requests_than_the_queue_limit_succeed(llm: LLM) -> None:
