@@ -1,6 +1,7 @@
 //! The workers of one engine: child processes on this host, started and replaced as a group.
 
 mod kept;
+mod log;
 mod process;
 mod scratch;
 
@@ -88,7 +89,12 @@ impl LocalWorkers {
         let adopt = |path: &PathBuf| Scratch::adopt(path, load.world_size).transpose();
         let (scratch, next) = match options.attach.as_ref().and_then(adopt).transpose()? {
             None => (Scratch::new()?, None),
-            Some((scratch, kept)) => (scratch, Some(Group::from(kept))),
+            Some((scratch, kept)) => {
+                for (worker, rank) in kept.workers.iter().zip(0..) {
+                    worker.forward_log(rank)?;
+                }
+                (scratch, Some(Group::from(kept)))
+            }
         };
         let mut workers = Self {
             interpreter,
