@@ -146,6 +146,17 @@ impl LocalWorkers {
         self.spawn()
     }
 
+    /// Starts the next group, if there is to be one.
+    fn keep_standby(&mut self) {
+        if !self.standby || self.next.is_some() {
+            return;
+        }
+        match self.spawn() {
+            Ok(group) => self.next = Some(group),
+            Err(failure) => tracing::warn!("no standby workers: {failure}"),
+        }
+    }
+
     /// Connects to the processes of the current group and loads the model.
     async fn connect(&self, progress: &ProgressSink) -> Result<(ShardGroup, Loaded), WorkersError> {
         let Some(group) = &self.current else {
@@ -310,19 +321,20 @@ impl Workers for LocalWorkers {
     ) -> Result<(ShardGroup, Loaded), WorkersError> {
         let process = |failure: Failure| WorkersError::Process(failure.message);
         self.loaded = false;
-        if let Some(mut lost) = self.current.take() {
+        let lost = self.current.take();
+        let restarts = lost.is_some();
+        if let Some(mut lost) = lost {
             lost.kill().await;
         }
         self.current = Some(self.take_next().await.map_err(process)?);
+        if restarts {
+            // Its imports use cores that are idle until the streams go on.
+            self.keep_standby();
+        }
         let connected = self.connect(progress).await?;
         self.loaded = true;
         self.scratch.kept = false;
-        if self.standby && self.next.is_none() {
-            match self.spawn() {
-                Ok(group) => self.next = Some(group),
-                Err(failure) => tracing::warn!("no standby workers: {failure}"),
-            }
-        }
+        self.keep_standby();
         Ok(connected)
     }
 
