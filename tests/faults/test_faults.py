@@ -52,9 +52,11 @@ def test_a_standby_process_is_no_worker_until_the_server_connects_to_it(tmp_path
         standby = wait_for(lambda: set(children(launcher)) - {worker})
         assert server.workers() == {0: worker}
         os.kill(launcher, signal.SIGSTOP)
-        os.kill(worker, signal.SIGKILL)
-        wait_for(lambda: not server.workers())
-        os.kill(launcher, signal.SIGCONT)
+        try:
+            os.kill(worker, signal.SIGKILL)
+            wait_for(lambda: not server.workers())
+        finally:
+            os.kill(launcher, signal.SIGCONT)
         assert server.worker(0) in standby
 
 
