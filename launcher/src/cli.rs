@@ -288,6 +288,10 @@ pub struct LifeArgs {
     /// the server keeps restarting them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub exit_after_losses: Option<u32>,
+    /// Time that new requests wait in the queue while lost workers restart, such as 60s; after it
+    /// they get a 503
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub max_restart_wait: Seconds,
 }
 
 /// Settings of logs.

@@ -11,7 +11,7 @@ use crate::hub::{self, ModelSource};
 use crate::interpreter::Interpreter;
 use crate::launch::Launch;
 use crate::quantize_model;
-use crate::resolve::resolve_http;
+use crate::resolve::{resolve_http, resolve_life};
 use crate::serve;
 use crate::settings::{self, Settings, SettingsError, Sources, Variables};
 use crate::terminal::{flush, print, print_error, print_note};
@@ -84,7 +84,8 @@ fn explain_serve(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>
         Device::Cpu => Vec::new(),
     };
     let bounds = resolve_http(&args.http, sources, plan.tp.value);
-    print(&explain(&plan, &bounds, &devices, &launch.defaults))
+    let life = resolve_life(&args.life, sources);
+    print(&explain(&plan, &bounds, &life, &devices, &launch.defaults))
 }
 
 fn download(args: &DownloadArgs, host: Option<&Interpreter>) -> Outcome<()> {

@@ -6,7 +6,7 @@ use penstock_request::GenerationDefaults;
 
 use crate::hardware::CudaDevice;
 use crate::quantize::Quantize;
-use crate::resolve::{Bounds, Plan};
+use crate::resolve::{Bounds, Life, Plan};
 use crate::values::ResolvedValue;
 use crate::values::{ByteSize, Device};
 
@@ -38,11 +38,13 @@ impl Page {
     }
 }
 
-/// Returns the plan and the limits of the HTTP server as text. `devices` are the host's GPUs, for
-/// an estimate of what a worker will measure. `defaults` are those of requests.
+/// Returns the plan, the limits of the HTTP server and the settings of the workers' life as text.
+/// `devices` are the host's GPUs, for an estimate of what a worker will measure. `defaults` are
+/// those of requests.
 pub fn explain(
     plan: &Plan,
     bounds: &Bounds,
+    life: &Life,
     devices: &[CudaDevice],
     defaults: &GenerationDefaults,
 ) -> String {
@@ -100,8 +102,20 @@ pub fn explain(
     page.resolved("response-store", &bounds.responses);
     page.resolved("max-waiting", &plan.queue.max_waiting);
     page.resolved("max-waiting-tokens", &plan.queue.max_waiting_tokens);
+    restarts(&mut page, life);
     memory(&mut page, plan, devices);
     page.0
+}
+
+fn restarts(page: &mut Page, life: &Life) {
+    page.title("restarts");
+    let standby = if life.standby.value { "yes" } else { "no" };
+    page.line("standby", standby, &life.standby.why);
+    let losses = life.exit_after_losses.value;
+    let losses = losses.map_or("never".to_owned(), |losses| losses.to_string());
+    page.line("exit-after-losses", losses, &life.exit_after_losses.why);
+    page.resolved("max-restart-wait", &life.max_restart_wait);
+    page.resolved("keep-workers", &life.keep_workers);
 }
 
 fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {

@@ -47,6 +47,8 @@ pub struct Launch {
     /// Losses of the workers in a row, each soon after a start, after which the engine stops; `None`
     /// = never.
     pub exit_after_losses: Option<u32>,
+    /// How long new requests wait in the queue for restarting workers.
+    pub max_restart_wait: Duration,
     files: TextFiles,
     workers: WorkerSource,
 }
@@ -137,6 +139,7 @@ impl Launch {
             worker_options: WorkerOptions::default(),
             // Nothing but a server waits for ever.
             exit_after_losses: Some(5),
+            max_restart_wait: EngineConfig::default().max_restart_wait,
             files,
             workers,
         })
@@ -147,8 +150,8 @@ impl Launch {
     /// # Errors
     /// If the tokenizer's or template's files are unusable, or if there is no directory for
     /// sockets.
-    pub fn start(self, config: &TextConfig) -> Outcome<RunningEngine> {
-        let load = self.load_config();
+    pub fn start(self, text_config: &TextConfig) -> Outcome<RunningEngine> {
+        let (load, config) = (self.load_config(), self.engine_config());
         let mut directory = None;
         let workers: Box<dyn Workers> = match self.workers {
             WorkerSource::Local(interpreter) => {
@@ -164,13 +167,9 @@ impl Launch {
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);
         register_process_metrics(&mut registry);
-        let engine = Engine::start(
-            workers,
-            engine_config(&self.plan, self.exit_after_losses),
-            metrics,
-        );
+        let engine = Engine::start(workers, config, metrics);
         let metrics = Arc::new(Metrics::new(registry));
-        let generator = Generator::new(engine.clone(), text, config, metrics.text());
+        let generator = Generator::new(engine.clone(), text, text_config, metrics.text());
         Ok(RunningEngine {
             engine,
             generator,
@@ -212,6 +211,22 @@ impl Launch {
             ..LoadConfig::default()
         }
     }
+
+    fn engine_config(&self) -> EngineConfig {
+        let queue = &self.plan.queue;
+        EngineConfig {
+            restart: RestartPolicy {
+                exit_after: self.exit_after_losses,
+                ..RestartPolicy::default()
+            },
+            max_restart_wait: self.max_restart_wait,
+            max_waiting: queue.max_waiting.value as usize,
+            max_waiting_tokens: queue.max_waiting_tokens.value,
+            prefix_cache: queue.prefix_cache.value,
+            latency_target: queue.latency_target.value,
+            ..EngineConfig::default()
+        }
+    }
 }
 
 /// Registers metrics of the process itself.
@@ -226,21 +241,6 @@ fn register_process_metrics(registry: &mut Registry) {
         "Panics. Each is a bug in Penstock; the log has its location",
         logs::panics(),
     );
-}
-
-fn engine_config(plan: &Plan, exit_after: Option<u32>) -> EngineConfig {
-    let queue = &plan.queue;
-    EngineConfig {
-        restart: RestartPolicy {
-            exit_after,
-            ..RestartPolicy::default()
-        },
-        max_waiting: queue.max_waiting.value as usize,
-        max_waiting_tokens: queue.max_waiting_tokens.value,
-        prefix_cache: queue.prefix_cache.value,
-        latency_target: queue.latency_target.value,
-        ..EngineConfig::default()
-    }
 }
 
 impl RunningEngine {

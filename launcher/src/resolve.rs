@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use penstock_http::RouterConfig;
 
-use crate::cli::{EngineArgs, HttpArgs};
+use crate::cli::{EngineArgs, HttpArgs, LifeArgs};
 use crate::descriptors::Descriptors;
 use crate::error::{Failure, Outcome};
 use crate::hardware::Hardware;
 use crate::model::ModelFacts;
 use crate::quantize::Quantize;
 use crate::settings::{Source, Sources};
-use crate::values::{ByteSize, Device, DeviceChoice, Dtype, KvDtype, ModelBackend, ResolvedValue};
+use crate::values::{
+    ByteSize, Device, DeviceChoice, Dtype, KvDtype, ModelBackend, ResolvedValue, Seconds,
+};
 
 /// All resolved values of an engine.
 #[derive(Clone, Debug)]
@@ -131,6 +133,30 @@ pub fn resolve_http(typed: &HttpArgs, sources: &Sources, workers: u32) -> Bounds
             sources.get("response-store").description(),
         ),
         connections: Descriptors::raise().connections(wanted, workers),
+    }
+}
+
+/// Resolved settings of the workers' life.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// How long the workers outlive the server.
+    pub keep_workers: ResolvedValue<Seconds>,
+    /// Whether a second process per worker is ready to replace a lost one.
+    pub standby: ResolvedValue<bool>,
+    /// The losses in a row after which the server exits; `None` = it never does.
+    pub exit_after_losses: ResolvedValue<Option<u32>>,
+    /// How long new requests wait in the queue for restarting workers.
+    pub max_restart_wait: ResolvedValue<Seconds>,
+}
+
+/// Resolves the settings of the workers' life.
+pub fn resolve_life(typed: &LifeArgs, sources: &Sources) -> Life {
+    let why = |flag| sources.get(flag).description();
+    Life {
+        keep_workers: ResolvedValue::new(typed.keep_workers, why("keep-workers")),
+        standby: ResolvedValue::new(typed.standby, why("standby")),
+        exit_after_losses: ResolvedValue::new(typed.exit_after_losses, why("exit-after-losses")),
+        max_restart_wait: ResolvedValue::new(typed.max_restart_wait, why("max-restart-wait")),
     }
 }
 

@@ -126,6 +126,7 @@ impl LifeArgs {
             standby: self.standby,
         };
         launch.exit_after_losses = self.exit_after_losses;
+        launch.max_restart_wait = Duration::from_secs(self.max_restart_wait.0.into());
         if self.attach.is_some() && engine.kv_memory.is_none() {
             // Resolved from the memory that is free, which the running workers have reduced.
             launch.plan.memory.kv_bytes.value = None;

@@ -16,7 +16,7 @@ use penstock::explain::explain;
 use penstock::hardware::Hardware;
 use penstock::model::{Experts, ModelFacts};
 use penstock::quantize::Quantize;
-use penstock::resolve::{Plan, resolve, resolve_http};
+use penstock::resolve::{Plan, resolve, resolve_http, resolve_life};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
 use penstock::values::{ByteSize, Device, Dtype, KvDtype, ModelBackend};
 use penstock::weight_files::StoredWeights;
@@ -244,7 +244,8 @@ fn blocks_count_the_bytes_of_their_kv_dtype() {
         ("top_k".into(), 20.into()),
     ];
     let defaults = GenerationDefaults::from_config(&config.into_iter().collect()).unwrap();
-    let page = explain(&plan, &bounds, &[], &defaults);
+    let life = resolve_life(&args.life, &settings.sources);
+    let page = explain(&plan, &bounds, &life, &[], &defaults);
     assert!(page.contains("kv-dtype           int4"), "{page}");
     let formula = "2 (key, value) x 4 layers x 2 heads x (64 elements x 4 bits + 4 bytes of scale \
                    and zero) x 16 tokens";
@@ -253,6 +254,52 @@ fn blocks_count_the_bytes_of_their_kv_dtype() {
         page.contains("defaults           temperature 0.5, top_k 20"),
         "{page}"
     );
+}
+
+#[test]
+fn restarts_are_explained() {
+    let page = |flags: &[&str]| {
+        let plan = plan_on(&host(1), flags).unwrap();
+        let Settings { cli, sources } = settings(flags, &[]).unwrap();
+        let Command::Serve(args) = cli.command else {
+            panic!("not serve")
+        };
+        let bounds = resolve_http(&args.http, &sources, 1);
+        let life = resolve_life(&args.life, &sources);
+        explain(&plan, &bounds, &life, &[], &GenerationDefaults::default())
+    };
+    let (quiet, busy) = (
+        page(&[]),
+        page(&[
+            "--standby",
+            "--exit-after-losses",
+            "3",
+            "--max-restart-wait",
+            "5m",
+        ]),
+    );
+    for (line, other) in [
+        (
+            "standby            no             default",
+            "yes            typed",
+        ),
+        (
+            "exit-after-losses  never          default",
+            "3              typed",
+        ),
+        (
+            "max-restart-wait   60s            default",
+            "300s           typed",
+        ),
+        (
+            "keep-workers       0s             default",
+            "0s             default",
+        ),
+    ] {
+        assert!(quiet.contains(line), "{quiet}");
+        let (name, _) = line.split_at(19);
+        assert!(busy.contains(&format!("{name}{other}")), "{busy}");
+    }
 }
 
 #[test]
@@ -276,7 +323,8 @@ fn latents_have_one_row_per_token_on_every_rank() {
             panic!("not serve");
         };
         let bounds = resolve_http(&args.http, &settings.sources, 2);
-        let page = explain(&plan, &bounds, &[], &GenerationDefaults::default());
+        let life = resolve_life(&args.life, &settings.sources);
+        let page = explain(&plan, &bounds, &life, &[], &GenerationDefaults::default());
         assert!(page.contains("latents of 576 elements per token"), "{page}");
         let formula = "4 layers x 576 elements x 16 bits x 16 tokens, on every worker";
         assert!(page.contains(formula), "{page}");
@@ -344,7 +392,8 @@ fn expert_parallel_ranks_must_divide_the_experts() {
         panic!("not serve")
     };
     let bounds = resolve_http(&arguments.http, &sources, 2);
-    let page = explain(&plan, &bounds, &[], &GenerationDefaults::default());
+    let life = resolve_life(&arguments.life, &sources);
+    let page = explain(&plan, &bounds, &life, &[], &GenerationDefaults::default());
     assert!(page.contains("2 of each layer's for a token"), "{page}");
 }
 

@@ -71,6 +71,20 @@ def test_next_server_attaches_to_the_workers_of_a_killed_one(
         assert not sockets.exists()
 
 
+def test_an_attached_server_logs_what_its_workers_log(tmp_path: Path, leftover: list[int]) -> None:
+    with Server(tmp_path / "first.log", KEEP) as first:
+        (worker,) = children(first.process.pid)
+        leftover.append(worker)
+        sockets = directory(first)
+        kill(first)
+    with Server(tmp_path / "next.log", ["--attach", str(sockets)]) as following:
+        os.kill(worker, signal.SIGUSR1)  # it logs its stacks
+        deadline = time.monotonic() + SECONDS
+        while not re.search(r"\[worker 0\] .*penstock/worker/__main__.py", following.output()):
+            assert time.monotonic() < deadline, following.output()
+            time.sleep(0.05)
+
+
 def test_an_attached_worker_that_is_lost_is_replaced(tmp_path: Path, leftover: list[int]) -> None:
     with Server(tmp_path / "first.log", KEEP) as first:
         (worker,) = children(first.process.pid)

@@ -35,6 +35,7 @@ def main() -> int:
             minutes=given.minutes / len(sizes),
             most=given.count,
             losses=given.losses,
+            every=given.every,
             patient=given.patient,
             durations=Durations(stop=given.stop),
         )
@@ -61,6 +62,7 @@ def arguments() -> argparse.Namespace:
     option("--faults", help="kinds, separated by commas [default: all]: " + names())
     option("--losses", type=int, help="end after this many losses of workers, of each server")
     option("--count", type=int, help="end after this many faults of each server")
+    option("--every", type=float, default=0.0, help="seconds between two faults, at least")
     option("--tp", type=int, help="workers [default: one server with 1 and one with 2]")
     option("--requests", type=int, default=36, help="different requests")
     option("--clients", type=int, default=8, help="requests at once")

@@ -31,6 +31,7 @@ class Plan:
     minutes: float = 60 * 24.0  # at most
     most: int | None = None  # faults
     losses: int | None = None  # of workers
+    every: float = 0.0  # seconds between two faults, at least
     patient: bool = False  # no fault comes before each request has gone on after the last one
     durations: Durations = field(default_factory=Durations)
 
@@ -61,7 +62,7 @@ def run(plan: Plan, log: Path, options: list[str]) -> Report:
         known = [Known(*pair) for pair in zip(requests, answers, strict=True)]
         before = Held.of(server.process.pid)
         injector = Injector(server, plan.durations)
-        storm = Storm(known, injector, plan.clients, plan.seed, plan.patient)
+        storm = Storm(known, injector, plan.clients, plan.seed, plan.patient, plan.every)
         began = time.monotonic()
         asyncio.run(storm.run(plan.faults(), began + plan.minutes * 60))
         name = f"{plan.world_size} workers" if plan.world_size > 1 else "1 worker"

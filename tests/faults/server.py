@@ -27,6 +27,7 @@ ROOT = HERE.parents[1]
 LOG_START = 1 << 30
 ORDER_SECONDS = 30  # a worker that starts listens for orders at once, a stopped one never
 LEASE_SECONDS = 15
+CONNECTED = "03"  # SS_CONNECTED, the state of a socket in /proc/net/unix
 
 
 # Prompts that no other request has -> what a step with them does to the worker.
@@ -87,16 +88,25 @@ class FaultyServer(Server):
             return log.read().decode(errors="replace")
 
     def workers(self) -> dict[int, int]:
-        """Rank -> process id of the workers that serve, or will as soon as they have loaded."""
-        found: dict[int, dict[int, int]] = {}  # generation -> rank -> process id
-        for pid in children(self.process.pid):
-            words = _command(pid)
-            if "penstock.worker" in words and "--socket" in words:
-                generation, rank = Path(words[words.index("--socket") + 1]).stem.split("-")
-                found.setdefault(int(generation), {})[int(rank)] = pid
-        # Standby processes wait under the number of the next generation.
-        first = min if "--standby" in self.options else max
-        return found[first(found)] if found else {}
+        """Rank -> process id of the workers that serve, or will as soon as they have loaded: those
+        that the server is connected to. It is not to standby processes."""
+        connected = connected_sockets()
+        found: list[tuple[int, int, int]] = []  # generation, rank, process id
+        for pid, path in self._processes().items():
+            if str(path) in connected:
+                generation, rank = path.stem.split("-")
+                found.append((int(generation), int(rank), pid))
+        # The newest: one that the server has given up may take a moment to end.
+        return {rank: pid for _, rank, pid in sorted(found)}
+
+    def _processes(self) -> dict[int, Path]:
+        """Process id -> socket of all worker processes, standby processes included."""
+        commands = {pid: _command(pid) for pid in children(self.process.pid)}
+        return {
+            pid: Path(words[words.index("--socket") + 1])
+            for pid, words in commands.items()
+            if "penstock.worker" in words and "--socket" in words
+        }
 
     def worker(self, rank: int) -> int:
         """The process id of a worker, once it runs. Raises NoWorker if none starts."""
@@ -128,8 +138,8 @@ class FaultyServer(Server):
 
     def worker_sockets(self) -> list[Path]:
         """Paths on which the workers that run listen."""
-        words = [_command(pid) for pid in self.workers().values()]
-        return [Path(line[line.index("--socket") + 1]) for line in words if "--socket" in line]
+        sockets = self._processes()
+        return [sockets[pid] for pid in self.workers().values() if pid in sockets]
 
     def fill_disk(self) -> None:
         """Lets each write to the log fail from now on."""
@@ -150,7 +160,7 @@ class FaultyServer(Server):
 
     def kill_launcher(self) -> list[int]:
         """SIGKILL of the server's process. Returns the workers that still run some time later."""
-        left = list(self.workers().values())
+        left = list(self._processes())
         self.process.kill()
         self.process.wait()
         until = time.monotonic() + LEASE_SECONDS
@@ -161,6 +171,12 @@ class FaultyServer(Server):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return left
+
+
+def connected_sockets() -> set[str]:
+    """Paths of the Unix sockets on which a process has accepted a connection that is open."""
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return {row[7] for row in rows if len(row) > 7 and row[5] == CONNECTED}
 
 
 def write_poison(path: Path) -> None:

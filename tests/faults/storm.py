@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import sys
 import time
@@ -83,6 +84,7 @@ class Storm:
     clients: int
     seed: int
     patient: bool = False
+    every: float = 0.0  # seconds from one fault to the next, at least
     outcomes: list[Outcome] = field(default_factory=list)
     injections: list[Injection] = field(default_factory=list)
     live: dict[int, Live] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Storm:
             try:
                 for fault in faults:
                     await self._progress(fault.events)
+                    await self._pass(self.every)
                     if time.monotonic() > last:
                         break
                     await self._fault(fault)
@@ -189,6 +192,12 @@ class Storm:
         until = time.monotonic() + SETTLE_SECONDS
         goal = self.events + events
         while self.events < goal and time.monotonic() < until:
+            await self._wait()
+
+    async def _pass(self, seconds: float) -> None:
+        """Waits until so much time has passed since the last fault."""
+        last = self.injections[-1].began if self.injections else -math.inf
+        while time.monotonic() < last + seconds:
             await self._wait()
 
     async def _wait(self) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -12,6 +17,11 @@ from tests.faults.compare import difference
 from tests.faults.load import drawn, draws
 from tests.faults.run import Plan, run
 from tests.faults.schedule import Kind, faults
+from tests.faults.server import FaultyServer
+from tests.serving import children
+
+T = TypeVar("T")
+SECONDS = 30
 
 # Without those that take 30 s, and without the launcher's end, which tests/e2e has.
 QUICK = [
@@ -34,6 +44,29 @@ def test_streams_survive_what_happens_to_workers(plan: Plan, tmp_path: Path) -> 
     report = run(plan, tmp_path / "serve.log", [])
     assert report.good, report.text()
     assert report.losses > 0 and report.streams_hit > 0, report.text()
+
+
+def test_a_standby_process_is_no_worker_until_the_server_connects_to_it(tmp_path: Path) -> None:
+    with FaultyServer(tmp_path / "serve.log", ["--standby"]) as server:
+        worker, launcher = server.worker(0), server.process.pid
+        standby = wait_for(lambda: set(children(launcher)) - {worker})
+        assert server.workers() == {0: worker}
+        os.kill(launcher, signal.SIGSTOP)
+        try:
+            os.kill(worker, signal.SIGKILL)
+            wait_for(lambda: not server.workers())
+        finally:
+            os.kill(launcher, signal.SIGCONT)
+        assert server.worker(0) in standby
+
+
+def wait_for(found: Callable[[], T]) -> T:
+    """Returns what is found, once it is true."""
+    until = time.monotonic() + SECONDS
+    while not (value := found()):
+        assert time.monotonic() < until, "never"
+        time.sleep(0.02)
+    return value
 
 
 def test_a_seed_decides_load_and_faults() -> None:

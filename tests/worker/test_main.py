@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from penstock.worker import __main__ as program
 from penstock.worker.service import ShardService
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_unusable_socket_path_ends_the_worker(tmp_path: Path) -> None:
@@ -27,6 +30,27 @@ def test_log_of_an_orphaned_worker_goes_to_a_file(
     assert (tmp_path / "log").read_text() == "later"
     assert (tmp_path / "log").stat().st_mode & 0o077 == 0
     assert (tmp_path / "launcher").read_text() == ""
+
+
+LOAD = """
+import sys
+from local import LocalWorker
+from penstock.worker.__main__ import warm_imports
+warm_imports()
+before = set(sys.modules)
+LocalWorker().load(sys.argv[1])
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_a_worker_that_stands_by_has_imported_what_load_needs() -> None:
+    """Except what depends on the model and the device."""
+    paths = os.pathsep.join([str(ROOT / "tests/worker"), *sys.path])
+    command = [sys.executable, "-c", LOAD, str(ROOT / "python/penstock/brook")]
+    environment = os.environ | {"PYTHONPATH": paths}
+    later = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    own = ("penstock.models.", "penstock.cpu", "penstock.quant.")
+    assert [name for name in later.stdout.split() if not name.startswith(own)] == []
 
 
 def test_failed_warm_import_is_logged_and_not_raised(

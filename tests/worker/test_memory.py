@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -198,6 +199,28 @@ def test_groups_are_the_kinds_of_layers() -> None:
     scratch = geometry.allocate_scratch(torch.device("cpu"))
     assert [len(cache.data) for cache in scratch.caches] == [1] * 4
     assert scratch.caches[0] is scratch.caches[3] and scratch.group_of == kv.group_of
+
+
+@pytest.mark.parametrize("name", ["auto", "fp8_e4m3", "int4"])
+def test_kv_memory_of_the_host_is_zero_and_used_page_by_page(name: str) -> None:
+    """A restart would wait for it otherwise."""
+    geometry = KvGeometry.of([KvShape(0, 2, 64)], 16, kv_format(name, torch.float64))
+    before = resident_bytes()
+    blocks = 256 * MIB // geometry.block_bytes(geometry.groups[0])
+    (cache,) = geometry.allocate([blocks], torch.device("cpu")).caches
+    assert resident_bytes() - before < 32 * MIB
+    assert sum(tensor.nbytes for tensor in cache.tensors) == blocks * geometry.block_bytes(
+        geometry.groups[0]
+    )
+    for tensor in cache.tensors:
+        assert not tensor[[0, -1]].view(torch.uint8).any()
+        tensor[-1] = torch.ones_like(tensor[-1])
+        assert tensor[-1].view(torch.uint8).any() and not tensor[-2].view(torch.uint8).any()
+
+
+def resident_bytes() -> int:
+    """Returns the memory of this process that is in use."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_groups_share_memory_by_what_typical_sequences_hold() -> None:

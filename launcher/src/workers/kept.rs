@@ -1,5 +1,7 @@
 //! Workers that an earlier launcher started and left running, to attach to.
 
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,9 +10,14 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, Uid};
 use tokio::time::{Instant, sleep};
 
+use super::log::{self, Growing};
+use super::process::thread;
+use crate::error::Outcome;
+
 /// Time for a worker's end after each signal.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
+const LOG_POLL: Duration = Duration::from_millis(100);
 
 /// A running worker that is not a child of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +41,38 @@ impl KeptWorker {
             pid: Pid::from_raw(peer.pid().filter(|_| ours)?),
             socket: socket.to_owned(),
         })
+    }
+
+    /// Copies what the worker of `rank` logs from now on to this process's log. What it logged while
+    /// no server ran stays in the file.
+    ///
+    /// # Errors
+    /// If the system starts no thread.
+    pub fn forward_log(&self, rank: u32) -> Outcome<()> {
+        let path = self.log();
+        let begin = std::fs::metadata(&path).map_or(0, |file| file.len());
+        let worker = self.clone();
+        thread(format!("worker-{rank}-log"), move || {
+            // The worker creates it once it has noticed that its launcher is gone.
+            while worker.runs() {
+                let Ok(mut file) = File::open(&path) else {
+                    std::thread::sleep(LOG_POLL);
+                    continue;
+                };
+                if file.seek(SeekFrom::Start(begin)).is_ok() {
+                    let alive = || worker.runs();
+                    log::forward(Growing { file, alive }, rank, drop);
+                }
+                return;
+            }
+        })
+    }
+
+    /// The file that the worker logs to once its launcher is gone.
+    fn log(&self) -> PathBuf {
+        let mut path = self.socket.clone().into_os_string();
+        path.push(".log");
+        path.into()
     }
 
     /// Stops the worker's process group: SIGTERM, then SIGKILL.

@@ -1,6 +1,7 @@
 //! The workers of one engine: child processes on this host, started and replaced as a group.
 
 mod kept;
+mod log;
 mod process;
 mod scratch;
 
@@ -88,7 +89,12 @@ impl LocalWorkers {
         let adopt = |path: &PathBuf| Scratch::adopt(path, load.world_size).transpose();
         let (scratch, next) = match options.attach.as_ref().and_then(adopt).transpose()? {
             None => (Scratch::new()?, None),
-            Some((scratch, kept)) => (scratch, Some(Group::from(kept))),
+            Some((scratch, kept)) => {
+                for (worker, rank) in kept.workers.iter().zip(0..) {
+                    worker.forward_log(rank)?;
+                }
+                (scratch, Some(Group::from(kept)))
+            }
         };
         let mut workers = Self {
             interpreter,
@@ -138,6 +144,17 @@ impl LocalWorkers {
             group.kill().await;
         }
         self.spawn()
+    }
+
+    /// Starts the next group, if there is to be one.
+    fn keep_standby(&mut self) {
+        if !self.standby || self.next.is_some() {
+            return;
+        }
+        match self.spawn() {
+            Ok(group) => self.next = Some(group),
+            Err(failure) => tracing::warn!("no standby workers: {failure}"),
+        }
     }
 
     /// Connects to the processes of the current group and loads the model.
@@ -304,19 +321,20 @@ impl Workers for LocalWorkers {
     ) -> Result<(ShardGroup, Loaded), WorkersError> {
         let process = |failure: Failure| WorkersError::Process(failure.message);
         self.loaded = false;
-        if let Some(mut lost) = self.current.take() {
+        let lost = self.current.take();
+        let restarts = lost.is_some();
+        if let Some(mut lost) = lost {
             lost.kill().await;
         }
         self.current = Some(self.take_next().await.map_err(process)?);
+        if restarts {
+            // Its imports use cores that are idle until the streams go on.
+            self.keep_standby();
+        }
         let connected = self.connect(progress).await?;
         self.loaded = true;
         self.scratch.kept = false;
-        if self.standby && self.next.is_none() {
-            match self.spawn() {
-                Ok(group) => self.next = Some(group),
-                Err(failure) => tracing::warn!("no standby workers: {failure}"),
-            }
-        }
+        self.keep_standby();
         Ok(connected)
     }
 

@@ -6,7 +6,6 @@
 //! (threads wait instead), so the code also works inside another program's Python process.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
@@ -18,6 +17,7 @@ use nix::unistd::Pid;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::log;
 use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
 
@@ -28,7 +28,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
 /// Log lines that an error message quotes.
 const TAIL_LINES: usize = 12;
-const LINE_BYTES: u64 = 8 << 10;
 
 /// A running worker.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ impl WorkerProcess {
         if let Some(stderr) = child.stderr.take() {
             let log_tail = Arc::clone(&log_tail);
             thread(format!("worker-{rank}-log"), move || {
-                forward(stderr, rank, &log_tail);
+                forward_log(stderr, rank, &log_tail);
             })?;
         }
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
@@ -196,7 +195,7 @@ impl Drop for WorkerProcess {
     }
 }
 
-fn thread(name: String, body: impl FnOnce() + Send + 'static) -> Outcome<()> {
+pub(super) fn thread(name: String, body: impl FnOnce() + Send + 'static) -> Outcome<()> {
     let spawned = std::thread::Builder::new().name(name).spawn(body);
     spawned
         .map(drop)
@@ -209,43 +208,15 @@ fn wait(mut child: Child, report: &watch::Sender<Option<ExitStatus>>) {
     }
 }
 
-/// Copies the worker's log to the launcher's until the worker closes its stderr.
-fn forward(stderr: ChildStderr, rank: u32, log_tail: &Mutex<VecDeque<String>>) {
-    let mut reader = BufReader::new(stderr);
-    let mut line = Vec::new();
-    while matches!(
-        reader
-            .by_ref()
-            .take(LINE_BYTES)
-            .read_until(b'\n', &mut line),
-        Ok(1..)
-    ) {
-        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-        line.clear();
-        if text.is_empty() {
-            continue;
-        }
-        log(rank, &text);
+/// Copies the worker's log to the launcher's, and the last lines to `log_tail`.
+fn forward_log(stderr: ChildStderr, rank: u32, log_tail: &Mutex<VecDeque<String>>) {
+    log::forward(stderr, rank, |line| {
         let mut log_tail = log_tail.lock().unwrap_or_else(PoisonError::into_inner);
         if log_tail.len() == TAIL_LINES {
             log_tail.pop_front();
         }
-        log_tail.push_back(text);
-    }
-}
-
-/// Logs a line of a worker. Lines without a level, such as those of a traceback, are logged as
-/// well.
-fn log(rank: u32, line: &str) {
-    match line.split_once(' ').unwrap_or((line, "")) {
-        ("DEBUG", text) => tracing::debug!(target: "worker", "[worker {rank}] {text}"),
-        ("INFO", text) => tracing::info!(target: "worker", "[worker {rank}] {text}"),
-        ("WARNING", text) => tracing::warn!(target: "worker", "[worker {rank}] {text}"),
-        ("ERROR" | "CRITICAL", text) => {
-            tracing::error!(target: "worker", "[worker {rank}] {text}");
-        }
-        _ => tracing::info!(target: "worker", "[worker {rank}] {line}"),
-    }
+        log_tail.push_back(line);
+    });
 }
 
 #[cfg(test)]

@@ -25,6 +25,12 @@ from penstock.worker.service import ShardService, attach
 
 CALLS = 24  # RPCs served at once: one step stream, the router's 16 of Prepare, health checks
 MESSAGE_BYTES = 256 << 20  # a step may bring many sequences in full
+LOADED = (  # what `ShardService` imports when Load comes
+    "penstock.worker.startup.loader",
+    "penstock.worker.run.pipeline",
+    "penstock.worker.run.trace",
+    "penstock.grammar.cache",
+)
 
 
 def main() -> None:
@@ -93,7 +99,8 @@ def warm_imports() -> None:
     """Imports what Load will need. If an import fails here, Load repeats it and reports the
     error."""
     try:
-        importlib.import_module("penstock.worker.startup.loader")
+        for name in LOADED:
+            importlib.import_module(name)
     except Exception as error:
         logging.getLogger("penstock.worker").warning("import failed: %s", error)
 

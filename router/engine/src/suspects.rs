@@ -9,20 +9,29 @@
 //! those released but not cleared. A request that is the only one, at its second loss or a later
 //! one, is condemned. Others lose only the time of some steps.
 //!
-//! Workers may also be killed from outside, at any time. A request that was alone by accident goes
-//! on: such losses condemn it only if they keep coming while it is alone. A slow request is often
-//! the only suspect by accident, because it gets on later than the others.
+//! Workers may also be killed from outside, at any time, which is seldom a request's fault. So after
+//! the first such loss all requests return at once; only if they do not get past their steps before
+//! the next loss, they return in groups.
+//!
+//! A request that was alone by accident goes on where possible:
+//!
+//! - Kills from outside condemn a request only if they keep coming while it is alone: at its fourth
+//!   loss in a row, the third at which it was alone.
+//! - A slow request, which is prepared before it runs, gets on later than the others, so it is
+//!   often the only one that was not cleared. If others were in flight with it, it is condemned only
+//!   when it was alone at two losses.
 
 use std::collections::{HashMap, VecDeque};
 
 use penstock_scheduler::ids::RequestId;
 
-/// Losses without progress in between after which a request that was alone is condemned.
+/// Losses without progress in between after which a request that was alone at the last is condemned.
 const MAX_LOSSES: u32 = 2;
-/// Losses at which a request was alone after which it is condemned, if it is slow and others ran.
-const MAX_LOSSES_SLOW: u32 = 2;
-/// Likewise, if workers are killed from outside.
-const MAX_LOSSES_ALONE: u32 = 3;
+/// Losses at which a slow request was alone after which it is condemned, if others were in flight.
+const MAX_LOSSES_ALONE_SLOW: u32 = 2;
+/// Losses at which a request was alone after which it is condemned, if workers are killed from
+/// outside.
+const MAX_LOSSES_ALONE_KILLED: u32 = 3;
 /// Answered steps after which a group no longer holds up the next one. Its requests stay suspects.
 const MAX_GROUP_STEPS: u32 = 256;
 
@@ -32,7 +41,8 @@ pub(super) struct InFlight {
     pub(super) id: RequestId,
     /// Its runs in the steps that were in flight.
     pub(super) runs: u32,
-    /// Whether it goes last, because others would wait for more than its steps.
+    /// Whether it is prepared before it runs. It goes last, because others would wait for more than
+    /// its steps, and is condemned later (see the module's documentation).
     pub(super) slow: bool,
 }
 
@@ -84,9 +94,9 @@ impl Suspicion {
     /// Whether a suspect that was alone at its last loss is the cause.
     fn condemns(&self, evidence: Evidence, slow_beside_others: bool) -> bool {
         match evidence {
-            Evidence::Strong if slow_beside_others => self.alone >= MAX_LOSSES_SLOW,
+            Evidence::Strong if slow_beside_others => self.alone >= MAX_LOSSES_ALONE_SLOW,
             Evidence::Strong => self.losses >= MAX_LOSSES,
-            Evidence::Weak => self.alone >= MAX_LOSSES_ALONE,
+            Evidence::Weak => self.alone >= MAX_LOSSES_ALONE_KILLED,
             Evidence::Nothing => false,
         }
     }
@@ -101,49 +111,63 @@ impl Suspects {
     ) -> Option<RequestId> {
         let mut in_flight = in_flight.to_vec();
         in_flight.sort_unstable_by_key(|each| (each.slow, each.id));
-        let is_uncleared = |each: &&InFlight| self.suspicions.contains_key(&each.id);
-        let uncleared: Vec<_> = in_flight.iter().filter(is_uncleared).copied().collect();
         let unreleased = self.unreleased();
-        let mut next = HashMap::new();
-        for each in &in_flight {
-            let earlier = self.suspicions.get(&each.id);
-            let suspicion = Suspicion {
-                losses: earlier.map_or(1, |suspicion| suspicion.losses + 1),
-                alone: earlier.map_or(0, |suspicion| {
-                    suspicion.alone + u32::from(uncleared.len() == 1)
-                }),
-                left: each.runs.max(1),
-                released: false,
-            };
-            next.insert(each.id, suspicion);
-        }
+        let is_uncleared = |each: &InFlight| self.suspicions.contains_key(&each.id);
+        let (mut uncleared, cleared): (Vec<_>, Vec<_>) =
+            in_flight.iter().copied().partition(is_uncleared);
+        self.suspect(&in_flight, uncleared.len() == 1, &unreleased);
         let condemned = match uncleared[..] {
-            [InFlight { id, slow, .. }] => {
-                let slow_beside_others = slow && in_flight.len() > 1;
-                Some(id).filter(|id| next[id].condemns(evidence, slow_beside_others))
-            }
+            [only] => self.condemn(only, in_flight.len() > 1, evidence),
             _ => None,
         };
-        if let Some(id) = condemned {
-            next.remove(&id);
-        }
-        let cleared = in_flight.iter().filter(|each| !uncleared.contains(each));
-        let cleared: Vec<_> = cleared.map(|each| each.id).collect();
-        let ids = uncleared.iter().map(|each| each.id);
-        let uncleared: Vec<_> = ids.filter(|id| next.contains_key(id)).collect();
-        for id in &unreleased {
-            next.insert(*id, self.suspicions[id]);
-        }
-        self.groups = match uncleared.is_empty() && condemned.is_none() {
-            true => halves(&cleared).collect(),
-            // The cause is among the uncleared ones.
-            false => std::iter::once(cleared).chain(halves(&uncleared)).collect(),
+        uncleared.retain(|each| Some(each.id) != condemned);
+        let new = uncleared.is_empty() && condemned.is_none();
+        self.groups = match (new, evidence) {
+            (true, Evidence::Weak) if unreleased.is_empty() => VecDeque::new(),
+            (true, Evidence::Strong | Evidence::Nothing) => halves(&ids(&cleared)).collect(),
+            // The cause, if there is one, is among the uncleared ones.
+            _ => std::iter::once(ids(&cleared))
+                .chain(halves(&ids(&uncleared)))
+                .collect(),
         };
         self.groups.extend(halves(&unreleased));
         self.groups.retain(|group| !group.is_empty());
-        self.suspicions = next;
-        self.holding = !self.suspicions.is_empty();
+        self.holding = !self.groups.is_empty();
         condemned
+    }
+
+    /// Makes the requests in flight suspects, beside those that have not been released. `alone`:
+    /// whether one of them is the only one that was not cleared.
+    fn suspect(&mut self, in_flight: &[InFlight], alone: bool, unreleased: &[RequestId]) {
+        let mut earlier = std::mem::take(&mut self.suspicions);
+        for each in in_flight {
+            let before = earlier.get(&each.id);
+            let suspicion = Suspicion {
+                losses: before.map_or(0, |before| before.losses) + 1,
+                alone: before.map_or(0, |before| before.alone + u32::from(alone)),
+                left: each.runs.max(1),
+                released: false,
+            };
+            self.suspicions.insert(each.id, suspicion);
+        }
+        for id in unreleased {
+            self.suspicions.extend(earlier.remove_entry(id));
+        }
+    }
+
+    /// Ends the search if the only request that was not cleared is the cause.
+    fn condemn(
+        &mut self,
+        only: InFlight,
+        beside_others: bool,
+        evidence: Evidence,
+    ) -> Option<RequestId> {
+        let suspicion = self.suspicions.get(&only.id)?;
+        if !suspicion.condemns(evidence, only.slow && beside_others) {
+            return None;
+        }
+        self.suspicions.remove(&only.id);
+        Some(only.id)
     }
 
     /// Whether requests that are no suspects wait until all suspects have run.
@@ -213,6 +237,10 @@ impl Suspects {
             .copied()
             .collect()
     }
+}
+
+fn ids(requests: &[InFlight]) -> Vec<RequestId> {
+    requests.iter().map(|each| each.id).collect()
 }
 
 /// Splits off the first half of the ids again and again; the last group has one id.
@@ -345,12 +373,42 @@ mod tests {
     #[test]
     fn kills_from_outside_condemn_only_a_request_that_is_alone_again_and_again() {
         let mut suspects = Suspects::default();
-        for _ in 0..=2 {
+        assert_eq!(suspects.on_loss(&in_flight([1]), Evidence::Weak), None);
+        for _ in 1..=2 {
             assert_eq!(suspects.on_loss(&in_flight([1]), Evidence::Weak), None);
             assert_eq!(group(&mut suspects), [1]);
         }
         let found = suspects.on_loss(&in_flight([1]), Evidence::Weak);
         assert_eq!(found, Some(RequestId(1)));
+    }
+
+    #[test]
+    fn after_a_kill_from_outside_all_return_at_once_unless_they_do_not_get_on() {
+        let mut suspects = Suspects::default();
+        for _ in 0..3 {
+            suspects.on_loss(&in_flight([1, 2, 3, 4]), Evidence::Weak);
+            assert!(!suspects.is_holding());
+            // What an epoch's begin holds back is released.
+            suspects.hold_rest();
+            assert_eq!(suspects.release(|_| true), Some(Release::Rest));
+            clear(&mut suspects, &[1, 2, 3, 4]);
+            assert!(!suspects.any());
+        }
+        suspects.on_loss(&in_flight([1, 2, 3, 4]), Evidence::Weak);
+        clear(&mut suspects, &[1]);
+        suspects.on_loss(&in_flight([1, 2, 3, 4]), Evidence::Weak);
+        assert_eq!(group(&mut suspects), [1]);
+        clear(&mut suspects, &[1]);
+        assert_eq!(group(&mut suspects), [2, 3]);
+        // 4 was not released.
+        suspects.on_loss(&in_flight([1, 2, 3]), Evidence::Weak);
+        assert_eq!(group(&mut suspects), [1]);
+        clear(&mut suspects, &[1]);
+        assert_eq!(group(&mut suspects), [2]);
+        clear(&mut suspects, &[2]);
+        assert_eq!(group(&mut suspects), [3]);
+        clear(&mut suspects, &[3]);
+        assert_eq!(group(&mut suspects), [4]);
     }
 
     #[test]

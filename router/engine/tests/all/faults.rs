@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use penstock_engine::shard::{Endpoint, LoadConfig, StepLimits};
-use penstock_engine::{
-    AttachedWorkers, Engine, EngineConfig, EngineMetrics, PreparePolicy, RestartPolicy,
-};
+use penstock_engine::shard::{Endpoint, LoadConfig};
+use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics, RestartPolicy};
 use penstock_mock_shard::{Fault, MockConfig, MockShard};
 use penstock_request::EngineState;
 use penstock_request::types::{End, EngineRequest, SubmitError};
 use prometheus_client::registry::Registry;
 
 use crate::support::{
-    MockWorkers, TIMEOUT, answer, checked, collect, engine, faulty, quick_restarts, reach, ready,
-    request,
+    MockWorkers, TIMEOUT, always_preparing, answer, checked, collect, engine, faulty,
+    giving_up_after, quick_restarts, reach, ready, request, restarting, step_deadline,
 };
 
 #[tokio::test]
@@ -91,18 +89,7 @@ async fn a_stream_goes_on_after_a_step_that_hangs() {
     let expected = undisturbed(long()).await;
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Hang(3))], vec![checked()]]);
     // Longer than a busy machine delays a step of a working worker.
-    let limit = Duration::from_millis(1500);
-    let step_limits = StepLimits {
-        least: limit,
-        first: limit,
-    };
-    let engine = engine(
-        workers,
-        EngineConfig {
-            step_limits,
-            ..EngineConfig::default()
-        },
-    );
+    let engine = engine(workers, step_deadline(Duration::from_millis(1500)));
     ready(&engine).await;
     let stream = engine.submit(long()).await.unwrap();
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
@@ -121,15 +108,7 @@ async fn late_answers_of_a_worker_that_stopped_for_a_while_change_nothing() {
     let _worker = MockShard::spawn(&endpoint, faulty(Fault::Stall(20))).unwrap();
     let attached = AttachedWorkers::new(vec![endpoint], &LoadConfig::default());
     let metrics = EngineMetrics::register(&mut Registry::default());
-    let limit = Duration::from_millis(300);
-    let step_limits = StepLimits {
-        least: limit,
-        first: limit,
-    };
-    let config = EngineConfig {
-        step_limits,
-        ..EngineConfig::default()
-    };
+    let config = step_deadline(Duration::from_millis(300));
     let engine = Engine::start(Box::new(attached), config, metrics);
     ready(&engine).await;
     // The same worker is in a newer epoch when the old step is answered.
@@ -168,12 +147,8 @@ async fn sequence_error_ends_only_its_request() {
 
 #[tokio::test]
 async fn a_request_that_prepare_rejects_is_rejected_at_submission() {
-    let config = EngineConfig {
-        prepare_policy: PreparePolicy::Always,
-        ..EngineConfig::default()
-    };
     let refusing = faulty(Fault::RefusePrepare("the grammar does not compile".into()));
-    let engine = crate::support::engine(MockWorkers::one(refusing), config.clone());
+    let engine = crate::support::engine(MockWorkers::one(refusing), always_preparing());
     ready(&engine).await;
     let refused = engine.submit(request(vec![1], 3)).await.err();
     assert_eq!(
@@ -181,7 +156,7 @@ async fn a_request_that_prepare_rejects_is_rejected_at_submission() {
         Some(SubmitError::Invalid("the grammar does not compile".into()))
     );
 
-    let engine = crate::support::engine(MockWorkers::one(checked()), config);
+    let engine = crate::support::engine(MockWorkers::one(checked()), always_preparing());
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
 }
@@ -212,18 +187,7 @@ async fn load_failure_stops_the_engine_with_the_workers_reason() {
 #[tokio::test]
 async fn engine_stops_with_a_reason_after_the_losses_that_the_operator_allows() {
     let workers = MockWorkers::one(checked());
-    let restart = RestartPolicy {
-        exit_after: Some(3),
-        backoff: Duration::from_millis(10),
-        ..RestartPolicy::default()
-    };
-    let engine = engine(
-        workers.clone(),
-        EngineConfig {
-            restart,
-            ..EngineConfig::default()
-        },
-    );
+    let engine = engine(workers.clone(), giving_up_after(3));
     for _ in 0..3 {
         ready(&engine).await;
         workers.kill();
@@ -243,16 +207,7 @@ async fn engine_stops_with_a_reason_after_the_losses_that_the_operator_allows() 
 #[tokio::test]
 async fn the_engine_never_gives_up_by_default() {
     let workers = MockWorkers::one(checked());
-    let restart = RestartPolicy {
-        backoff: Duration::from_millis(1),
-        max_backoff: Duration::from_millis(1),
-        ..RestartPolicy::default()
-    };
-    let config = EngineConfig {
-        restart,
-        ..EngineConfig::default()
-    };
-    let engine = engine(workers.clone(), config);
+    let engine = engine(workers.clone(), quick_restarts());
     for life in 1..=12 {
         crate::support::eventually("the workers are started", || workers.starts() == life).await;
         ready(&engine).await;
@@ -265,15 +220,7 @@ async fn the_engine_never_gives_up_by_default() {
 #[tokio::test]
 async fn waiting_requests_fail_with_a_reason_when_the_engine_stops() {
     let workers = MockWorkers::new(vec![one_slot(vec![Fault::Hang(3)])]);
-    let restart = RestartPolicy {
-        exit_after: Some(1),
-        ..RestartPolicy::default()
-    };
-    let config = EngineConfig {
-        restart,
-        ..EngineConfig::default()
-    };
-    let engine = engine(workers.clone(), config);
+    let engine = engine(workers.clone(), giving_up_after(1));
     ready(&engine).await;
     let _running = engine.submit(long()).await.unwrap();
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
@@ -339,9 +286,9 @@ async fn requests_are_prepared_again_by_the_new_workers() {
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     let leaving = engine.submit(request(vec![4], 4)).await.unwrap();
     workers.kill();
-    // The others wait until it has run.
-    let preparing = || workers.starts() == 2 && workers.view().preparing == 1;
-    crate::support::eventually("the new worker prepares the first", preparing).await;
+    // After a kill from outside no request waits for another.
+    let preparing = || workers.starts() == 2 && workers.view().preparing == 3;
+    crate::support::eventually("the new worker prepares all", preparing).await;
     drop(leaving);
     workers.kill();
     assert_eq!(collect(running).await, expected);
@@ -390,7 +337,13 @@ async fn a_request_whose_preparation_ends_the_workers_twice_fails() {
         vec![checked()],
     ];
     let workers = MockWorkers::new(lives);
-    let engine = engine(workers.clone(), quick_restarts(&always_preparing()));
+    let engine = engine(
+        workers.clone(),
+        EngineConfig {
+            restart: quick_restarts().restart,
+            ..always_preparing()
+        },
+    );
     ready(&engine).await;
     let submission = engine.submit(request(vec![1], 4));
     let end = async {
@@ -498,12 +451,11 @@ async fn undisturbed(request: EngineRequest) -> (Vec<u32>, End) {
 /// Restarts after the second loss in a row take half a second.
 fn slow_restarts(max_restart_wait: Duration) -> EngineConfig {
     EngineConfig {
-        restart: RestartPolicy {
+        max_restart_wait,
+        ..restarting(RestartPolicy {
             backoff: Duration::from_millis(500),
             ..RestartPolicy::default()
-        },
-        max_restart_wait,
-        ..EngineConfig::default()
+        })
     }
 }
 
@@ -522,14 +474,6 @@ fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
     let mut config = checked();
     config.geometry.slots = 1;
     vec![MockConfig { faults, ..config }]
-}
-
-/// Prepares every request, with a grammar or without.
-fn always_preparing() -> EngineConfig {
-    EngineConfig {
-        prepare_policy: PreparePolicy::Always,
-        ..EngineConfig::default()
-    }
 }
 
 fn long() -> EngineRequest {

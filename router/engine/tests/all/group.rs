@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use penstock_engine::EngineConfig;
-use penstock_engine::shard::StepLimits;
 use penstock_mock_shard::Fault;
 use penstock_request::EngineState;
 use penstock_request::types::End;
 
-use crate::support::{MockWorkers, answer, checked, engine, faulty, reach, ready, request};
+use crate::support::{
+    MockWorkers, answer, checked, engine, faulty, reach, ready, request, step_deadline,
+};
 
 #[tokio::test]
 async fn two_ranks_generate_the_same_tokens_as_one() {
@@ -75,15 +76,7 @@ async fn hung_rank_is_detected_at_the_deadline() {
         vec![checked(), checked()],
     ];
     // Longer than a busy machine delays a step of a working worker.
-    let limit = Duration::from_millis(1500);
-    let step_limits = StepLimits {
-        least: limit,
-        first: limit,
-    };
-    let config = EngineConfig {
-        step_limits,
-        ..EngineConfig::default()
-    };
+    let config = step_deadline(Duration::from_millis(1500));
     let engine = engine(MockWorkers::new(lives), config);
     ready(&engine).await;
     // Unlike in a real group, rank 0 continues meanwhile.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use penstock_engine::{Engine, EngineConfig, EngineMetrics, PreparePolicy};
+use penstock_engine::{Engine, EngineConfig, EngineMetrics};
 use penstock_mock_shard::{Cost, Exit, Fault, MockConfig};
 use penstock_request::EngineState;
 use penstock_request::client::Client;
@@ -11,7 +11,8 @@ use penstock_request::types::{End, SubmitError};
 use prometheus_client::registry::Registry;
 
 use crate::support::{
-    MockWorkers, checked, collect, engine, eventually, faulty, gauge, ready, request,
+    MockWorkers, always_preparing, checked, collect, engine, eventually, faulty, gauge, ready,
+    request,
 };
 
 #[tokio::test]
@@ -68,11 +69,7 @@ async fn aborted_submission_stops_its_preparation() {
         ..checked()
     };
     let workers = MockWorkers::new(vec![vec![config.clone(), config]]);
-    let always = EngineConfig {
-        prepare_policy: PreparePolicy::Always,
-        ..EngineConfig::default()
-    };
-    let engine = engine(workers.clone(), always);
+    let engine = engine(workers.clone(), always_preparing());
     ready(&engine).await;
     let submission = tokio::spawn({
         let engine = engine.clone();
@@ -89,11 +86,7 @@ async fn aborted_submission_stops_its_preparation() {
 #[tokio::test]
 async fn one_client_does_not_take_all_prepare_calls() {
     let workers = MockWorkers::one(faulty(Fault::HangPrepare));
-    let always = EngineConfig {
-        prepare_policy: PreparePolicy::Always,
-        ..EngineConfig::default()
-    };
-    let engine = engine(workers.clone(), always);
+    let engine = engine(workers.clone(), always_preparing());
     ready(&engine).await;
     let at = |address: &str| Client::at(address.parse().unwrap());
     let submit = |client: Option<Client>| {

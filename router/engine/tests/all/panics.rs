@@ -14,16 +14,16 @@ use std::{
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, future::join_all};
 use penstock_engine::shard::{Loaded, ShardGroup};
-use penstock_engine::{
-    Engine, EngineConfig, EngineMetrics, ProgressSink, RestartPolicy, Workers, WorkersError,
-};
+use penstock_engine::{Engine, EngineConfig, EngineMetrics, ProgressSink, Workers, WorkersError};
 use penstock_mock_shard::{Fault, MockConfig};
 use penstock_request::EngineState;
 use penstock_request::types::{BeamParameters, EarlyStopping, End, SubmitError};
 use penstock_scheduler::{Policy, SequenceFacts};
 use prometheus_client::registry::Registry;
 
-use crate::support::{MockWorkers, answer, checked, collect, engine, gauge, reach, ready, request};
+use crate::support::{
+    MockWorkers, answer, checked, collect, engine, gauge, giving_up_after, reach, ready, request,
+};
 
 /// Makes the scheduler panic at the n-th look at a prompt of this many tokens.
 #[derive(Clone)]
@@ -59,15 +59,7 @@ fn poisoned(workers: MockWorkers, poison: &[Poison]) -> (Engine, Registry) {
     let metrics = EngineMetrics::register(&mut registry);
     let poison = poison.to_vec();
     let policy = move || Box::new(Several(poison.clone())) as Box<dyn Policy>;
-    let config = EngineConfig {
-        restart: RestartPolicy {
-            exit_after: Some(5),
-            backoff: Duration::from_millis(1),
-            ..RestartPolicy::default()
-        },
-        ..EngineConfig::default()
-    };
-    let engine = Engine::start_with(Box::new(workers), config, metrics, policy);
+    let engine = Engine::start_with(Box::new(workers), giving_up_after(5), metrics, policy);
     (engine, registry)
 }
 

@@ -24,7 +24,7 @@ async fn found_among_others(fault: Fault, poisoned: u32) -> (u64, usize) {
         },
         ..checked()
     });
-    let engine = engine(workers.clone(), quick_restarts(&EngineConfig::default()));
+    let engine = engine(workers.clone(), quick_restarts());
     ready(&engine).await;
     let mut failed = 0;
     let runs = (0..16).map(|number| {
@@ -76,7 +76,7 @@ async fn a_request_that_makes_a_step_fail_is_found_without_a_restart() {
 #[tokio::test]
 async fn a_request_alone_that_ends_the_workers_fails_at_its_second_loss() {
     let workers = MockWorkers::one(faulty(Fault::DieOn(POISON)));
-    let engine = engine(workers.clone(), quick_restarts(&EngineConfig::default()));
+    let engine = engine(workers.clone(), quick_restarts());
     ready(&engine).await;
     let (ids, end) = answer(&engine, request(vec![POISON], 9)).await;
     assert!(ids.is_empty() && matches!(end, End::Failed(_)), "{end:?}");

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{
     END, MockWorkers, TIMEOUT, answers, checked, collect, eventually, gauge, prompt, ready,
-    request, started,
+    request, restarting, started,
 };
 
 const REQUESTS: u32 = 40;
@@ -126,11 +126,10 @@ fn config(random: &mut Random) -> EngineConfig {
             0 => PreparePolicy::Always,
             _ => PreparePolicy::WhenNeeded,
         },
-        restart: RestartPolicy {
+        ..restarting(RestartPolicy {
             soon: Duration::ZERO,
             ..RestartPolicy::default()
-        },
-        ..EngineConfig::default()
+        })
     }
 }
 

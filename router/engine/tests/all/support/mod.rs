@@ -14,10 +14,10 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::join_all};
-use penstock_engine::shard::{Endpoint, LoadConfig, Loaded, ShardGroup};
+use penstock_engine::shard::{Endpoint, LoadConfig, Loaded, ShardGroup, StepLimits};
 use penstock_engine::{
-    AttachedWorkers, Engine, EngineConfig, EngineMetrics, ProgressSink, RestartPolicy, TokenStream,
-    Workers, WorkersEnd, WorkersError,
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, PreparePolicy, ProgressSink,
+    RestartPolicy, TokenStream, Workers, WorkersEnd, WorkersError,
 };
 use penstock_mock_shard::{Check, Eos, Fault, Geometry, MockConfig, MockShard, View};
 use penstock_request::EngineState;
@@ -158,15 +158,47 @@ pub fn engine(workers: MockWorkers, config: EngineConfig) -> Engine {
     )
 }
 
-/// Restarts without a noticeable wait.
-pub fn quick_restarts(config: &EngineConfig) -> EngineConfig {
+/// The default settings with another policy of restarts.
+pub fn restarting(restart: RestartPolicy) -> EngineConfig {
     EngineConfig {
-        restart: RestartPolicy {
-            backoff: Duration::from_millis(1),
-            max_backoff: Duration::from_millis(1),
-            ..RestartPolicy::default()
+        restart,
+        ..EngineConfig::default()
+    }
+}
+
+/// Restarts without a noticeable wait.
+pub fn quick_restarts() -> EngineConfig {
+    restarting(RestartPolicy {
+        backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(1),
+        ..RestartPolicy::default()
+    })
+}
+
+/// The engine stops after this many losses in a row.
+pub fn giving_up_after(losses: u32) -> EngineConfig {
+    restarting(RestartPolicy {
+        exit_after: Some(losses),
+        ..quick_restarts().restart
+    })
+}
+
+/// Every step has this deadline.
+pub fn step_deadline(limit: Duration) -> EngineConfig {
+    EngineConfig {
+        step_limits: StepLimits {
+            least: limit,
+            first: limit,
         },
-        ..config.clone()
+        ..EngineConfig::default()
+    }
+}
+
+/// Prepares every request, with a grammar or without.
+pub fn always_preparing() -> EngineConfig {
+    EngineConfig {
+        prepare_policy: PreparePolicy::Always,
+        ..EngineConfig::default()
     }
 }
 
