@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use penstock_scheduler::{
@@ -12,6 +12,7 @@ use penstock_scheduler::{
     ids::{Epoch, RequestId},
     request::AddError,
 };
+use tokio::time::Instant;
 
 use super::{
     core::{Core, unavailable},

@@ -583,6 +583,17 @@ impl Records {
         taken
     }
 
+    /// Verifies that every deadline is that of a request, and that every request is open.
+    pub(super) fn check(&self) {
+        let deadlines = self.records.iter();
+        let deadlines = deadlines.filter_map(|(&id, record)| Some((record.deadline?.at, id)));
+        let deadlines: BTreeSet<_> = deadlines.collect();
+        assert_eq!(self.deadlines, deadlines, "deadlines of requests");
+        for (id, record) in &self.records {
+            assert!(record.is_open(), "request {} is over", id.0);
+        }
+    }
+
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Record)> {
         self.deadlines.clear();
         self.records.drain().collect()
