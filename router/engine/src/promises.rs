@@ -1,7 +1,7 @@
 //! Places in the queue that are promised to refused requests.
 //!
-//! A request that finds the queue full is told when to come back. If it does, it gets a place before
-//! newcomers: these leave some places free while promises are open. The promises of a tenant stand
+//! A refused request gets a time to return at. If it does, it gets a place before newcomers: these
+//! leave some places free while promises are open. The promises of a tenant stand
 //! in a line, one behind the other at the pace at which the queue moves, times the share of promises
 //! that are kept: most clients never return. Tenants with promises share the pace by their weights.
 //!

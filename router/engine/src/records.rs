@@ -585,13 +585,11 @@ impl Records {
 
     /// Verifies that every deadline is that of a request, and that every request is open.
     pub(super) fn check(&self) {
-        let deadlines = self.records.iter();
-        let deadlines = deadlines.filter_map(|(&id, record)| Some((record.deadline?.at, id)));
-        let deadlines: BTreeSet<_> = deadlines.collect();
+        let deadline = |(&id, record): (&_, &Record)| Some((record.deadline?.at, id));
+        let deadlines: BTreeSet<_> = self.records.iter().filter_map(deadline).collect();
         assert_eq!(self.deadlines, deadlines, "deadlines of requests");
-        for (id, record) in &self.records {
-            assert!(record.is_open(), "request {} is over", id.0);
-        }
+        let open = self.records.values().all(Record::is_open);
+        assert!(open, "a request is over and has a record");
     }
 
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Record)> {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::random::Random;
 use crate::requests::ANSWERS;
-use crate::workers::World;
+use crate::world::World;
 
 /// What a client got of one choice.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -137,7 +137,7 @@ impl Client {
     /// Sends the request and does what this client does.
     pub(crate) async fn run(self, engine: &Engine, world: &World) -> Fate {
         sleep(Duration::from_millis(self.arrives)).await;
-        world.opened(self.name);
+        world.opened(self.name, self.visible_choices());
         let flow = Some(format!("{}", self.name % 3).into());
         let caller = Caller {
             flow,

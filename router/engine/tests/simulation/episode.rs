@@ -26,7 +26,8 @@ use crate::faults::{Fault, Weather};
 use crate::panics;
 use crate::random::Random;
 use crate::requests::{ANSWERS, END, POISON, REQUESTS, poison, wanted};
-use crate::workers::{Seen, Setup, SimulatedWorkers, World};
+use crate::workers::SimulatedWorkers;
+use crate::world::{Seen, Setup, World};
 
 /// Longest virtual time of an episode.
 const LONGEST: Duration = Duration::from_secs(2 * 3600);

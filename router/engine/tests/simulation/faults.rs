@@ -61,7 +61,7 @@ const FROM_OUTSIDE: [Fault; 3] = [
     Fault::Stalls,
 ];
 
-/// How many faults an episode has, and of which kinds.
+/// The number and the kinds of an episode's faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
     /// None: only clients do unusual things.
