@@ -164,12 +164,13 @@ impl Episode {
             prepare: random.pick(&[0, 30]),
             past: (u32::from(depth) + 1) * tokens_per_run,
         };
-        let config = config(depth, &mut random);
+        let mut config = config(depth, &mut random);
         let count = random.within(3, 9);
         let mut clients: Vec<_> = (0..count)
             .map(|name| client(name, tokens_per_run > 1, &mut random))
             .collect();
         if weather == Weather::Poison {
+            config.max_waiting = 4096;
             for name in 0..random.within(1, 2) {
                 clients[name as usize].request = poison(random.within(0, REQUESTS - 1));
                 clients[name as usize].number = None;

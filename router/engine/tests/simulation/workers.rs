@@ -214,8 +214,12 @@ impl Worker {
                 }
             };
             for reply in self.go_wrong(reply, faults).await {
+                let failed = reply.is_err();
                 // The engine may have dropped the stream.
                 let _ = answers.send(reply);
+                if failed {
+                    return;
+                }
             }
         }
     }
