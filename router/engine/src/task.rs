@@ -362,6 +362,10 @@ impl Task {
                     yield_now().await;
                 }
                 core.deliver();
+                if core.suspects.is_holding() {
+                    // A suspect may have ended: others wait for that.
+                    continue;
+                }
             }
             core.publish_metrics_if_due();
             if self.drain.is_some() && core.is_idle() {

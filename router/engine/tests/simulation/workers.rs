@@ -251,7 +251,9 @@ impl Worker {
                 sleep(OVERSLEPT).await;
             }
             Fault::AnswersOldStep => {
-                let old = self.world.old_answer();
+                // New workers begin with epoch 1 again, on connections of their own.
+                let older = |old: &v1::StepReply| old.epoch < own.epoch;
+                let old = self.world.old_answer().filter(older);
                 own.epoch -= 1;
                 return vec![Ok(old.unwrap_or(own)), reply];
             }
