@@ -198,7 +198,7 @@ fn meaning(status: &str) -> &'static str {
         "503" => "The server is not ready; the body says why.",
         "4XX" => {
             "The request is invalid: the body names field, rule and value. 429: the server is \
-                  overloaded; the same request, sent again after `Retry-After`, has a place before new ones."
+                  overloaded; `Retry-After` says when to retry."
         }
         _ => "The server failed; the body says how.",
     }
