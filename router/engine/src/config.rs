@@ -36,6 +36,9 @@ pub struct EngineConfig {
     pub max_restart_wait: Duration,
     /// Which requests the workers prepare before their first step.
     pub prepare_policy: PreparePolicy,
+    /// Whether the engine verifies its invariants after every event and panics if one is broken.
+    /// For tests: it takes time proportional to all blocks and tokens.
+    pub verify: bool,
 }
 
 /// When lost workers are restarted.
@@ -84,6 +87,7 @@ impl Default for EngineConfig {
             restart: RestartPolicy::default(),
             max_restart_wait: Duration::from_secs(60),
             prepare_policy: PreparePolicy::default(),
+            verify: false,
         }
     }
 }

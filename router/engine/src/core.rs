@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     hash::{BuildHasher, RandomState},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use penstock_request::{client::Client, deadline::Deadline};
@@ -13,14 +13,16 @@ use penstock_scheduler::{
     config::{ConfigError, SchedulerConfig},
     ids::{Epoch, Micros, RequestId, SequenceId, TokenId},
     plan::{Emission, Finish, StepPlan},
-    request::AddError,
+    request::{AddError, Request},
 };
+use tokio::time::Instant;
 
 use super::{
     EngineMetrics,
     config::micros,
     event_router::EventBatch,
     metrics::StepFacts,
+    promises::Promises,
     records::{
         CloseOutcome, EmitOutcome, Record, Records, Stage, Submission, SubmitReply, see_log,
         slot_error_message,
@@ -51,6 +53,8 @@ pub(super) struct Core {
     pub(super) event_batch: EventBatch,
     /// The requests that may be the cause of the last losses.
     pub(super) suspects: Suspects,
+    /// Places in the queue that refused requests may come back for.
+    promises: Promises,
     /// Steps of this epoch that were answered.
     pub(super) answered: u64,
     began: Instant,
@@ -81,6 +85,7 @@ impl Core {
             arrived: None,
             event_batch: EventBatch::default(),
             suspects: Suspects::default(),
+            promises: Promises::default(),
             answered: 0,
             began: Instant::now(),
             published_at: Instant::now(),
@@ -384,15 +389,29 @@ impl Core {
         }
         let mut record = Record::new(submission, stage, arrived);
         record.held = self.suspects.is_holding();
-        if let Err(error) = self
-            .scheduler
-            .add(record.to_scheduler(id, self.salt), arrived)
-        {
-            record.fail(self.refusal(error));
+        if let Err(error) = self.schedule(record.to_scheduler(id, self.salt), arrived) {
+            record.fail(error);
             return false;
         }
         self.records.insert(id, record);
         true
+    }
+
+    /// Queues a request, unless the free places are promised to others.
+    fn schedule(&mut self, request: Request, now: Micros) -> Result<(), SubmitError> {
+        let arrival = self.promises.arrival(&request);
+        let claim = self.promises.claim(arrival, now);
+        let free = self.promises.kept_free(claim, self.config.max_waiting);
+        match self.scheduler.add_leaving(request, free, now) {
+            Ok(()) => self.promises.forget(arrival),
+            Err(AddError::QueueFull | AddError::TokensFull) => {
+                let pace = self.scheduler.start_interval();
+                let retry_after = self.promises.give(arrival, claim, pace, now);
+                return Err(SubmitError::Overloaded { retry_after });
+            }
+            Err(error) => return Err(refusal(error)),
+        }
+        Ok(())
     }
 
     pub(super) fn fail(&mut self, id: RequestId, error: SubmitError) {
@@ -402,25 +421,10 @@ impl Core {
         }
     }
 
-    pub(super) fn refusal(&self, error: AddError) -> SubmitError {
-        match error {
-            AddError::QueueFull | AddError::TokensFull => SubmitError::Overloaded {
-                retry_after: self.retry_after(),
-            },
-            AddError::TooLong { tokens, limit } => SubmitError::Invalid(format!(
-                "the prompt and `max_new_tokens` need {tokens} tokens, but the limit is {limit}"
-            )),
-            AddError::Empty => SubmitError::Invalid(
-                "the prompt must have a token, and `max_new_tokens` must be 1 or more".into(),
-            ),
-            AddError::Duplicate => SubmitError::Internal("a request id was given twice".into()),
-        }
-    }
-
     /// Returns why a request that arrives now cannot meet its deadline, if it cannot.
     fn lateness(&self, deadline: Deadline) -> Option<SubmitError> {
         let timeout = deadline.timeout;
-        let left = deadline.at.saturating_duration_since(Instant::now());
+        let left = Instant::from_std(deadline.at).saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Some(SubmitError::DeadlinePassed { timeout });
         }
@@ -435,7 +439,7 @@ impl Core {
 
     /// Returns the earliest deadline of a request.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.records.next_deadline()
+        self.records.next_deadline().map(Instant::from_std)
     }
 
     /// Fails the requests whose deadlines have passed; returns them.
@@ -445,7 +449,7 @@ impl Core {
         }
         // Their last tokens come first.
         self.deliver();
-        let late = self.records.late(Instant::now()).into_iter();
+        let late = self.records.late(Instant::now().into_std()).into_iter();
         let fail = |(id, Deadline { timeout, .. })| {
             self.fail(id, SubmitError::DeadlinePassed { timeout });
             id
@@ -453,14 +457,21 @@ impl Core {
         late.map(fail).collect()
     }
 
-    /// Estimates how long the backlog takes, in whole seconds.
-    fn retry_after(&self) -> Duration {
-        let backlog = Duration::from_micros(self.scheduler.backlog());
-        Duration::from_secs(backlog.as_secs() + 1).clamp(RETRY.0, RETRY.1)
-    }
-
     pub(super) fn now(&self) -> Micros {
         Micros(micros(self.began.elapsed()))
+    }
+}
+
+/// Converts an error of `add` other than a full queue.
+fn refusal(error: AddError) -> SubmitError {
+    match error {
+        AddError::TooLong { tokens, limit } => SubmitError::Invalid(format!(
+            "the prompt and `max_new_tokens` need {tokens} tokens, but the limit is {limit}"
+        )),
+        AddError::Empty => SubmitError::Invalid(
+            "the prompt must have a token, and `max_new_tokens` must be 1 or more".into(),
+        ),
+        other => SubmitError::Internal(format!("the scheduler refused the request: {other:?}")),
     }
 }
 

@@ -5,6 +5,7 @@
 //! package start it. Only `shard` and the tests' workers name protocol types.
 
 mod beam;
+mod check;
 mod config;
 mod core;
 mod event_router;
@@ -13,6 +14,7 @@ mod handle;
 mod losses;
 mod metrics;
 mod preparations;
+mod promises;
 mod records;
 pub mod shard;
 mod state;

@@ -3,15 +3,16 @@
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use penstock_scheduler::{
     Scheduler,
-    config::ConfigError,
+    config::{ConfigError, SchedulerConfig},
     ids::{Epoch, RequestId},
     request::AddError,
 };
+use tokio::time::Instant;
 
 use super::{
     core::{Core, unavailable},
@@ -123,7 +124,13 @@ impl Core {
     /// Creates a scheduler with all remaining requests, in order. A request that makes it panic is
     /// taken for the cause of the first panic.
     fn refill(&mut self) -> Result<Refilled, ConfigError> {
-        let mut scheduler = Box::new(Scheduler::new(self.config.clone(), (self.policy)())?);
+        // All were accepted. Those that ran without tokens are fresh again, beyond the limits.
+        let unlimited = SchedulerConfig {
+            max_waiting: usize::MAX,
+            max_waiting_tokens: u64::MAX,
+            ..self.config.clone()
+        };
+        let mut scheduler = Box::new(Scheduler::new(unlimited, (self.policy)())?);
         let mut refused = Vec::new();
         for id in self.records.ids() {
             let Some(record) = self.records.get_mut(id) else {
@@ -146,17 +153,13 @@ impl Core {
         for (id, error) in refused {
             self.drop_refused(id, error);
         }
+        scheduler.replace(self.config.clone(), self.now())?;
         Ok(Refilled::Whole(scheduler))
     }
 
     fn drop_refused(&mut self, id: RequestId, error: AddError) {
         if let Some(record) = self.records.remove(id) {
-            record.fail(match error {
-                AddError::QueueFull | AddError::TokensFull => {
-                    unavailable("the queue is full after a restart".into())
-                }
-                other => SubmitError::Internal(format!("{other:?}")),
-            });
+            record.fail(SubmitError::Internal(format!("{error:?}")));
         }
     }
 

@@ -583,6 +583,15 @@ impl Records {
         taken
     }
 
+    /// Verifies that every deadline is that of a request, and that every request is open.
+    pub(super) fn check(&self) {
+        let deadline = |(&id, record): (&_, &Record)| Some((record.deadline?.at, id));
+        let deadlines: BTreeSet<_> = self.records.iter().filter_map(deadline).collect();
+        assert_eq!(self.deadlines, deadlines, "deadlines of requests");
+        let open = self.records.values().all(Record::is_open);
+        assert!(open, "a request is over and has a record");
+    }
+
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Record)> {
         self.deadlines.clear();
         self.records.drain().collect()

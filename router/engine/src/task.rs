@@ -362,11 +362,16 @@ impl Task {
                     yield_now().await;
                 }
                 core.deliver();
+                if core.suspects.is_holding() {
+                    // A suspect may have ended: others wait for that.
+                    continue;
+                }
             }
             core.publish_metrics_if_due();
             if self.drain.is_some() && core.is_idle() {
                 return Err(drained());
             }
+            self.verify(core);
             tokio::select! {
                 biased;
                 answer = group.answer() => {
@@ -380,7 +385,7 @@ impl Task {
                     self.handle_command(command.ok_or_else(no_handles_left)?, core, &preparer);
                 }
                 // The next round fails them.
-                () = until(core.next_deadline().map(Instant::from_std)) => {}
+                () = until(core.next_deadline()) => {}
                 () = until(self.drain) => return Err(drained()),
             }
         }
@@ -448,10 +453,14 @@ impl Task {
         let mut work = pin!(work);
         let mut deadline = self.wait_deadline();
         loop {
+            if let Some(core) = &core {
+                self.verify(core);
+            }
             let late = core.as_ref().and_then(|core| core.next_deadline());
             tokio::select! {
+                biased;
                 done = &mut work => return Ok(done),
-                () = until(late.map(Instant::from_std)) => {
+                () = until(late) => {
                     if let Some(core) = &mut core {
                         core.fail_late();
                     }
@@ -479,6 +488,12 @@ impl Task {
                     }
                 },
             }
+        }
+    }
+
+    fn verify(&self, core: &Core) {
+        if self.config.verify {
+            core.check(&self.preparing);
         }
     }
 

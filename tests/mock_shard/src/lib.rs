@@ -13,3 +13,4 @@ mod service;
 pub use config::{Check, Cost, Eos, Geometry, MockConfig, SlidingGroup};
 pub use fault::{Fault, FaultError};
 pub use server::{Exit, MockShard, View, serve};
+pub use service::Service;

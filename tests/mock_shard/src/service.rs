@@ -30,9 +30,9 @@ pub enum Exit {
     Crashed,
 }
 
-/// One mock worker.
+/// One mock worker. Tests may also call it without a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Service {
+pub struct Service {
     config: Arc<MockConfig>,
     state: Arc<Mutex<Option<State>>>,
     /// Number of the step stream that is served; an older one ends.
@@ -59,7 +59,8 @@ enum Instead {
 }
 
 impl Service {
-    pub(crate) fn new(config: MockConfig, exit: watch::Sender<Exit>) -> Self {
+    /// A worker that says in `exit` when it crashes by script or was asked to shut down.
+    pub fn new(config: MockConfig, exit: watch::Sender<Exit>) -> Self {
         let stream = watch::Sender::new(0);
         Self {
             config: Arc::new(config),

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::{
     Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, StepAnswer, StepLimits,
-    convert,
+    Transport, convert,
     deadline::Deadline,
     stream::{StepStream, StreamEnd},
     worker::Worker,
@@ -71,6 +71,25 @@ impl ShardGroup {
         let ranks = endpoints.iter().zip(0..);
         let workers =
             try_join_all(ranks.map(|(endpoint, rank)| Worker::connect(rank, endpoint))).await?;
+        Self::load(workers, loads, progress).await
+    }
+
+    /// Like `connect`, with workers that these transports reach.
+    pub async fn over(
+        transports: Vec<Transport>,
+        loads: &[LoadConfig],
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<(Self, Loaded), ShardError> {
+        let ranks = (0..).zip(transports);
+        let workers = ranks.map(|(rank, transport)| Worker::over(rank, transport));
+        Self::load(workers.collect(), loads, progress).await
+    }
+
+    async fn load(
+        workers: Vec<Worker>,
+        loads: &[LoadConfig],
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<(Self, Loaded), ShardError> {
         let pairs = workers.iter().zip(loads);
         let all = try_join_all(pairs.map(|(worker, load)| worker.load(load, progress))).await?;
         let loaded = agreed(&workers, all)?;

@@ -8,6 +8,7 @@ mod error;
 mod group;
 mod logprobs;
 mod stream;
+mod transport;
 mod worker;
 
 pub use config::{LoadConfig, Loaded, MemoryReport, Progress};
@@ -17,3 +18,4 @@ pub use endpoint::{Endpoint, EndpointError};
 pub use error::{PrepareError, ShardError};
 pub use group::{Preparer, ShardGroup};
 pub use logprobs::{PromptLogprobs, StepLogprobs, TopLogprobs};
+pub use transport::Transport;

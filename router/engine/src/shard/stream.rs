@@ -18,9 +18,9 @@ use tonic::{
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     codegen::http::uri::PathAndQuery,
-    transport::Channel,
 };
 
+use super::Transport;
 use crate::generated::v1;
 
 /// More than any sensible number of plans in flight: a full queue means that the worker does not
@@ -59,9 +59,9 @@ pub(super) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 struct StepCodec;
 
 impl StepStream {
-    pub(super) fn open(channel: Channel) -> Self {
+    pub(super) fn open(transport: Transport) -> Self {
         let (requests, queue) = mpsc::channel(QUEUE);
-        let replies = Replies::Opening(Box::pin(call(channel, queue)));
+        let replies = Replies::Opening(Box::pin(call(transport, queue)));
         Self {
             requests,
             replies,
@@ -101,10 +101,10 @@ impl StepStream {
 }
 
 async fn call(
-    channel: Channel,
+    transport: Transport,
     queue: mpsc::Receiver<Bytes>,
 ) -> Result<Streaming<v1::StepReply>, Status> {
-    let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let mut grpc = Grpc::new(transport).max_decoding_message_size(MAX_MESSAGE_BYTES);
     grpc.ready()
         .await
         .map_err(|e| Status::unavailable(super::endpoint::root_cause(&e)))?;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use penstock_request::client::Client;
 use penstock_scheduler::ids::Epoch;
 use tokio::time::timeout;
-use tonic::{Request, Status, transport::Channel};
+use tonic::{Request, Status};
 
 use super::{
-    Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, convert,
+    Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, Transport, convert,
     stream::{MAX_MESSAGE_BYTES, StepStream, describe},
 };
 use crate::generated::v1::{self, load_progress::Event, shard_client::ShardClient};
@@ -24,25 +24,29 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Clone, Debug)]
 pub(super) struct Worker {
     pub(super) rank: u32,
-    channel: Channel,
-    client: ShardClient<Channel>,
+    transport: Transport,
+    client: ShardClient<Transport>,
 }
 
 impl Worker {
     pub(super) async fn connect(rank: u32, endpoint: &Endpoint) -> Result<Self, ShardError> {
-        let channel = endpoint
-            .connect()
+        let transport = endpoint
+            .transport()
             .await
             .map_err(|message| ShardError::Connect {
                 endpoint: endpoint.clone(),
                 message,
             })?;
-        let client = ShardClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(Self {
+        Ok(Self::over(rank, transport))
+    }
+
+    pub(super) fn over(rank: u32, transport: Transport) -> Self {
+        let client = ShardClient::new(transport.clone());
+        Self {
             rank,
-            channel,
-            client,
-        })
+            transport,
+            client: client.max_decoding_message_size(MAX_MESSAGE_BYTES),
+        }
     }
 
     /// Loads the model and reports progress. Has no timeout.
@@ -88,7 +92,7 @@ impl Worker {
     }
 
     pub(super) fn open_steps(&self) -> StepStream {
-        StepStream::open(self.channel.clone())
+        StepStream::open(self.transport.clone())
     }
 
     /// Prepares a request of `client`, if the client is known.

@@ -2,6 +2,7 @@
 //! tokens; for tests.
 
 use super::Scheduler;
+use crate::ids::RequestId;
 use crate::sequence::{Phase, QueueClass, Sequence};
 use crate::violation::{Violation, ensure};
 use crate::waiting::WaitingCounts;
@@ -26,6 +27,14 @@ impl Scheduler {
         ensure(orphans == 0, || {
             format!("{orphans} block references belong to no sequence")
         })
+    }
+
+    /// Returns the live requests in order of their ids.
+    #[must_use]
+    pub fn requests(&self) -> Vec<RequestId> {
+        let mut ids: Vec<_> = self.store.requests().collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn check_slots(&self) -> Result<(), Violation> {

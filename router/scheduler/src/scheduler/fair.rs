@@ -13,22 +13,28 @@ use crate::sequence::{Phase, Sequence};
 use std::collections::BTreeMap;
 
 impl Scheduler {
-    /// Fails if the queue has no place for a request of `tokens`. Where others fill the queue, a
-    /// tenant may still have its share of it.
-    pub(super) fn check_place(&self, class: &SchedulingClass, tokens: u64) -> Result<(), AddError> {
+    /// Fails if the queue has no place for a request of `tokens` that leaves `free` places free.
+    /// Where others fill the queue, a tenant may still have its share of it.
+    pub(super) fn check_place(
+        &self,
+        class: &SchedulingClass,
+        tokens: u64,
+        free: usize,
+    ) -> Result<(), AddError> {
         let account = self.accounts.find(self.policy.place(class).tenant);
         let (config, counts) = (&self.config, self.waiting.counts());
         let share = self.waiting.queue().share(account);
-        let places = config.max_waiting as u64;
-        let places_left = counts.fresh < config.max_waiting
-            || share.allows(share.own, places) && (counts.fresh as u64) < 2 * places;
+        let (places, taken) = (config.max_waiting as u64, (counts.fresh + free) as u64);
+        let places_left = taken < places || share.allows(share.own, places) && taken < 2 * places;
         if !places_left {
             return Err(AddError::QueueFull);
         }
         let (queued, most) = (counts.fresh_tokens, config.max_waiting_tokens);
+        let free_tokens = most / places.max(1) * free as u64;
+        let taken = queued.saturating_add(tokens + free_tokens);
         let tokens_left = queued == 0
-            || queued + tokens <= most
-            || share.allows(share.own_tokens + tokens, most) && queued + tokens <= 2 * most;
+            || taken <= most
+            || share.allows(share.own_tokens + tokens, most) && taken <= 2 * most;
         if !tokens_left {
             return Err(AddError::TokensFull);
         }

@@ -86,6 +86,16 @@ impl Scheduler {
 
     /// Accepts a request into the queue, or into preparation when `request.preparing`.
     pub fn add(&mut self, request: Request, now: Micros) -> Result<(), AddError> {
+        self.add_leaving(request, 0, now)
+    }
+
+    /// Like `add`, but leaves this many places in the queue free.
+    pub fn add_leaving(
+        &mut self,
+        request: Request,
+        free: usize,
+        now: Micros,
+    ) -> Result<(), AddError> {
         let known = request.token_ids.len() as u64;
         let prompt = known.saturating_sub(u64::from(request.generated));
         let nothing = prompt == 0 || request.sequences == 0;
@@ -97,7 +107,7 @@ impl Scheduler {
         }
         self.config
             .admits(prompt + u64::from(request.max_new_tokens))?;
-        self.check_place(&request.class, known)?;
+        self.check_place(&request.class, known, free)?;
         let preparing = request.preparing;
         let (id, sequence) = self.sequence(request, now);
         let key = self.store.insert(id, sequence);

@@ -112,6 +112,15 @@ impl Scheduler {
     }
 }
 
+impl Scheduler {
+    /// Returns the microseconds between places in the queue that become free.
+    #[must_use]
+    pub fn start_interval(&self) -> u64 {
+        let waiting = self.waiting.counts().sequences() as u64;
+        self.backlog() / waiting.max(1)
+    }
+}
+
 impl Counters {
     /// Counts a sequence that left the queue for a slot.
     pub(crate) fn count_start(&mut self, sequence: &Sequence, hit: u32, now: Micros) {
