@@ -22,14 +22,26 @@ from ..packed_linear.weight import PackedWeight
 from ..route_experts.routing import Routed
 from .experts import Experts, Matrices, inputs, outputs
 from .gate import activated
-from .plan import BLOCK, Grouped, Plan, Problem, Product, Vectors, plan, tiles_of
-from .sort import Side, Tiled, sort_choices
+from .plan import (
+    BLOCK,
+    SUMMED_TOKENS,
+    VECTOR_TOKENS,
+    Grouped,
+    Plan,
+    Problem,
+    Product,
+    Vectors,
+    plan,
+    tiles_of,
+)
+from .sort import Side, Tiled, TokenSums, sort_choices
 from .vectors import multiply_vectors
 
 # Tiles of rows whose programs run side by side, output tile after output tile. Those of one expert
 # follow each other, so its weights are read from memory once while they are in the L2 cache.
 GROUP = tl.constexpr(8)
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
+HOPPER_VECTORS = ArchKernel(f"{__package__}.hopper_vectors", is_hopper)
 COLUMNS = 1024  # of a program that adds or gates rows
 
 
@@ -239,15 +251,25 @@ def run(plan: Plan, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     routed = Routed(routed.ids.contiguous(), routed.weights.contiguous())
     if isinstance(plan, Vectors):
         return multiply_vectors(plan, x, routed, experts)
+    if len(x) <= VECTOR_TOKENS and _packed(experts):
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if HOPPER_VECTORS.launch(x.device, x, routed, experts, out):
+            return out
     return _grouped(plan, x, routed, experts)
+
+
+def _packed(experts: Experts) -> bool:
+    return isinstance(experts.gate_up, PackedWeight) and isinstance(experts.down, PackedWeight)
 
 
 def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     tokens, hidden = x.shape
     top_k, inner = routed.ids.shape[1], experts.inner
     choices = tokens * top_k
-    tiled = sort_choices(plan.rows, routed, experts)
-    rows = torch.empty((choices, inner), dtype=x.dtype, device=x.device)
+    ordered = isinstance(experts.gate_up, PackedWeight) and HOPPER.applies(x.device)
+    tiled = sort_choices(plan.rows, routed, experts, x if ordered else None)
+    # The copy engine reads whole tiles, and takes several times as long past the end of a tensor.
+    rows = torch.empty((choices + plan.rows, inner), dtype=x.dtype, device=x.device)
     if isinstance(experts.gate_up, Tensor) or inner % BLOCK == 0:
         _product(plan.gate_up, tiled, Side(x, experts.gate_up, experts.gate_up_bias, rows), experts)
     else:  # a packed weight's ups do not begin with a block
@@ -259,8 +281,10 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
     kept = torch.float32 if plan.exact else x.dtype
     summands = torch.empty((choices, hidden), dtype=kept, device=x.device)
     side = Side(rows, experts.down, experts.down_bias, summands)
-    _product(plan.down, tiled, side, experts, routed.weights)
     out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
+    sums = TokenSums(out, routed.ids, experts) if tokens <= SUMMED_TOKENS else None
+    if _product(plan.down, tiled, side, experts, routed.weights, sums):
+        return out
     add_choices[(tokens, divided_up(hidden, COLUMNS))](
         summands,
         routed.ids,
@@ -282,14 +306,16 @@ def _product(
     side: Side,
     experts: Experts,
     choice_weights: Tensor | None = None,
-) -> None:
-    """Launches the second product if choices have weights, otherwise the first."""
+    sums: TokenSums | None = None,
+) -> bool:
+    """Launches the second product if choices have weights, otherwise the first. Returns whether the
+    rows of each token are added up, too."""
     x, weight, bias, out = side.x, side.weight, side.bias, side.out
     gated = outputs(weight) != out.shape[1]
     activation = experts.activation.value if gated else ""
     packed = isinstance(weight, PackedWeight)
-    if packed and HOPPER.launch(x.device, tiled, side, activation, choice_weights):
-        return
+    if packed and HOPPER.launch(x.device, tiled, side, activation, choice_weights, sums):
+        return sums is not None
     grid = tiles_of(out.shape[1], plan) * GROUP.value, divided_up(tiled.most, GROUP.value)
     product[grid](
         x,
@@ -319,6 +345,7 @@ def _product(
         **_kind(weight),
         **early_options(x.device),
     )
+    return False
 
 
 def _tensors(weight: Matrices) -> tuple[Tensor, Tensor, Tensor]:

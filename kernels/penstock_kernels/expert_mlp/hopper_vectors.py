@@ -1,0 +1,423 @@
+"""Kernels of packed experts of one token or two on Hopper GPUs, in Gluon: words to registers.
+
+As in `vectors` nothing is sorted: a choice's expert is read where its weights are. A program makes
+16 outputs, of a choice's gates and ups, or of the weighted sum over a token's choices. Its warps
+share a choice's inputs; in the second kernel, each choice has warps of its own. A warp makes
+numbers of its words as operands of a small matrix instruction (m16n8k16), all of whose 8 columns
+are the same row. At the end the warps' sums are added, in the order of warps.
+
+The second kernel loads its first words before the first one has ended.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ..device import divided_up, early_options, power_of_two
+from ..hopper import KINDS, as_blocks, barrier
+from ..packed_linear.hopper_codes import line_layout, no_zero, numbers_of_line, pairs_of_line
+from ..packed_linear.weight import Kind, PackedWeight
+from ..route_experts.routing import Routed
+from .experts import Experts
+from .hopper import activated
+
+LINE = gl.constexpr(16)  # outputs of a matrix instruction
+TURN = gl.constexpr(128)  # inputs of a warp's turn
+HALF = gl.constexpr(64)
+FIRST_WARPS, SECOND_WARPS = 4, 16
+FIRST_STAGES, SECOND_STAGES = 3, 4
+
+
+@gluon.constexpr_function
+def _x_layout(warps):
+    """Half a turn of rows [warps, 64] in the order of lanes: 16 in a row in each of four."""
+    registers = [[0, 1], [0, 2], [0, 4], [0, 8]]
+    lanes = [[0, 16], [0, 32], [0, 0], [0, 0], [0, 0]]
+    of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
+    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 64])
+
+
+@gluon.jit
+def _experts(routed, token, L: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.constexpr):
+    """Of each warp [WARPS]: its expert's place, its choice, and whether the expert is here."""
+    ids, first, count, top_k = routed
+    number = gl.arange(0, WARPS, L) // PARTS
+    choice = token * top_k + number
+    expert = gl.load(ids + choice, mask=number < top_k, other=-1, cache_modifier=".cg") - first
+    here = (number < top_k) & (expert >= 0) & (expert < count)
+    return gl.where(here, expert, 0).to(gl.int64), choice, here
+
+
+@gluon.jit
+def _words(
+    words, line, turn, sizes, half: gl.constexpr,
+    KIND: gl.constexpr, BITS: gl.constexpr, EVEN: gl.constexpr, PARTS: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """Loads the words of 16 outputs and of half a turn of every warp; `words` [WARPS] point at
+    their matrices."""
+    outputs, _, _, width = sizes
+    L: gl.constexpr = line_layout(KIND, BITS, WARPS)
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
+    N: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
+    C: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
+    k = (turn * PARTS + gl.arange(0, WARPS, W) % PARTS) * TURN + half * HALF
+    if KIND == "fp8":
+        n = gl.minimum(line * LINE + gl.arange(0, 16, N), outputs - 1)
+        at = (words + k // 4)[:, None, None] + n.to(gl.int64)[None, :, None] * (width // 4)
+        at += gl.arange(0, 16, C)[None, None, :]
+    else:
+        block = (line // 4).to(gl.int64) * width * (BITS * 2) + line % 4 * 128
+        part = gl.arange(0, BITS // 4, N)[None, :, None] * 512  # k5 of 8 bits
+        at = (words + (block + k * (BITS * 2)))[:, None, None] + part
+        at += gl.arange(0, 128, C)[None, None, :]
+    if EVEN:
+        return gl.load(at)
+    return gl.load(at, mask=(k < width)[:, None, None], other=0)
+
+
+@gluon.jit
+def _of_groups(
+    table, line, turn, sizes, place: gl.constexpr, L: gl.constexpr, PARTS: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """Scales or zeros [WARPS, 16] of the groups that have the input `place` of each warp's turn."""
+    outputs, inputs, group, _ = sizes
+    n = gl.minimum(line * LINE + gl.arange(0, 16, gl.SliceLayout(0, L)), outputs - 1)
+    k = (turn * PARTS + gl.arange(0, WARPS, gl.SliceLayout(1, L)) % PARTS) * TURN + place
+    row = gl.minimum(k, inputs - 1) // group  # beyond the inputs x is 0
+    return gl.load((table + row * outputs)[:, None] + n[None, :])
+
+
+@gluon.jit
+def _load(
+    tables, line, turn, sizes, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, EVEN: gl.constexpr, SUM: gl.constexpr, PARTS: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """A line's words of both halves of a turn, the scale of each sum, zeros of each half."""
+    words, scales, zeros = tables
+    L: gl.constexpr = gl.SliceLayout(2, SUM)
+    found, factors, points = (), (), ()
+    for half in gl.static_range(2):
+        one = _words(words, line, turn, sizes, half, KIND, BITS, EVEN, PARTS, WARPS)
+        found = found + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
+        if HAS_ZEROS and (half == 0 or PIECE == 64):
+            one = _of_groups(zeros, line, turn, sizes, half * HALF, L, PARTS, WARPS)
+            points = points + (one,)  # noqa: RUF005
+    for at in gl.static_range(TURN // PIECE):
+        one = _of_groups(scales, line, turn, sizes, at * PIECE, L, PARTS, WARPS)
+        factors = factors + (one,)  # noqa: RUF005
+    return found, factors, points
+
+
+@gluon.jit
+def _pieces(block, AXIS: gl.constexpr, COUNT: gl.constexpr):
+    """COUNT parts of a tensor [WARPS, 64] or [WARPS, 16, 64] along its last dimension."""
+    if COUNT == 1:
+        return (block,)
+    else:  # noqa: RET505
+        SHAPE: gl.constexpr = block.shape
+        if AXIS == 1:
+            low, high = block.reshape([SHAPE[0], 2, SHAPE[1] // 2]).permute((0, 2, 1)).split()
+        else:
+            halves = block.reshape([SHAPE[0], SHAPE[1], 2, SHAPE[2] // 2])
+            low, high = halves.permute((0, 1, 3, 2)).split()
+        return _pieces(low, AXIS, COUNT // 2) + _pieces(high, AXIS, COUNT // 2)
+
+
+@gluon.jit
+def _add(
+    total, loaded, ring, turn, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """The total [WARPS, 16, 8] with a turn's products; each sum of PIECE inputs is scaled."""
+    words, scales, zeros = loaded
+    dtype: gl.constexpr = ring.dtype
+    SUM: gl.constexpr = total.type.layout
+    A: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
+    B: gl.constexpr = gl.DotOperandLayout(1, SUM, 2)
+    COUNT: gl.constexpr = 64 // PIECE if PIECE < 64 else 1
+    blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
+    part = blank
+    for half in gl.static_range(2):
+        pairs = (words[half], words[half])
+        if HAS_ZEROS:
+            pairs = pairs_of_line(zeros[half if PIECE == 64 else 0], no_zero(KIND, dtype), dtype)
+        numbers = numbers_of_line(words[half], pairs, dtype, KIND, BITS, HAS_ZEROS)
+        x = ring.index(turn * 2 + half).load(_x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
+        x = x.permute((0, 2, 3, 1, 4)).reshape([WARPS, 64])
+        a, b = _pieces(numbers, 2, COUNT), _pieces(x, 1, COUNT)
+        for at in gl.static_range(COUNT):
+            left = gl.convert_layout(a[at], A, assert_trivial=True)
+            right = gl.convert_layout(b[at], gl.SliceLayout(2, B), assert_trivial=True)
+            right = gl.expand_dims(right, 2).broadcast_to([WARPS, 64 // COUNT, 8])
+            part = mma_v2(left, right, part)
+            if PIECE < 128 or half == 1:
+                scale = scales[half * COUNT + at if PIECE < 128 else 0].to(gl.float32)
+                total += part * scale[:, :, None]
+                part = blank
+    return total
+
+
+@gluon.jit
+def _spread(
+    x, stride, choice, count, inputs, KIND: gl.constexpr, CHOICES: gl.constexpr,
+    PARTS: gl.constexpr, SPAN: gl.constexpr,
+):  # fmt: skip
+    """Rows of x of CHOICES choices from `choice` on, those from `count` on zeros, in shared memory:
+    halves of turns, in the order in which lanes take it (see `pack`)."""
+    WARPS: gl.constexpr = CHOICES * PARTS
+    at = gl.arange(0, CHOICES * SPAN, gl.BlockedLayout([8], [32], [WARPS], [0]))
+    number, k = at // SPAN, at % SPAN
+    live = (number < count) & (k < inputs)
+    rows = gl.load(x + (choice + number).to(gl.int64) * stride + k, mask=live, other=0)
+    if KIND == "fp8":  # of the bits k6 k5 k4 k3 k2 k1 k0: k2 is the half
+        bits = rows.reshape([CHOICES, SPAN // TURN // PARTS, PARTS, 2, 2, 2, 2, 2, 2, 2])
+        order = bits.permute((1, 7, 0, 2, 8, 3, 4, 5, 6, 9))
+    else:  # k6 is the half
+        bits = rows.reshape([CHOICES, SPAN // TURN // PARTS, PARTS, 2, 2, 2, 2, 4, 2])
+        order = bits.permute((1, 3, 0, 2, 7, 4, 5, 6, 8))
+    COUNT: gl.constexpr = SPAN // HALF // PARTS
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    memory = gl.allocate_shared_memory(rows.dtype, [COUNT, WARPS, HALF], FLAT)
+    memory.store(order.reshape([COUNT, WARPS, HALF]))
+    barrier()
+    return as_blocks(memory, COUNT, WARPS, HALF, gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+
+
+@gluon.jit
+def _bases(tables, strides, experts):
+    """Pointers at the experts' words, scales and zeros."""
+    words, scales, zeros = tables
+    of_words, of_sums = experts
+    table = of_sums * strides[1]
+    return words + of_words * strides[0], scales + table, zeros + table
+
+
+@gluon.jit
+def _gates(
+    sums, out, bias, line, inner, expert,
+    HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Writes a choice's 16 outputs: gates and ups of all warps added up, and multiplied."""
+    L: gl.constexpr = gl.SliceLayout(0, sums[0].type.layout)
+    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
+    keep = n < inner
+    gate, up = gl.sum(sums[0], 0), gl.sum(sums[1], 0)
+    if HAS_BIAS:
+        at = bias + expert * (2 * inner) + n
+        gate += gl.load(at, mask=keep, other=0).to(gl.float32)[:, None]
+        up += gl.load(at + inner, mask=keep, other=0).to(gl.float32)[:, None]
+    value = activated(gate, up, ACTIVATION).to(out.dtype.element_ty)
+    column = gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
+    gl.store(out + n[:, None] + 0 * column, value, mask=keep[:, None] & (column == 0))
+
+
+@gluon.jit
+def _weighted(
+    total, out, bias, line, hidden, places, factors,
+    HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
+):  # fmt: skip
+    """Writes a token's 16 outputs: the sum over the warps' choices, weighted."""
+    SUM: gl.constexpr = total.type.layout
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
+    expert, choice, here = places
+    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, SUM)))
+    if HAS_BIAS:
+        once = here & (gl.arange(0, total.shape[0], W) % PARTS == 0)
+        at = (bias + expert * hidden)[:, None] + n[None, :]
+        keep = once[:, None] & (n < hidden)[None, :]
+        total += gl.load(at, mask=keep, other=0).to(gl.float32)[:, :, None]
+    factor = gl.load(factors + choice, mask=here, other=0).to(gl.float32)
+    total = gl.where(here[:, None, None], total * factor[:, None, None], 0.0)
+    sums = gl.sum(total, 0)
+    L: gl.constexpr = gl.SliceLayout(0, SUM)
+    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
+    column = gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
+    keep = (n < hidden)[:, None] & (column == 0)
+    gl.store(out + n[:, None] + 0 * column, sums.to(out.dtype.element_ty), mask=keep)
+
+
+@gluon.jit
+def _product(
+    tables, strides, x, x_stride, routed, factors, out, bias, outputs, inputs, group, width,
+    KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr, HAS_ZEROS: gl.constexpr,
+    HAS_BIAS: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, TOP_K: gl.constexpr,
+    EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, SPAN: gl.constexpr,
+    CHOICES: gl.constexpr, PARTS: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    """FIRST: gates and ups of each choice, multiplied; otherwise the weighted sum of each token.
+
+    `outputs` are those of a side. A program of the first product has one choice, which counts as
+    the only one of a token.
+    """
+    WARPS: gl.constexpr = CHOICES * PARTS
+    SIDES: gl.constexpr = 2 if FIRST else 1
+    SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    WORDS: gl.constexpr = line_layout(KIND, BITS, WARPS)
+    line, number = gl.program_id(0), gl.program_id(1)
+    ids, first, count = routed
+    if FIRST:
+        if EARLY:
+            gdc_wait()
+            gdc_launch_dependents()
+        expert = gl.load(ids + number, cache_modifier=".cg") - first
+        if (expert < 0) | (expert >= count):
+            return
+    routed = ids, first, count, 1 if FIRST else TOP_K
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, line_layout(KIND, BITS, WARPS)))
+    of_words = _experts(routed, number, W, PARTS, WARPS)
+    places = _experts(routed, number, gl.SliceLayout(1, gl.SliceLayout(2, SUM)), PARTS, WARPS)
+    sizes = outputs * SIDES, inputs, group, width
+    bases = _bases(tables, strides, (of_words[0], places[0]))
+    loaded = ()
+    for i in gl.static_range(STAGES):
+        for side in gl.static_range(SIDES):
+            one = _load(
+                bases, line + side * (outputs // LINE), i, sizes, KIND, BITS, PIECE, HAS_ZEROS,
+                EVEN, SUM, PARTS, WARPS,
+            )  # fmt: skip
+            loaded = loaded + (one,)  # noqa: RUF005
+    if FIRST:
+        ring = _spread(x, x_stride, number // TOP_K, 1, inputs, KIND, CHOICES, PARTS, SPAN)
+    else:
+        if EARLY:
+            gdc_wait()
+            gdc_launch_dependents()
+        ring = _spread(x, x_stride, number * TOP_K, TOP_K, inputs, KIND, CHOICES, PARTS, SPAN)
+    blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
+    sums = (blank,) * SIDES
+    for begin in range(0, TURNS - STAGES, STAGES):
+        following = ()
+        for i in gl.static_range(STAGES):
+            more = ()
+            for side in gl.static_range(SIDES):
+                one = loaded[i * SIDES + side]
+                more = more + (  # noqa: RUF005
+                    _add(sums[side], one, ring, begin + i, KIND, BITS, PIECE, HAS_ZEROS, WARPS),
+                )
+                one = _load(
+                    bases, line + side * (outputs // LINE), begin + i + STAGES, sizes, KIND, BITS,
+                    PIECE, HAS_ZEROS, EVEN, SUM, PARTS, WARPS,
+                )  # fmt: skip
+                following = following + (one,)  # noqa: RUF005
+            sums = more
+        loaded = following
+    for i in gl.static_range(STAGES):
+        more = ()
+        for side in gl.static_range(SIDES):
+            one, turn = loaded[i * SIDES + side], TURNS - STAGES + i
+            more = more + (  # noqa: RUF005
+                _add(sums[side], one, ring, turn, KIND, BITS, PIECE, HAS_ZEROS, WARPS),
+            )
+        sums = more
+    target = out + number.to(gl.int64) * outputs
+    if FIRST:
+        _gates(sums, target, bias, line, outputs, expert.to(gl.int64), HAS_BIAS, ACTIVATION)
+    else:
+        _weighted(sums[0], target, bias, line, outputs, places, factors, HAS_BIAS, PARTS)
+
+
+def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
+    """Whether these kernels take such tensors; if so, they are launched."""
+    gate_up, down = experts.gate_up, experts.down
+    assert isinstance(gate_up, PackedWeight) and isinstance(down, PackedWeight)
+    pieces = inputs_of_sum(gate_up), inputs_of_sum(down)
+    if x.dtype not in KINDS or None in pieces or experts.inner % LINE.value:
+        return False
+    tokens, top_k = routed.ids.shape
+    rows = torch.empty((tokens * top_k, experts.inner), dtype=x.dtype, device=x.device)
+    choices = power_of_two(top_k)
+    first = Shares(1, FIRST_WARPS, FIRST_STAGES)
+    second = Shares(choices, max(1, SECOND_WARPS // choices), SECOND_STAGES)
+    _multiply(first, x, gate_up, (routed, experts), experts.gate_up_bias, rows)
+    _multiply(second, rows, down, (routed, experts), experts.down_bias, out)
+    return True
+
+
+class Shares(NamedTuple):
+    """How the warps of a program share its choices and their inputs."""
+
+    choices: int
+    """Of a program, filled up to a power of two."""
+    parts: int
+    """Warps of a choice."""
+    stages: int
+    """Turns whose words a warp has in its registers, at most."""
+
+    def turns(self, inputs: int) -> tuple[int, int]:
+        """(turns of a warp, of which as many at once): the fewest, then the most at once."""
+        least = divided_up(inputs, self.parts * TURN.value)
+        rounded = {at: divided_up(least, at) * at for at in range(self.stages, 0, -1)}
+        at = min(rounded, key=lambda stages: rounded[stages])
+        return rounded[at], at
+
+
+def _multiply(
+    shares: Shares,
+    x: Tensor,
+    weight: PackedWeight,
+    layer: tuple[Routed, Experts],
+    bias: Tensor | None,
+    out: Tensor,
+) -> None:
+    """Launches a product: the second one if programs have several choices or out a row a token."""
+    routed, experts = layer
+    outputs = out.shape[1]
+    first = weight.outputs != outputs
+    turns, stages = shares.turns(weight.inputs)
+    words = weight.words.view(torch.int32)
+    tables = words, weight.scales, weight.scales if weight.zeros is None else weight.zeros
+    eight = weight.kind is Kind.FP8
+    _product[(divided_up(outputs, LINE.value), len(out))](
+        tables,
+        (words.stride(0), weight.scales.stride(0)),
+        x,
+        x.stride(0),
+        (routed.ids, experts.first, experts.count),
+        routed.weights,
+        out,
+        x if bias is None else bias,
+        outputs,
+        weight.inputs,
+        weight.group,
+        weight.words.shape[2] * (1 if eight else 64),
+        KIND=weight.kind.value,
+        BITS=weight.kind.bits,
+        PIECE=inputs_of_sum(weight),
+        HAS_ZEROS=weight.zeros is not None,
+        HAS_BIAS=bias is not None,
+        FIRST=first,
+        ACTIVATION=experts.activation.value if first else "",
+        TOP_K=routed.ids.shape[1],
+        EVEN=turns * shares.parts * TURN.value == weight.inputs,
+        TURNS=turns,
+        STAGES=stages,
+        SPAN=power_of_two(turns * shares.parts * TURN.value),
+        CHOICES=shares.choices,
+        PARTS=shares.parts,
+        num_warps=shares.choices * shares.parts,
+        maxnreg=128,
+        **early_options(x.device),
+    )
+
+
+def inputs_of_sum(weight: PackedWeight) -> int | None:
+    """Inputs whose sum is scaled. None if the kernels do not take the weight's groups."""
+    if weight.group == weight.inputs:
+        return 128
+    if weight.kind is Kind.FP8:  # a half of a turn has inputs of all of it
+        sizes: tuple[int, ...] = (128,)
+    else:
+        sizes = (128, 64) if weight.zeros is not None else (128, 64, 32, 16)
+    return next((size for size in sizes if weight.group % size == 0), None)
