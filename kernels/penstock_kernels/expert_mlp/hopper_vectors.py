@@ -22,9 +22,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..device import divided_up, early_options, power_of_two
+from ..device import arrivals, divided_up, early_options, power_of_two
 from ..hopper import KINDS, as_blocks, barrier
-from ..packed_linear.hopper_codes import line_layout, no_zero, numbers_of_line, pairs_of_line
+from ..packed_linear.plan import COUNTERS
+from ..packed_linear.row_codes import line_layout, numbers_of_line, unit
+from ..packed_linear.plan import COUNTERS
 from ..packed_linear.weight import Kind, PackedWeight
 from ..route_experts.routing import Routed
 from .experts import Experts
@@ -33,8 +35,8 @@ from .hopper import activated
 LINE = gl.constexpr(16)  # outputs of a matrix instruction
 TURN = gl.constexpr(128)  # inputs of a warp's turn
 HALF = gl.constexpr(64)
-FIRST_WARPS, SECOND_WARPS = 4, 16
-FIRST_STAGES, SECOND_STAGES = 3, 4
+FIRST = (4, 1, 96, 1)
+SECOND = (8, 2, 80, 2)
 
 
 @gluon.constexpr_function
@@ -65,7 +67,7 @@ def _words(
 ):  # fmt: skip
     """Loads the words of 16 outputs and of half a turn of every warp; `words` [WARPS] point at
     their matrices."""
-    outputs, _, _, width = sizes
+    outputs, _, width = sizes
     L: gl.constexpr = line_layout(KIND, BITS, WARPS)
     W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
     N: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
@@ -76,9 +78,8 @@ def _words(
         at = (words + k // 4)[:, None, None] + n.to(gl.int64)[None, :, None] * (width // 4)
         at += gl.arange(0, 16, C)[None, None, :]
     else:
-        block = (line // 4).to(gl.int64) * width * (BITS * 2) + line % 4 * 128
-        part = gl.arange(0, BITS // 4, N)[None, :, None] * 512  # k5 of 8 bits
-        at = (words + (block + k * (BITS * 2)))[:, None, None] + part
+        block = (line // 4).to(gl.int64) * width * 8 + line % 4 * 128
+        at = (words + (block + k * 8))[:, None, None] + gl.arange(0, 1, N)[None, :, None]
         at += gl.arange(0, 128, C)[None, None, :]
     if EVEN:
         return gl.load(at)
@@ -87,37 +88,37 @@ def _words(
 
 @gluon.jit
 def _of_groups(
-    table, line, turn, sizes, place: gl.constexpr, L: gl.constexpr, PARTS: gl.constexpr,
-    WARPS: gl.constexpr,
+    table, line, turn, sizes, place: gl.constexpr, GROUP: gl.constexpr, L: gl.constexpr,
+    PARTS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """Scales or zeros [WARPS, 16] of the groups that have the input `place` of each warp's turn."""
-    outputs, inputs, group, _ = sizes
+    """Scales [WARPS, 16] of the groups that have the input `place` of each warp's turn."""
+    outputs, inputs, _ = sizes
     n = gl.minimum(line * LINE + gl.arange(0, 16, gl.SliceLayout(0, L)), outputs - 1)
-    k = (turn * PARTS + gl.arange(0, WARPS, gl.SliceLayout(1, L)) % PARTS) * TURN + place
-    row = gl.minimum(k, inputs - 1) // group  # beyond the inputs x is 0
-    return gl.load((table + row * outputs)[:, None] + n[None, :])
+    if GROUP == 0:
+        return gl.load(table[:, None] + n[None, :])
+    else:  # noqa: RET505
+        k = (turn * PARTS + gl.arange(0, WARPS, gl.SliceLayout(1, L)) % PARTS) * TURN + place
+        row = gl.minimum(k, inputs - 1) // GROUP  # beyond the inputs x is 0
+        return gl.load((table + row * outputs)[:, None] + n[None, :])
 
 
 @gluon.jit
 def _load(
     tables, line, turn, sizes, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
-    HAS_ZEROS: gl.constexpr, EVEN: gl.constexpr, SUM: gl.constexpr, PARTS: gl.constexpr,
+    GROUP: gl.constexpr, EVEN: gl.constexpr, SUM: gl.constexpr, PARTS: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
-    """A line's words of both halves of a turn, the scale of each sum, zeros of each half."""
-    words, scales, zeros = tables
+    """A line's words of both halves of a turn, and the scale of each sum."""
+    words, scales = tables
     L: gl.constexpr = gl.SliceLayout(2, SUM)
-    found, factors, points = (), (), ()
+    found, factors = (), ()
     for half in gl.static_range(2):
         one = _words(words, line, turn, sizes, half, KIND, BITS, EVEN, PARTS, WARPS)
         found = found + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
-        if HAS_ZEROS and (half == 0 or PIECE == 64):
-            one = _of_groups(zeros, line, turn, sizes, half * HALF, L, PARTS, WARPS)
-            points = points + (one,)  # noqa: RUF005
     for at in gl.static_range(TURN // PIECE):
-        one = _of_groups(scales, line, turn, sizes, at * PIECE, L, PARTS, WARPS)
+        one = _of_groups(scales, line, turn, sizes, at * PIECE, GROUP, L, PARTS, WARPS)
         factors = factors + (one,)  # noqa: RUF005
-    return found, factors, points
+    return found, factors
 
 
 @gluon.jit
@@ -138,11 +139,10 @@ def _pieces(block, AXIS: gl.constexpr, COUNT: gl.constexpr):
 @gluon.jit
 def _add(
     total, loaded, ring, turn, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
-    HAS_ZEROS: gl.constexpr, WARPS: gl.constexpr,
+    WARPS: gl.constexpr,
 ):  # fmt: skip
     """The total [WARPS, 16, 8] with a turn's products; each sum of PIECE inputs is scaled."""
-    words, scales, zeros = loaded
-    dtype: gl.constexpr = ring.dtype
+    words, scales = loaded
     SUM: gl.constexpr = total.type.layout
     A: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
     B: gl.constexpr = gl.DotOperandLayout(1, SUM, 2)
@@ -150,10 +150,7 @@ def _add(
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
     part = blank
     for half in gl.static_range(2):
-        pairs = (words[half], words[half])
-        if HAS_ZEROS:
-            pairs = pairs_of_line(zeros[half if PIECE == 64 else 0], no_zero(KIND, dtype), dtype)
-        numbers = numbers_of_line(words[half], pairs, dtype, KIND, BITS, HAS_ZEROS)
+        numbers = numbers_of_line(words[half], KIND, BITS)
         x = ring.index(turn * 2 + half).load(_x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
         x = x.permute((0, 2, 3, 1, 4)).reshape([WARPS, 64])
         a, b = _pieces(numbers, 2, COUNT), _pieces(x, 1, COUNT)
@@ -172,15 +169,24 @@ def _add(
 @gluon.jit
 def _spread(
     x, stride, choice, count, inputs, KIND: gl.constexpr, CHOICES: gl.constexpr,
-    PARTS: gl.constexpr, SPAN: gl.constexpr,
+    PARTS: gl.constexpr, SPAN: gl.constexpr, L: gl.constexpr,
 ):  # fmt: skip
-    """Rows of x of CHOICES choices from `choice` on, those from `count` on zeros, in shared memory:
-    halves of turns, in the order in which lanes take it (see `pack`)."""
+    """(rows of x of CHOICES choices from `choice` on, those from `count` on zeros, in shared memory:
+    halves of turns, in the order in which lanes take them (see `pack`); what undoes their scales).
+
+    Rows become float16. A power of two brings the largest magnitude of each to 2^14 or more, so
+    that a bfloat16 number down to 2^-29 of it stays exact.
+    """
     WARPS: gl.constexpr = CHOICES * PARTS
     at = gl.arange(0, CHOICES * SPAN, gl.BlockedLayout([8], [32], [WARPS], [0]))
     number, k = at // SPAN, at % SPAN
     live = (number < count) & (k < inputs)
     rows = gl.load(x + (choice + number).to(gl.int64) * stride + k, mask=live, other=0)
+    rows = rows.to(gl.float32).reshape([CHOICES, SPAN])
+    peak = gl.max(gl.abs(rows), 1)
+    exponent = gl.maximum(peak.to(gl.int32, bitcast=True) >> 23, 20)
+    up, down = (268 - exponent) << 23, (exponent - 14) << 23
+    rows = (rows * up.to(gl.float32, bitcast=True)[:, None]).to(gl.float16)
     if KIND == "fp8":  # of the bits k6 k5 k4 k3 k2 k1 k0: k2 is the half
         bits = rows.reshape([CHOICES, SPAN // TURN // PARTS, PARTS, 2, 2, 2, 2, 2, 2, 2])
         order = bits.permute((1, 7, 0, 2, 8, 3, 4, 5, 6, 9))
@@ -189,19 +195,19 @@ def _spread(
         order = bits.permute((1, 3, 0, 2, 7, 4, 5, 6, 8))
     COUNT: gl.constexpr = SPAN // HALF // PARTS
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
-    memory = gl.allocate_shared_memory(rows.dtype, [COUNT, WARPS, HALF], FLAT)
+    memory = gl.allocate_shared_memory(gl.float16, [COUNT, WARPS, HALF], FLAT)
     memory.store(order.reshape([COUNT, WARPS, HALF]))
+    every = down.to(gl.float32, bitcast=True)[:, None].broadcast_to([CHOICES, PARTS])
+    downs = gl.convert_layout(every.reshape([WARPS]), L)
     barrier()
-    return as_blocks(memory, COUNT, WARPS, HALF, gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    ring = as_blocks(memory, COUNT, WARPS, HALF, gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    return ring, downs
 
 
 @gluon.jit
 def _bases(tables, strides, experts):
-    """Pointers at the experts' words, scales and zeros."""
-    words, scales, zeros = tables
-    of_words, of_sums = experts
-    table = of_sums * strides[1]
-    return words + of_words * strides[0], scales + table, zeros + table
+    """Pointers at the experts' words and scales."""
+    return tables[0] + experts[0] * strides[0], tables[1] + experts[1] * strides[1]
 
 
 @gluon.jit
@@ -225,36 +231,51 @@ def _gates(
 
 @gluon.jit
 def _weighted(
-    total, out, bias, line, hidden, places, factors,
-    HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
+    total, outs, bias, line, hidden, places, factors,
+    HAS_BIAS: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
-    """Writes a token's 16 outputs: the sum over the warps' choices, weighted."""
+    """Writes a token's 16 outputs: the sum over the warps' choices, weighted. Of programs that share
+    inputs, the one that comes last adds up their sums, in their order."""
+    out, partial, arrived = outs
     SUM: gl.constexpr = total.type.layout
     W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
+    L: gl.constexpr = gl.SliceLayout(0, SUM)
     expert, choice, here = places
-    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, SUM)))
+    split, token = gl.program_id(2), gl.program_id(1)
     if HAS_BIAS:
-        once = here & (gl.arange(0, total.shape[0], W) % PARTS == 0)
+        n = line * LINE + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, SUM)))
+        once = here & (gl.arange(0, total.shape[0], W) % PARTS + split == 0)
         at = (bias + expert * hidden)[:, None] + n[None, :]
         keep = once[:, None] & (n < hidden)[None, :]
         total += gl.load(at, mask=keep, other=0).to(gl.float32)[:, :, None]
     factor = gl.load(factors + choice, mask=here, other=0).to(gl.float32)
-    total = gl.where(here[:, None, None], total * factor[:, None, None], 0.0)
-    sums = gl.sum(total, 0)
-    L: gl.constexpr = gl.SliceLayout(0, SUM)
+    sums = gl.sum(gl.where(here[:, None, None], total * factor[:, None, None], 0.0), 0)
     n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
-    column = gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
-    keep = (n < hidden)[:, None] & (column == 0)
-    gl.store(out + n[:, None] + 0 * column, sums.to(out.dtype.element_ty), mask=keep)
+    at = n[:, None] + 0 * gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
+    keep = (n < hidden)[:, None] & (gl.arange(0, 8, gl.SliceLayout(0, L)) == 0)[None, :]
+    out += token.to(gl.int64) * hidden
+    if SPLITS == 1:
+        gl.store(out + at, sums.to(out.dtype.element_ty), mask=keep)
+    else:
+        parts = partial + token * SPLITS * hidden
+        gl.store(parts + split * hidden + at, sums, mask=keep)
+        barrier()  # all of the part is written before it is announced
+        arrived += token * gl.num_programs(0) + line
+        if gl.atomic_add(arrived, 1, sem="acq_rel") == SPLITS - 1:
+            gl.store(arrived, 0)  # for the next launch
+            sums = gl.zeros([16, 8], gl.float32, L)
+            for i in gl.static_range(SPLITS):
+                sums += gl.load(parts + i * hidden + at, mask=keep, other=0, cache_modifier=".cg")
+            gl.store(out + at, sums.to(out.dtype.element_ty), mask=keep)
 
 
 @gluon.jit
 def _product(
-    tables, strides, x, x_stride, routed, factors, out, bias, outputs, inputs, group, width,
-    KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr, HAS_ZEROS: gl.constexpr,
+    tables, strides, x, x_stride, routed, factors, outs, bias, outputs, inputs, width,
+    KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
     HAS_BIAS: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, TOP_K: gl.constexpr,
     EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, SPAN: gl.constexpr,
-    CHOICES: gl.constexpr, PARTS: gl.constexpr, EARLY: gl.constexpr,
+    CHOICES: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """FIRST: gates and ups of each choice, multiplied; otherwise the weighted sum of each token.
 
@@ -266,6 +287,7 @@ def _product(
     SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     WORDS: gl.constexpr = line_layout(KIND, BITS, WARPS)
     line, number = gl.program_id(0), gl.program_id(1)
+    out, partial, arrived = outs
     ids, first, count = routed
     if FIRST:
         if EARLY:
@@ -277,24 +299,27 @@ def _product(
     routed = ids, first, count, 1 if FIRST else TOP_K
     W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, line_layout(KIND, BITS, WARPS)))
     of_words = _experts(routed, number, W, PARTS, WARPS)
-    places = _experts(routed, number, gl.SliceLayout(1, gl.SliceLayout(2, SUM)), PARTS, WARPS)
-    sizes = outputs * SIDES, inputs, group, width
+    V: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
+    places = _experts(routed, number, V, PARTS, WARPS)
+    sizes = outputs * SIDES, inputs, width
+    origin = gl.program_id(2) * TURNS
     bases = _bases(tables, strides, (of_words[0], places[0]))
     loaded = ()
     for i in gl.static_range(STAGES):
         for side in gl.static_range(SIDES):
             one = _load(
-                bases, line + side * (outputs // LINE), i, sizes, KIND, BITS, PIECE, HAS_ZEROS,
+                bases, line + side * (outputs // LINE), origin + i, sizes, KIND, BITS, PIECE, GROUP,
                 EVEN, SUM, PARTS, WARPS,
             )  # fmt: skip
             loaded = loaded + (one,)  # noqa: RUF005
-    if FIRST:
-        ring = _spread(x, x_stride, number // TOP_K, 1, inputs, KIND, CHOICES, PARTS, SPAN)
-    else:
-        if EARLY:
-            gdc_wait()
-            gdc_launch_dependents()
-        ring = _spread(x, x_stride, number * TOP_K, TOP_K, inputs, KIND, CHOICES, PARTS, SPAN)
+    if not FIRST and EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    choice, choices = (number // TOP_K, 1) if FIRST else (number * TOP_K, TOP_K)
+    skipped = origin * (PARTS * TURN)
+    ring, downs = _spread(
+        x + skipped, x_stride, choice, choices, inputs - skipped, KIND, CHOICES, PARTS, SPAN, V
+    )
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
     sums = (blank,) * SIDES
     for begin in range(0, TURNS - STAGES, STAGES):
@@ -304,11 +329,11 @@ def _product(
             for side in gl.static_range(SIDES):
                 one = loaded[i * SIDES + side]
                 more = more + (  # noqa: RUF005
-                    _add(sums[side], one, ring, begin + i, KIND, BITS, PIECE, HAS_ZEROS, WARPS),
+                    _add(sums[side], one, ring, begin + i, KIND, BITS, PIECE, WARPS),
                 )
                 one = _load(
-                    bases, line + side * (outputs // LINE), begin + i + STAGES, sizes, KIND, BITS,
-                    PIECE, HAS_ZEROS, EVEN, SUM, PARTS, WARPS,
+                    bases, line + side * (outputs // LINE), origin + begin + i + STAGES, sizes,
+                    KIND, BITS, PIECE, GROUP, EVEN, SUM, PARTS, WARPS,
                 )  # fmt: skip
                 following = following + (one,)  # noqa: RUF005
             sums = more
@@ -318,14 +343,18 @@ def _product(
         for side in gl.static_range(SIDES):
             one, turn = loaded[i * SIDES + side], TURNS - STAGES + i
             more = more + (  # noqa: RUF005
-                _add(sums[side], one, ring, turn, KIND, BITS, PIECE, HAS_ZEROS, WARPS),
+                _add(sums[side], one, ring, turn, KIND, BITS, PIECE, WARPS),
             )
         sums = more
-    target = out + number.to(gl.int64) * outputs
+    units = (downs * unit(KIND))[:, None, None]
     if FIRST:
-        _gates(sums, target, bias, line, outputs, expert.to(gl.int64), HAS_BIAS, ACTIVATION)
+        target = out + number.to(gl.int64) * outputs
+        _gates((sums[0] * units, sums[1] * units), target, bias, line, outputs, expert.to(gl.int64), HAS_BIAS, ACTIVATION)
     else:
-        _weighted(sums[0], target, bias, line, outputs, places, factors, HAS_BIAS, PARTS)
+        _weighted(
+            sums[0] * units, (out, partial, arrived), bias, line, outputs, places, factors, HAS_BIAS, PARTS,
+            SPLITS,
+        )  # fmt: skip
 
 
 def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
@@ -338,8 +367,8 @@ def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
     tokens, top_k = routed.ids.shape
     rows = torch.empty((tokens * top_k, experts.inner), dtype=x.dtype, device=x.device)
     choices = power_of_two(top_k)
-    first = Shares(1, FIRST_WARPS, FIRST_STAGES)
-    second = Shares(choices, max(1, SECOND_WARPS // choices), SECOND_STAGES)
+    first = Shares(1, *FIRST)
+    second = Shares(choices, max(1, SECOND[0] // choices), *SECOND[1:])
     _multiply(first, x, gate_up, (routed, experts), experts.gate_up_bias, rows)
     _multiply(second, rows, down, (routed, experts), experts.down_bias, out)
     return True
@@ -354,10 +383,14 @@ class Shares(NamedTuple):
     """Warps of a choice."""
     stages: int
     """Turns whose words a warp has in its registers, at most."""
+    registers: int
+    """Of a thread."""
+    splits: int
+    """Programs that share their inputs."""
 
     def turns(self, inputs: int) -> tuple[int, int]:
         """(turns of a warp, of which as many at once): the fewest, then the most at once."""
-        least = divided_up(inputs, self.parts * TURN.value)
+        least = divided_up(inputs, self.splits * self.parts * TURN.value)
         rounded = {at: divided_up(least, at) * at for at in range(self.stages, 0, -1)}
         at = min(rounded, key=lambda stages: rounded[stages])
         return rounded[at], at
@@ -377,47 +410,51 @@ def _multiply(
     first = weight.outputs != outputs
     turns, stages = shares.turns(weight.inputs)
     words = weight.words.view(torch.int32)
-    tables = words, weight.scales, weight.scales if weight.zeros is None else weight.zeros
     eight = weight.kind is Kind.FP8
-    _product[(divided_up(outputs, LINE.value), len(out))](
-        tables,
+    partial, arrived = out, out
+    if shares.splits > 1:
+        shape = (len(out), shares.splits, outputs)
+        partial = torch.empty(shape, dtype=torch.float32, device=x.device)
+        arrived = arrivals(x.device, COUNTERS)
+    _product[(divided_up(outputs, LINE.value), len(out), shares.splits)](
+        (words, weight.scales),
         (words.stride(0), weight.scales.stride(0)),
         x,
         x.stride(0),
         (routed.ids, experts.first, experts.count),
         routed.weights,
-        out,
+        (out, partial, arrived),
         x if bias is None else bias,
         outputs,
         weight.inputs,
-        weight.group,
         weight.words.shape[2] * (1 if eight else 64),
         KIND=weight.kind.value,
         BITS=weight.kind.bits,
         PIECE=inputs_of_sum(weight),
-        HAS_ZEROS=weight.zeros is not None,
+        GROUP=0 if weight.group == weight.inputs else weight.group,
         HAS_BIAS=bias is not None,
         FIRST=first,
         ACTIVATION=experts.activation.value if first else "",
         TOP_K=routed.ids.shape[1],
-        EVEN=turns * shares.parts * TURN.value == weight.inputs,
+        EVEN=turns * shares.parts * shares.splits * TURN.value == weight.inputs,
         TURNS=turns,
         STAGES=stages,
         SPAN=power_of_two(turns * shares.parts * TURN.value),
         CHOICES=shares.choices,
         PARTS=shares.parts,
+        SPLITS=shares.splits,
         num_warps=shares.choices * shares.parts,
-        maxnreg=128,
+        maxnreg=shares.registers,
         **early_options(x.device),
     )
 
 
 def inputs_of_sum(weight: PackedWeight) -> int | None:
-    """Inputs whose sum is scaled. None if the kernels do not take the weight's groups."""
+    """Inputs whose sum is scaled. None if the kernels do not take the weight."""
+    if weight.kind.integer:
+        return None
     if weight.group == weight.inputs:
-        return 128
-    if weight.kind is Kind.FP8:  # a half of a turn has inputs of all of it
-        sizes: tuple[int, ...] = (128,)
-    else:
-        sizes = (128, 64) if weight.zeros is not None else (128, 64, 32, 16)
+        return TURN.value
+    # Of fp8, a half of a turn has inputs of all of it.
+    sizes = (128,) if weight.kind is Kind.FP8 else (128, 64, 32, 16)
     return next((size for size in sizes if weight.group % size == 0), None)

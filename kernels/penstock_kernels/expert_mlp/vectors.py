@@ -19,9 +19,7 @@ from .experts import Experts
 from .gate import activated
 from .plan import Vectors
 
-
-# Of a row, by programs that wait: with 8 experts at most 64 KB each, 8 MB of a Hopper GPU's first.
-PREFETCHED_LINES = 16
+AHEAD = True
 
 
 @triton.jit
@@ -73,22 +71,6 @@ def gate_up_vector(
 
 
 @triton.jit
-def _prefetch(at_rows, columns, LINES: tl.constexpr):
-    """Brings the first LINES lines of 128 bytes of the rows at [CHOICES, TILE] into the L2 cache."""
-    each: tl.constexpr = 1024 // at_rows.dtype.element_ty.primitive_bitwidth
-    line = tl.minimum(tl.arange(0, LINES) * each, columns - 1)
-    places = at_rows[:, :, None] + line[None, None, :]
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-        "=r,l",
-        [places.to(tl.int64)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
 def down_vectors(
     rows,
     ids,
@@ -106,7 +88,7 @@ def down_vectors(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
-    LINES: tl.constexpr,
+    AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """out [tokens, hidden]: the weighted sums. CHOICES, a power of two, holds TOP_K."""
@@ -118,19 +100,25 @@ def down_vectors(
     here = (c < TOP_K) & (expert >= 0) & (expert < EXPERTS)
     row = tl.where(here, expert, 0).to(tl.int64)[:, None] * hidden + tl.minimum(n, hidden - 1)[None]
     at_weight = weight + row * inner
+    at_weight = at_weight[:, :, None] + k[None, None, :]
+    # While the kernel before still runs: weights of the first turn.
+    if AHEAD:
+        live = here[:, None, None] & (k < inner)[None, None, :]
+        w = tl.load(at_weight, live, other=0)
     if EARLY:
-        _prefetch(at_weight, inner, LINES)
         gdc_wait()
         gdc_launch_dependents()
     factor = tl.load(weights + token * TOP_K + c, here, other=0).to(tl.float32)
-    at_weight = at_weight[:, :, None] + k[None, None, :]
     choice = (token * TOP_K + c).to(tl.int64)
     at_rows = rows + choice[:, None, None] * inner + k[None, None, :]
     products = tl.zeros([CHOICES, TILE, DEPTH], tl.float32)
-    for at in tl.range(0, inner, DEPTH, num_stages=STAGES):
+    for at in tl.range(DEPTH if AHEAD else 0, inner, DEPTH, num_stages=STAGES):
         live = here[:, None, None] & (at + k < inner)[None, None, :]
         v = tl.load(at_rows + at, live, other=0).to(tl.float32)
         products += tl.load(at_weight + at, live, other=0).to(tl.float32) * v
+    if AHEAD:
+        live = here[:, None, None] & (k < inner)[None, None, :]
+        products += tl.load(at_rows, live, other=0).to(tl.float32) * w.to(tl.float32)
     product = tl.sum(products, 2)
     if HAS_BIAS:
         product += tl.load(bias + row, here[:, None], other=0).to(tl.float32)
@@ -180,7 +168,7 @@ def multiply_vectors(plan: Vectors, x: Tensor, routed: Routed, experts: Experts)
         TILE=plan.down.tile,
         DEPTH=plan.down.depth,
         STAGES=plan.down.stages,
-        LINES=min(PREFETCHED_LINES, power_of_two(divided_up(inner * x.itemsize, 128))),
+        AHEAD=AHEAD,
         num_warps=plan.down.warps,
         **common,
     )

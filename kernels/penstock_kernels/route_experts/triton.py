@@ -18,7 +18,7 @@ LEAST_SUM = tl.constexpr(SMALLEST_SUM)
 
 
 @triton.jit
-def scores_of(logits, SCORE: tl.constexpr):
+def _scores(logits, SCORE: tl.constexpr):
     """What logits become; those of experts that do not exist are minus infinity."""
     if SCORE == SOFTMAX:
         powers = tl.exp(logits - tl.max(logits))
@@ -46,32 +46,6 @@ def _kept(keys, KEPT: tl.constexpr, TOP2: tl.constexpr):
         kept = tl.where(chosen, 1, kept)
         best = tl.where(chosen, -float("inf"), best)
     return kept[:, None] == 1
-
-
-@triton.jit
-def choice_keys(
-    logits,
-    bias,
-    expert,
-    exists,
-    SCORE: tl.constexpr,
-    AFTER: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    KEPT: tl.constexpr,
-    TOP2: tl.constexpr,
-):
-    """(scores, what experts compete with) of float32 logits, both [GROUP_SIDE, EXPERT_SIDE]."""
-    scores = logits
-    if not AFTER:
-        scores = scores_of(scores, SCORE)
-    keys = scores
-    if HAS_BIAS:
-        keys += tl.load(bias + expert, exists, other=0).to(tl.float32)
-    keys = tl.where(exists, keys, -float("inf"))
-    if KEPT < GROUPS:
-        keys = tl.where(_kept(keys, KEPT, TOP2), keys, -float("inf"))
-    return scores, keys
 
 
 @triton.jit
@@ -105,18 +79,15 @@ def _route_row(
         gdc_wait()
         gdc_launch_dependents()
     row_logits = tl.load(logits + row * stride + expert, exists, other=-float("inf"))
-    scores, keys = choice_keys(
-        row_logits.to(tl.float32),
-        bias,
-        expert,
-        exists,
-        SCORE,
-        AFTER,
-        HAS_BIAS,
-        GROUPS,
-        KEPT,
-        TOP2,
-    )
+    scores = row_logits.to(tl.float32)
+    if not AFTER:
+        scores = _scores(scores, SCORE)
+    keys = scores
+    if HAS_BIAS:
+        keys += tl.load(bias + expert, exists, other=0).to(tl.float32)
+    keys = tl.where(exists, keys, -float("inf"))
+    if KEPT < GROUPS:
+        keys = tl.where(_kept(keys, KEPT, TOP2), keys, -float("inf"))
 
     side: tl.constexpr = GROUP_SIDE * EXPERT_SIDE
     keys, scores, expert = keys.reshape([side]), scores.reshape([side]), expert.reshape([side])
@@ -129,7 +100,7 @@ def _route_row(
         chosen_ids = tl.where(choice == turn, tl.sum(tl.where(best, expert, 0)), chosen_ids)
         chosen = tl.where(choice == turn, tl.sum(tl.where(best, scores, 0.0)), chosen)
     if AFTER:
-        chosen = scores_of(chosen, SCORE)
+        chosen = _scores(chosen, SCORE)
     if RENORMALISE:
         chosen = chosen / (tl.sum(chosen) + LEAST_SUM)
     places = row * TOP_K + choice
