@@ -9,8 +9,6 @@ consecutive rows, so rows of x are put into the order of places first.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -25,8 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..device import arrivals, divided_up, early_options, processors
-from ..hopper import KINDS, barrier, copy, make_bars, view_of
+from ..device import divided_up, early_options
+from ..hopper import KINDS, copy, make_bars, view_of
 from ..online_softmax import LOG2_E
 from ..packed_linear.hopper import (
     HALVES,
@@ -39,19 +37,19 @@ from ..packed_linear.hopper import (
     table_view,
 )
 from ..packed_linear.hopper_codes import TILE
-from ..packed_linear.plan import COUNTERS, RING_BYTES
+from ..packed_linear.plan import RING_BYTES
 from ..packed_linear.weight import LINE, Kind, PackedWeight
 from .experts import LIMIT, SLOPE
-from .sort import Side, Tiled, TokenSums
+from .sort import Side, Tiled
 
 GROUP = gl.constexpr(8)  # as in `triton`
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 MOST, STEEP = gl.constexpr(LIMIT), gl.constexpr(SLOPE)
 TWICE_ROOT = gl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 MOST_STAGES = 4
-# Programs for each multiprocessor above which four at once are better than three. Warps wait for
-# what they made numbers of: MXFP4 experts of gpt-oss 20b, 8 tokens, 171 us with two, 149, 143.
-MANY = 8
+# Four programs on a multiprocessor, whose warps wait for the numbers that they make of codes.
+# MXFP4 experts of gpt-oss 20b, 8 tokens, one H100: 171 us with two programs, 149 with three, 143.
+FEW_REGISTERS = 64
 COLUMNS = 1024  # of a program that orders rows
 
 
@@ -111,9 +109,7 @@ def _copy(
     if WAITS:
         for i in range(filled):
             mbarrier.expect(full.index(i), BYTES)
-            _copy_weights(
-                descs, rings, full.index(i), place, i, i, BITS, SIDES, COUNT, HAS_ZEROS
-            )
+            _copy_weights(descs, rings, full.index(i), place, i, i, BITS, SIDES, COUNT, HAS_ZEROS)
         gdc_wait()
         gdc_launch_dependents()
         for i in range(filled):
@@ -133,8 +129,7 @@ def _multiply(
     outs, rings, bars, place, turns,
     KIND: gl.constexpr, BITS: gl.constexpr, SIDES: gl.constexpr, COUNT: gl.constexpr,
     HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr,
-    SCALED: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, TOP_K: gl.constexpr,
-    SUMMED: gl.constexpr,
+    SCALED: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """The warp group: its 64 outputs, of both sides if gated."""
     full, empty = bars
@@ -165,7 +160,7 @@ def _multiply(
         for side in gl.static_range(SIDES):
             done = done + (warpgroup_mma_wait(0, [sums[side]]),)  # noqa: RUF005
         sums = done
-    _finish(outs, sums, place, HAS_BIAS, FIRST, ACTIVATION, TOP_K, SUMMED)
+    _finish(outs, sums, place, HAS_BIAS, FIRST, ACTIVATION)
 
 
 @gluon.jit
@@ -189,11 +184,10 @@ def activated(gate, up, ACTIVATION: gl.constexpr):
 @gluon.jit
 def _finish(
     outs, sums, place,
-    HAS_BIAS: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, TOP_K: gl.constexpr,
-    SUMMED: gl.constexpr,
+    HAS_BIAS: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """Writes the outputs of the tile's rows. SUMMED: who comes last adds up those of each token."""
-    out, bias, order, choice_weights, token_sums = outs
+    """Writes the outputs of the tile's rows."""
+    out, bias, order, choice_weights = outs
     tile, expert, begin, end, shape = place
     SUM: gl.constexpr = sums[0].type.layout
     ROWS: gl.constexpr = sums[0].shape[1]
@@ -216,32 +210,6 @@ def _finish(
         total *= gl.load(choice_weights + row).to(gl.float32)[None, :]
     places = out + row.to(gl.int64)[None, :] * outputs + n[:, None]
     gl.store(places, total.to(out.dtype.element_ty), mask=keep)
-    if SUMMED:
-        barrier()  # all of the tile is written before it is announced
-        programs = gl.num_programs(1) * GROUP
-        arrived = token_sums[1] + tile
-        if gl.atomic_add(arrived, 1, sem="acq_rel") == programs - 1:
-            gl.store(arrived, 0)  # for the next launch
-            _add_choices(out, token_sums, n, outputs, SUM, ROWS, TOP_K)
-
-
-@gluon.jit
-def _add_choices(
-    rows, token_sums, n, outputs, LAYOUT: gl.constexpr, ROWS: gl.constexpr, TOP_K: gl.constexpr
-):
-    """As `triton.add_choices`, of the outputs n, for up to ROWS tokens."""
-    out, _, ids, first, count, tokens = token_sums
-    token = gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT))
-    keep = (n < outputs)[:, None] & (token < tokens)[None, :]
-    total = gl.zeros([TILE, ROWS], gl.float32, LAYOUT)
-    for turn in gl.static_range(TOP_K):
-        choice = token * TOP_K + turn
-        expert = gl.load(ids + choice, mask=token < tokens, other=-1) - first
-        live = keep & ((expert >= 0) & (expert < count))[None, :]
-        at = rows + choice.to(gl.int64)[None, :] * outputs + n[:, None]
-        total += gl.load(at, mask=live, other=0, cache_modifier=".cg").to(gl.float32)
-    at = out + token.to(gl.int64)[None, :] * outputs + n[:, None]
-    gl.store(at, total.to(out.dtype.element_ty), mask=keep)
 
 
 @gluon.jit(do_not_specialize=["most"])
@@ -249,8 +217,7 @@ def _product(
     words, scales, zeros, x, outs, tiles, most, outputs, inputs, group,
     KIND: gl.constexpr, BITS: gl.constexpr, SIDES: gl.constexpr, COUNT: gl.constexpr,
     HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr,
-    SCALED: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, TOP_K: gl.constexpr,
-    SUMMED: gl.constexpr, EARLY: gl.constexpr,
+    SCALED: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """One product of each tile of rows; `outputs` are those of both sides."""
     LINES: gl.constexpr = HALVES * BITS
@@ -291,7 +258,7 @@ def _product(
         [
             (_multiply, (
                 outs, rings, bars, place, turns, KIND, BITS, SIDES, COUNT, HAS_ZEROS, HAS_BIAS,
-                ROWS, STAGES, SCALED, FIRST, ACTIVATION, TOP_K, SUMMED,
+                ROWS, STAGES, SCALED, FIRST, ACTIVATION,
             )),
             (_copy, (
                 (words, scales, zeros, x), rings, bars, place, turns, BITS, SIDES, COUNT,
@@ -303,17 +270,8 @@ def _product(
     )  # fmt: skip
 
 
-def launch(
-    tiled: Tiled,
-    side: Side,
-    activation: str,
-    choice_weights: Tensor | None,
-    sums: TokenSums | None = None,
-) -> bool:
-    """Whether this kernel takes such tensors; if so, it is launched. See `triton.product`.
-
-    With `sums` the second product also adds up the rows of each token.
-    """
+def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | None) -> bool:
+    """Whether this kernel takes such tensors; if so, it is launched. See `triton.product`."""
     x, weight, bias, out = side.x, side.weight, side.bias, side.out
     assert isinstance(weight, PackedWeight)
     count = scales_of_turn(weight)
@@ -338,7 +296,6 @@ def launch(
             x if bias is None else bias,
             tiled.order,
             tiled.order if choice_weights is None else choice_weights,
-            _token_sums(out, sums),
         ),
         tiled.tiles,
         tiled.most,
@@ -356,25 +313,11 @@ def launch(
         SCALED=not few or count > 2,
         FIRST=first,
         ACTIVATION=activation,
-        TOP_K=tiled.top_k,
-        SUMMED=sums is not None,
         num_warps=4,
-        maxnreg=_registers(tiles * tiled.most, x.device) if few else 240,
+        maxnreg=FEW_REGISTERS if few else 240,
         **early_options(x.device),
     )
     return True
-
-
-def _token_sums(out: Tensor, sums: TokenSums | None) -> tuple[Any, ...]:
-    if sums is None:
-        return out, out, out, 0, 0, 0
-    ids, experts = sums.ids, sums.experts
-    return sums.out, arrivals(out.device, COUNTERS), ids, experts.first, experts.count, len(ids)
-
-
-def _registers(programs: int, device: torch.device) -> int:
-    """Of a thread: three programs on a multiprocessor, or four where there are many."""
-    return 64 if programs > MANY * processors(device) else 80
 
 
 def _ordered(x: Tensor, tiled: Tiled) -> Tensor:

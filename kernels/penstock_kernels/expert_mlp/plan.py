@@ -18,8 +18,6 @@ VECTOR_PROGRAMS = 792  # 6 for each multiprocessor of a Hopper GPU
 # Tokens up to which the summands of a token's sum stay float32. Of more tokens, their bytes count:
 # with 4,096 tokens of Qwen3 30B-A3B, 268 MB are written and read again.
 EXACT_TOKENS = 256
-# Tokens up to which the second product on Hopper GPUs adds up a token's rows, without a launch.
-SUMMED_TOKENS = 16
 BLOCK = 64  # outputs and inputs of a block of packed words
 # Rows of a tile, and the mean of an expert's rows up to which it is best. Experts' rows differ:
 # a tile should hold most of them, as each further tile reads the expert's weights again.

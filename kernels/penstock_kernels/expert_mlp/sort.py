@@ -85,6 +85,26 @@ def _copy_row(x, out, x_stride, choice, hidden, TOP_K: tl.constexpr, BLOCK: tl.c
         tl.store(out + place * hidden + n, row, n < hidden)
 
 
+@triton.jit
+def _write_tiles(tiles, at, total, begin, most, each, ROWS: tl.constexpr):
+    """Tiles `at`, of experts `each` [1, SIDE] with so many choices from `begin` on.
+
+    There are as many tiles as choices, at most.
+    """
+    number_of_tiles = (total + ROWS - 1) // ROWS
+    last_tile = tl.cumsum(number_of_tiles, 0)
+    first_tile = (last_tile - number_of_tiles)[None, :]
+    within = (at[:, None] >= first_tile) & (at[:, None] < last_tile[None, :])
+    begin = begin[None, :]
+    from_place = tl.sum(tl.where(within, begin - first_tile * ROWS, 0), 1) + at * ROWS
+    end = tl.sum(tl.where(within, begin + total[None, :], 0), 1)
+    tl.store(tiles + at, tl.sum(tl.where(within, each, 0), 1), at < most)
+    tl.store(tiles + most + at, from_place, at < most)
+    tl.store(tiles + 2 * most + at, tl.minimum(end, from_place + ROWS), at < most)
+    if tl.program_id(0) == 0:
+        tl.store(tiles + 3 * most, tl.sum(number_of_tiles, 0))
+
+
 @triton.jit(do_not_specialize=["count", "chunks", "most"])
 def place_chunk(
     ids,
@@ -125,9 +145,6 @@ def place_chunk(
     own = expert[:, None] == each
     total, before = _totals(counts, own, chunk, chunks, SIDE, READ)
     begin = tl.cumsum(total, 0) - total
-    number_of_tiles = (total + ROWS - 1) // ROWS
-    last_tile = tl.cumsum(number_of_tiles, 0)
-    first_tile = last_tile - number_of_tiles
 
     # The same choices along both sides of a square.
     across = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
@@ -142,18 +159,7 @@ def place_chunk(
         if tl.program_id(0) > 0:
             return
     tl.store(order + place, choice, expert < SIDE)
-
-    # There are as many tiles as choices, at most.
-    begin = begin[None, :]
-    first_tile, last_tile = first_tile[None, :], last_tile[None, :]
-    within = (choice[:, None] >= first_tile) & (choice[:, None] < last_tile)
-    from_place = tl.sum(tl.where(within, begin - first_tile * ROWS, 0), 1) + choice * ROWS
-    end = tl.sum(tl.where(within, begin + total[None, :], 0), 1)
-    tl.store(tiles + choice, tl.sum(tl.where(within, each, 0), 1), choice < most)
-    tl.store(tiles + most + choice, from_place, choice < most)
-    tl.store(tiles + 2 * most + choice, tl.minimum(end, from_place + ROWS), choice < most)
-    if chunk == 0:
-        tl.store(tiles + 3 * most, tl.sum(number_of_tiles, 0))
+    _write_tiles(tiles, choice, total, begin, most, each, ROWS)
 
 
 @dataclass(frozen=True)
@@ -164,17 +170,6 @@ class Side:
     weight: Matrices
     bias: Tensor | None
     out: Tensor
-
-
-@dataclass(frozen=True)
-class TokenSums:
-    """Where the rows of each token's choices are added up."""
-
-    out: Tensor
-    """[tokens, outputs]."""
-    ids: Tensor
-    """[tokens, top_k] int32."""
-    experts: Experts
 
 
 @dataclass(frozen=True)
@@ -195,9 +190,7 @@ class Tiled:
     and if there is one chunk."""
 
 
-def sort_choices(
-    rows: int, routed: Routed, experts: Experts, x: Tensor | None = None
-) -> Tiled:
+def sort_choices(rows: int, routed: Routed, experts: Experts, x: Tensor | None = None) -> Tiled:
     """Launches the sort of choices by expert, in tiles of `rows`; of x too, if the choices are few."""
     ids, count = routed.ids, routed.ids.numel()
     most = most_tiles(count, experts.count, rows)

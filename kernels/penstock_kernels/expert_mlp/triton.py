@@ -24,7 +24,6 @@ from .experts import Experts, Matrices, inputs, outputs
 from .gate import activated
 from .plan import (
     BLOCK,
-    SUMMED_TOKENS,
     VECTOR_TOKENS,
     Grouped,
     Plan,
@@ -34,7 +33,7 @@ from .plan import (
     plan,
     tiles_of,
 )
-from .sort import Side, Tiled, TokenSums, sort_choices
+from .sort import Side, Tiled, sort_choices
 from .vectors import multiply_vectors
 
 # Tiles of rows whose programs run side by side, output tile after output tile. Those of one expert
@@ -281,10 +280,8 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
     kept = torch.float32 if plan.exact else x.dtype
     summands = torch.empty((choices, hidden), dtype=kept, device=x.device)
     side = Side(rows, experts.down, experts.down_bias, summands)
+    _product(plan.down, tiled, side, experts, routed.weights)
     out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
-    sums = TokenSums(out, routed.ids, experts) if tokens <= SUMMED_TOKENS else None
-    if _product(plan.down, tiled, side, experts, routed.weights, sums):
-        return out
     add_choices[(tokens, divided_up(hidden, COLUMNS))](
         summands,
         routed.ids,
@@ -306,16 +303,14 @@ def _product(
     side: Side,
     experts: Experts,
     choice_weights: Tensor | None = None,
-    sums: TokenSums | None = None,
-) -> bool:
-    """Launches the second product if choices have weights, otherwise the first. Returns whether the
-    rows of each token are added up, too."""
+) -> None:
+    """Launches the second product if choices have weights, otherwise the first."""
     x, weight, bias, out = side.x, side.weight, side.bias, side.out
     gated = outputs(weight) != out.shape[1]
     activation = experts.activation.value if gated else ""
     packed = isinstance(weight, PackedWeight)
-    if packed and HOPPER.launch(x.device, tiled, side, activation, choice_weights, sums):
-        return sums is not None
+    if packed and HOPPER.launch(x.device, tiled, side, activation, choice_weights):
+        return
     grid = tiles_of(out.shape[1], plan) * GROUP.value, divided_up(tiled.most, GROUP.value)
     product[grid](
         x,
@@ -345,7 +340,6 @@ def _product(
         **_kind(weight),
         **early_options(x.device),
     )
-    return False
 
 
 def _tensors(weight: Matrices) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,8 +19,6 @@ from .experts import Experts
 from .gate import activated
 from .plan import Vectors
 
-AHEAD = True
-
 
 @triton.jit
 def gate_up_vector(
@@ -88,7 +86,6 @@ def down_vectors(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """out [tokens, hidden]: the weighted sums. CHOICES, a power of two, holds TOP_K."""
@@ -101,10 +98,9 @@ def down_vectors(
     row = tl.where(here, expert, 0).to(tl.int64)[:, None] * hidden + tl.minimum(n, hidden - 1)[None]
     at_weight = weight + row * inner
     at_weight = at_weight[:, :, None] + k[None, None, :]
-    # While the kernel before still runs: weights of the first turn.
-    if AHEAD:
-        live = here[:, None, None] & (k < inner)[None, None, :]
-        w = tl.load(at_weight, live, other=0)
+    # Weights of the first turn, which is multiplied last: while the kernel before still runs.
+    first_live = here[:, None, None] & (k < inner)[None, None, :]
+    first_weights = tl.load(at_weight, first_live, other=0)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -112,13 +108,12 @@ def down_vectors(
     choice = (token * TOP_K + c).to(tl.int64)
     at_rows = rows + choice[:, None, None] * inner + k[None, None, :]
     products = tl.zeros([CHOICES, TILE, DEPTH], tl.float32)
-    for at in tl.range(DEPTH if AHEAD else 0, inner, DEPTH, num_stages=STAGES):
+    for at in tl.range(DEPTH, inner, DEPTH, num_stages=STAGES):
         live = here[:, None, None] & (at + k < inner)[None, None, :]
         v = tl.load(at_rows + at, live, other=0).to(tl.float32)
         products += tl.load(at_weight + at, live, other=0).to(tl.float32) * v
-    if AHEAD:
-        live = here[:, None, None] & (k < inner)[None, None, :]
-        products += tl.load(at_rows, live, other=0).to(tl.float32) * w.to(tl.float32)
+    v = tl.load(at_rows, first_live, other=0).to(tl.float32)
+    products += first_weights.to(tl.float32) * v
     product = tl.sum(products, 2)
     if HAS_BIAS:
         product += tl.load(bias + row, here[:, None], other=0).to(tl.float32)
@@ -168,7 +163,6 @@ def multiply_vectors(plan: Vectors, x: Tensor, routed: Routed, experts: Experts)
         TILE=plan.down.tile,
         DEPTH=plan.down.depth,
         STAGES=plan.down.stages,
-        AHEAD=AHEAD,
         num_warps=plan.down.warps,
         **common,
     )
