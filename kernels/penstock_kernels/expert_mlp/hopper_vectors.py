@@ -177,10 +177,10 @@ def _spread(
     x, stride, choice, count, inputs, KIND: gl.constexpr, CHOICES: gl.constexpr,
     PARTS: gl.constexpr, SPAN: gl.constexpr, L: gl.constexpr,
 ):  # fmt: skip
-    """(rows of x of CHOICES choices from `choice` on, those from `count` on zeros, in shared memory:
-    halves of turns, in the order in which lanes take them (see `pack`); what undoes their scales).
+    """(rows of x in shared memory, what undoes their scales [WARPS]).
 
-    Rows become float16. A power of two brings the largest magnitude of each to 2^14 or more, so
+    Rows are those of CHOICES choices from `choice` on, from `count` on zeros: halves of turns, in
+    the order in which lanes take them (see `pack`). They become float16. A power of two brings the largest magnitude of each to 2^14 or more, so
     that a bfloat16 number down to 2^-29 of it stays exact.
     """
     WARPS: gl.constexpr = CHOICES * PARTS
@@ -240,8 +240,10 @@ def _weighted(
     total, outs, bias, line, hidden, places, factors,
     HAS_BIAS: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
-    """Writes a token's 16 outputs: the sum over the warps' choices, weighted. Of programs that share
-    inputs, the one that comes last adds up their sums, in their order."""
+    """Writes a token's 16 outputs: the sum over the warps' choices, weighted.
+
+    Of programs that share inputs, the one that comes last adds up their sums, in their order.
+    """
     out, partial, arrived = outs
     SUM: gl.constexpr = total.type.layout
     W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
@@ -382,8 +384,8 @@ def _product(
         )
     else:
         _weighted(
-            sums[0] * units, (out, partial, arrived), bias, line, outputs, places, factors, HAS_BIAS, PARTS,
-            SPLITS,
+            sums[0] * units, (out, partial, arrived), bias, line, outputs, places, factors,
+            HAS_BIAS, PARTS, SPLITS,
         )  # fmt: skip
 
 

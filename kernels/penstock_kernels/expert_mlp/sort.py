@@ -191,7 +191,7 @@ class Tiled:
 
 
 def sort_choices(rows: int, routed: Routed, experts: Experts, x: Tensor | None = None) -> Tiled:
-    """Launches the sort of choices by expert, in tiles of `rows`; of x too, if the choices are few."""
+    """Launches the sort of choices by expert, in tiles of `rows`; of x too, if they are few."""
     ids, count = routed.ids, routed.ids.numel()
     most = most_tiles(count, experts.count, rows)
     order = torch.empty(count, dtype=torch.int32, device=ids.device)
