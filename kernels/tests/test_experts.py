@@ -181,7 +181,7 @@ def experts_on_device(count: int, hidden: int, inner: int, kind: Kind | None = N
     def drawn(*shape: int) -> Matrices:
         if kind is None:
             return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * shape[-1] ** -0.5
-        codes = torch.randint(0x70, shape, device="cuda").to(torch.uint8) % (1 << kind.bits)
+        codes = torch.randint(min(0x70, 1 << kind.bits), shape, device="cuda").to(torch.uint8)
         scales = torch.rand(count, shape[2] // 64, shape[1], device="cuda") / 64
         if kind is Kind.FP8:  # a scale for 128 inputs
             scales = scales[:, : shape[2] // 128].contiguous() / 64

@@ -39,7 +39,8 @@ HALF = gl.constexpr(64)
 # three programs share them. Qwen3 30B-A3B in fp8: 22.2 with two programs, 19.8 with three.
 FIRST_WARPS, SECOND_WARPS = 4, 8
 FIRST_STAGES, SECOND_STAGES = 1, 2  # turns whose words a warp has in its registers
-RESIDENT = 3  # programs of the second product on a multiprocessor, at most
+RESIDENT = 3  # programs of the second product on a multiprocessor, unless they had MOST_TURNS
+MOST_TURNS = 6
 MANY = (
     5  # programs of the first product on a multiprocessor from which threads have fewer registers
 )
@@ -180,8 +181,9 @@ def _spread(
     """(rows of x in shared memory, what undoes their scales [WARPS]).
 
     Rows are those of CHOICES choices from `choice` on, from `count` on zeros: halves of turns, in
-    the order in which lanes take them (see `pack`). They become float16. A power of two brings the largest magnitude of each to 2^14 or more, so
-    that a bfloat16 number down to 2^-29 of it stays exact.
+    the order in which lanes take them (see `pack`). They become float16. A power of two brings the
+    largest magnitude of each to 2^14 or more, so that a bfloat16 number down to 2^-29 of it stays
+    exact.
     """
     WARPS: gl.constexpr = CHOICES * PARTS
     at = gl.arange(0, CHOICES * SPAN, gl.BlockedLayout([8], [32], [WARPS], [0]))
@@ -405,7 +407,8 @@ def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
     parts = max(1, SECOND_WARPS // choices)
     lines = tokens * divided_up(x.shape[1], LINE.value)
     turns = divided_up(experts.inner, parts * TURN.value)
-    splits = max(1, min(RESIDENT * count // lines, turns // SECOND_STAGES))
+    splits = min(RESIDENT * count // lines, turns // SECOND_STAGES)
+    splits = max(1, splits, divided_up(turns, MOST_TURNS))
     second = Shares(choices, parts, SECOND_STAGES, 80, splits)
     _multiply(first, x, gate_up, (routed, experts), experts.gate_up_bias, rows)
     _multiply(second, rows, down, (routed, experts), experts.down_bias, out)

@@ -318,7 +318,7 @@ def tiles_of(size: int) -> Tiles:
     4.07 TB/s, one of 384 8.4 us; with shares of 4 tiles 4.05 and 11.6; with one program of 6 tiles
     3.64; with one of 3 tiles of 128 3.74; with tiles of 32 4.00.
     """
-    return Tiles(64, 3, 2, 2) if size == 128 else Tiles(128, 3, 1, 2)
+    return Tiles(64, 3, 1, 2) if size == 128 else Tiles(128, 3, 1, 2)
 
 
 def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
