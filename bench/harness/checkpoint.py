@@ -3,7 +3,8 @@
     PYTHONPATH=bench python -m harness.checkpoint 8b /dev/shm/8b
 
 The result loads like any model from a hub. Weights are normal with deviation 0.02, norms are one,
-bfloat16; they are drawn on the GPU if there is one.
+bfloat16; they are drawn on the GPU if there is one. A shape with a quantization_config gets codes
+of random bits, and scales that are all equal.
 """
 
 from __future__ import annotations
@@ -24,15 +25,60 @@ import torch
 from penstock.layers import Build
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import Methods, Unquantized
+from penstock.quant import read_methods
+from penstock.weights.target import Target
 
 from harness.shapes import SHAPES
 from harness.vocabulary import write_tokenizer
 
 FILE_BYTES = 4 << 30
 DEVIATION = 0.02
+SCALE = 2.0**-7
+"""Of quantized weights: codes of a few units become weights of about `DEVIATION`."""
+E8M0_SCALE = 127 - 7
+"""The same as the biased exponent of an e8m0 number."""
 WRITERS = 8
-Shape = tuple[int, ...]
+FLOAT32 = "weight_scale_inv"
+NAMES = {
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float32: "F32",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.uint8: "U8",
+    torch.int32: "I32",
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a checkpoint says of a tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.count * self.dtype.itemsize
+
+    def draw(self, device: torch.device) -> torch.Tensor:
+        """Its entries, flat."""
+        entries = torch.empty(self.count, dtype=self.dtype, device=device)
+        if "scale" in self.name:
+            return entries.fill_(SCALE if self.dtype.is_floating_point else E8M0_SCALE)
+        if not self.dtype.is_floating_point:
+            whole = entries.view(torch.int64) if self.size % 8 == 0 else entries
+            whole.random_()
+            return entries
+        if self.dtype == torch.float8_e4m3fn:
+            drawn = torch.empty(self.count, dtype=torch.bfloat16, device=device)
+            return entries.copy_(drawn.normal_(std=DEVIATION / SCALE))
+        return entries.fill_(1) if len(self.shape) == 1 else entries.normal_(std=DEVIATION)
 
 
 @dataclass(frozen=True)
@@ -41,46 +87,60 @@ class Piece:
 
     path: Path
     offset: int
-    shape: Shape
+    tensor: Stored
 
 
-def tensors(config: dict[str, Any]) -> dict[str, Shape]:
-    """Names and shapes of a checkpoint."""
+def tensors(config: dict[str, Any]) -> list[Stored]:
+    """The tensors of a checkpoint."""
     meta = torch.device("meta")
-    methods = Methods(Unquantized(torch.bfloat16, meta))
+    methods = read_methods(config, torch.bfloat16, meta)
     cls = family(config)
     model = cls(cls.read_config(config), Build(torch.bfloat16, meta, Group(), methods, 1))
-    return {name: parts[0].shape for name, parts in model.checkpoint_targets().items()}
+    return [stored(name, parts[0]) for name, parts in model.checkpoint_targets().items()]
 
 
-def lay_out(folder: Path, shapes: dict[str, Shape]) -> list[Piece]:
+def stored(name: str, target: Target) -> Stored:
+    """How a checkpoint usually stores a tensor."""
+    if target.suffixes:
+        name = f"{name.rpartition('.')[0]}.{target.suffixes[0]}"
+    dtype = (target.form and target.form.dtype) or target.destination.dtype
+    if dtype == torch.float32 and not name.endswith(FLOAT32):
+        dtype = torch.bfloat16  # a layer may keep it in float32, files rarely do
+    return Stored(name, target.shapes[0], dtype)
+
+
+def lay_out(folder: Path, found: list[Stored]) -> list[Piece]:
     """Writes the files' headers and the index; the pieces are still to be filled."""
-    files: list[list[str]] = [[]]
+    files: list[list[Stored]] = [[]]
     room = FILE_BYTES
-    for name, shape in shapes.items():
-        room -= 2 * math.prod(shape)
+    for tensor in found:
+        room -= tensor.size
         if room < 0 and files[-1]:
             files.append([])
-            room = FILE_BYTES - 2 * math.prod(shape)
-        files[-1].append(name)
+            room = FILE_BYTES - tensor.size
+        files[-1].append(tensor)
     pieces: list[Piece] = []
     index: dict[str, str] = {}
-    for number, names in enumerate(files, 1):
+    for number, held in enumerate(files, 1):
         path = folder / f"model-{number:05}-of-{len(files):05}.safetensors"
-        ends = list(accumulate(2 * math.prod(shapes[name]) for name in names))
+        ends = list(accumulate(tensor.size for tensor in held))
         begins = [0, *ends[:-1]]
         header = {
-            name: {"dtype": "BF16", "shape": list(shapes[name]), "data_offsets": [begin, end]}
-            for name, begin, end in zip(names, begins, ends, strict=True)
+            tensor.name: {
+                "dtype": NAMES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [begin, end],
+            }
+            for tensor, begin, end in zip(held, begins, ends, strict=True)
         }
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 64)
         path.write_bytes(len(text).to_bytes(8, "little") + text)
         data = 8 + len(text)
         os.truncate(path, data + ends[-1])
-        for name, begin in zip(names, begins, strict=True):
-            pieces.append(Piece(path, data + begin, shapes[name]))
-        index |= dict.fromkeys(names, path.name)
+        for tensor, begin in zip(held, begins, strict=True):
+            pieces.append(Piece(path, data + begin, tensor))
+            index[tensor.name] = path.name
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     return pieces
 
@@ -94,17 +154,12 @@ class Filler:
         self.own = threading.local()
 
     def fill(self, piece: Piece) -> None:
-        count = math.prod(piece.shape)
         if not hasattr(self.own, "buffer"):
             pinned = self.device.type == "cuda"
-            self.own.buffer = torch.empty(self.largest, dtype=torch.bfloat16, pin_memory=pinned)
-        drawn = torch.empty(count, dtype=torch.bfloat16, device=self.device)
-        if len(piece.shape) == 1:
-            drawn.fill_(1)
-        else:
-            drawn.normal_(std=DEVIATION)
-        self.own.buffer[:count].copy_(drawn)
-        content = memoryview(self.own.buffer[:count].view(torch.int16).numpy()).cast("B")
+            self.own.buffer = torch.empty(self.largest, dtype=torch.uint8, pin_memory=pinned)
+        buffer = self.own.buffer[: piece.tensor.size]
+        buffer.copy_(piece.tensor.draw(self.device).view(torch.uint8))
+        content = memoryview(buffer.numpy())
         with piece.path.open("r+b") as file:
             done = 0
             while done < len(content):
@@ -117,12 +172,12 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> int:
     end = write_tokenizer(folder, config["vocab_size"])
     ids = {"bos_token_id": None, "eos_token_id": end}
     (folder / "config.json").write_text(json.dumps(config | ids))
-    shapes = tensors(config)
-    pieces = lay_out(folder, shapes)
-    filler = Filler(max(map(math.prod, shapes.values())))
+    found = tensors(config)
+    pieces = lay_out(folder, found)
+    filler = Filler(max(tensor.size for tensor in found))
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(filler.fill, pieces))
-    return 2 * sum(map(math.prod, shapes.values()))
+    return sum(tensor.size for tensor in found)
 
 
 def main() -> None:

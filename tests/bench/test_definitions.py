@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from features import CASES, Measure, Run, measured, table
 from harness.checkpoint import write_checkpoint
 from harness.measure import figures, gaps, quantile
+from harness.shapes import SHAPES
 from harness.vocabulary import write_tokenizer
 from harness.workload import (
     Shape,
@@ -20,6 +22,7 @@ from harness.workload import (
     with_fields,
 )
 from penstock.weights import Checkpoint
+from safetensors import safe_open
 from tokenizers import Tokenizer
 
 
@@ -102,6 +105,23 @@ def test_written_checkpoint_has_the_tensors_of_a_llama(tmp_path: Path) -> None:
     assert read == b"\x80\x3f" * 32  # one, in bfloat16
     stored = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
     assert size < stored < size + 10_000
+
+
+def test_written_checkpoint_of_a_quantized_shape_has_codes_and_equal_scales(tmp_path: Path) -> None:
+    tiny = {"hidden_size": 128, "intermediate_size": 64, "moe_intermediate_size": 64}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
+    counts = {"num_hidden_layers": 1, "num_experts": 2, "num_experts_per_tok": 1}
+    config = SHAPES["qwen3-30b-a3b-fp8"] | {"vocab_size": 1000} | tiny | heads | counts
+    write_checkpoint(tmp_path, config)
+    layer = "model.layers.0."
+    with safe_open(tmp_path / "model-00001-of-00001.safetensors", "pt") as file:
+        codes = file.get_tensor(layer + "mlp.experts.1.down_proj.weight")
+        scales = file.get_tensor(layer + "self_attn.q_proj.weight_scale_inv")
+        gate = file.get_tensor(layer + "mlp.gate.weight")
+    assert codes.dtype == torch.float8_e4m3fn and codes.shape == (128, 64)
+    assert codes.float().isfinite().all() and codes.float().std() > 1
+    assert scales.dtype == torch.float32 and scales.shape == (1, 1) and scales.unique().numel() == 1
+    assert gate.dtype == torch.bfloat16 and gate.shape == (2, 128)
 
 
 def test_fields_are_added_to_every_request() -> None:
