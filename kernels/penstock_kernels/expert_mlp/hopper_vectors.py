@@ -25,11 +25,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..device import arrivals, divided_up, early_options, power_of_two, processors
 from ..hopper import KINDS, as_blocks, barrier
 from ..packed_linear.plan import COUNTERS
-from ..packed_linear.row_codes import line_layout, numbers_of_line, unit
 from ..packed_linear.weight import Kind, PackedWeight
 from ..route_experts.routing import Routed
 from .experts import Experts
 from .hopper import activated
+from .line_codes import line_layout, numbers_of_line, unit
 
 LINE = gl.constexpr(16)  # outputs of a matrix instruction
 TURN = gl.constexpr(128)  # inputs of a warp's turn
@@ -69,13 +69,13 @@ def _experts(routed, token, L: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.cons
 @gluon.jit
 def _words(
     words, line, turn, sizes, half: gl.constexpr,
-    KIND: gl.constexpr, BITS: gl.constexpr, EVEN: gl.constexpr, PARTS: gl.constexpr,
+    KIND: gl.constexpr, EVEN: gl.constexpr, PARTS: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
     """Loads the words of 16 outputs and of half a turn of every warp; `words` [WARPS] point at
     their matrices."""
     outputs, _, width = sizes
-    L: gl.constexpr = line_layout(KIND, BITS, WARPS)
+    L: gl.constexpr = line_layout(KIND, WARPS)
     W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
     N: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
     C: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
@@ -111,7 +111,7 @@ def _of_groups(
 
 @gluon.jit
 def _load(
-    tables, line, turn, sizes, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
+    tables, line, turn, sizes, KIND: gl.constexpr, PIECE: gl.constexpr,
     GROUP: gl.constexpr, EVEN: gl.constexpr, SUM: gl.constexpr, PARTS: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
@@ -120,7 +120,7 @@ def _load(
     L: gl.constexpr = gl.SliceLayout(2, SUM)
     found, factors = (), ()
     for half in gl.static_range(2):
-        one = _words(words, line, turn, sizes, half, KIND, BITS, EVEN, PARTS, WARPS)
+        one = _words(words, line, turn, sizes, half, KIND, EVEN, PARTS, WARPS)
         found = found + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
     for at in gl.static_range(TURN // PIECE):
         one = _of_groups(scales, line, turn, sizes, at * PIECE, GROUP, L, PARTS, WARPS)
@@ -145,7 +145,7 @@ def _pieces(block, AXIS: gl.constexpr, COUNT: gl.constexpr):
 
 @gluon.jit
 def _add(
-    total, loaded, ring, turn, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
+    total, loaded, ring, turn, KIND: gl.constexpr, PIECE: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
     """The total [WARPS, 16, 8] with a turn's products; each sum of PIECE inputs is scaled."""
@@ -157,7 +157,7 @@ def _add(
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
     part = blank
     for half in gl.static_range(2):
-        numbers = numbers_of_line(words[half], KIND, BITS)
+        numbers = numbers_of_line(words[half], KIND)
         x = ring.index(turn * 2 + half).load(_x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
         x = x.permute((0, 2, 3, 1, 4)).reshape([WARPS, 64])
         a, b = _pieces(numbers, 2, COUNT), _pieces(x, 1, COUNT)
@@ -282,7 +282,7 @@ def _weighted(
 @gluon.jit
 def _sums(
     loaded, bases, ring, line, origin, sizes,
-    KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
+    KIND: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
     EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr,
     SUM: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
@@ -297,11 +297,11 @@ def _sums(
             for side in gl.static_range(SIDES):
                 one = loaded[i * SIDES + side]
                 more = more + (  # noqa: RUF005
-                    _add(sums[side], one, ring, begin + i, KIND, BITS, PIECE, WARPS),
+                    _add(sums[side], one, ring, begin + i, KIND, PIECE, WARPS),
                 )
                 one = _load(
                     bases, line + side * up, origin + begin + i + STAGES, sizes,
-                    KIND, BITS, PIECE, GROUP, EVEN, SUM, PARTS, WARPS,
+                    KIND, PIECE, GROUP, EVEN, SUM, PARTS, WARPS,
                 )  # fmt: skip
                 following = following + (one,)  # noqa: RUF005
             sums = more
@@ -311,7 +311,7 @@ def _sums(
         for side in gl.static_range(SIDES):
             one, turn = loaded[i * SIDES + side], TURNS - STAGES + i
             more = more + (  # noqa: RUF005
-                _add(sums[side], one, ring, turn, KIND, BITS, PIECE, WARPS),
+                _add(sums[side], one, ring, turn, KIND, PIECE, WARPS),
             )
         sums = more
     return sums
@@ -320,7 +320,7 @@ def _sums(
 @gluon.jit
 def _product(
     tables, strides, x, x_stride, routed, factors, outs, bias, outputs, inputs, width,
-    KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
+    KIND: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
     HAS_BIAS: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, TOP_K: gl.constexpr,
     EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, SPAN: gl.constexpr,
     CHOICES: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr, EARLY: gl.constexpr,
@@ -344,7 +344,7 @@ def _product(
         if (expert < 0) | (expert >= count):
             return
     routed = ids, first, count, 1 if FIRST else TOP_K
-    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, line_layout(KIND, BITS, WARPS)))
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, line_layout(KIND, WARPS)))
     of_words = _experts(routed, number, W, PARTS, WARPS)
     V: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
     places = _experts(routed, number, V, PARTS, WARPS)
@@ -355,7 +355,7 @@ def _product(
     for i in gl.static_range(STAGES):
         for side in gl.static_range(SIDES):
             one = _load(
-                bases, line + side * (outputs // LINE), origin + i, sizes, KIND, BITS, PIECE, GROUP,
+                bases, line + side * (outputs // LINE), origin + i, sizes, KIND, PIECE, GROUP,
                 EVEN, SUM, PARTS, WARPS,
             )  # fmt: skip
             loaded = loaded + (one,)  # noqa: RUF005
@@ -368,7 +368,7 @@ def _product(
         x + skipped, x_stride, choice, choices, inputs - skipped, KIND, CHOICES, PARTS, SPAN, V
     )
     sums = _sums(
-        loaded, bases, ring, line, origin, sizes, KIND, BITS, PIECE, GROUP, EVEN, TURNS, STAGES,
+        loaded, bases, ring, line, origin, sizes, KIND, PIECE, GROUP, EVEN, TURNS, STAGES,
         SIDES, SUM, PARTS, WARPS,
     )  # fmt: skip
     units = (downs * unit(KIND))[:, None, None]
@@ -470,7 +470,6 @@ def _multiply(
         weight.inputs,
         weight.words.shape[2] * (1 if eight else 64),
         KIND=weight.kind.value,
-        BITS=weight.kind.bits,
         PIECE=inputs_of_sum(weight),
         GROUP=0 if weight.group == weight.inputs else weight.group,
         HAS_BIAS=bias is not None,
