@@ -87,7 +87,7 @@ def _copy_row(x, out, x_stride, choice, hidden, TOP_K: tl.constexpr, BLOCK: tl.c
 
 @triton.jit
 def _write_tiles(tiles, at, total, begin, most, each, ROWS: tl.constexpr):
-    """Tiles `at`, of experts `each` [1, SIDE] with so many choices from `begin` on.
+    """Tiles `at`, of experts `each` [1, SIDE] with `total` choices each, from `begin` on.
 
     There are as many tiles as choices, at most.
     """
