@@ -38,6 +38,7 @@ HALF = gl.constexpr(64)
 # with 4 warps in the first, 36.4 with 8; 45.9 us if nothing splits the second's inputs, 37.9 if
 # three programs share them. Qwen3 30B-A3B in fp8: 22.2 with two programs, 19.8 with three.
 FIRST_WARPS, SECOND_WARPS = 4, 8
+MOST_CHOICES = 16  # of a token: each has a warp of its own in the second product
 FIRST_STAGES, SECOND_STAGES = 1, 2  # turns whose words a warp has in its registers
 RESIDENT = 3  # programs of the second product on a multiprocessor, unless they had MOST_TURNS
 MOST_TURNS = 6
@@ -280,6 +281,25 @@ def _weighted(
 
 
 @gluon.jit
+def _first_turns(
+    bases, line, origin, sizes,
+    KIND: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr, EVEN: gl.constexpr,
+    STAGES: gl.constexpr, SIDES: gl.constexpr, SUM: gl.constexpr, PARTS: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """Words and scales of the first STAGES turns, of each side."""
+    up, loaded = sizes[0] // SIDES // LINE, ()
+    for i in gl.static_range(STAGES):
+        for side in gl.static_range(SIDES):
+            one = _load(
+                bases, line + side * up, origin + i, sizes, KIND, PIECE, GROUP, EVEN, SUM, PARTS,
+                WARPS,
+            )  # fmt: skip
+            loaded = loaded + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
+    return loaded
+
+
+@gluon.jit
 def _sums(
     loaded, bases, ring, line, origin, sizes,
     KIND: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
@@ -351,14 +371,9 @@ def _product(
     sizes = outputs * SIDES, inputs, width
     origin = gl.program_id(2) * TURNS
     bases = _bases(tables, strides, (of_words[0], places[0]))
-    loaded = ()
-    for i in gl.static_range(STAGES):
-        for side in gl.static_range(SIDES):
-            one = _load(
-                bases, line + side * (outputs // LINE), origin + i, sizes, KIND, PIECE, GROUP,
-                EVEN, SUM, PARTS, WARPS,
-            )  # fmt: skip
-            loaded = loaded + (one,)  # noqa: RUF005
+    loaded = _first_turns(
+        bases, line, origin, sizes, KIND, PIECE, GROUP, EVEN, STAGES, SIDES, SUM, PARTS, WARPS
+    )
     if not FIRST and EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -373,17 +388,10 @@ def _product(
     )  # fmt: skip
     units = (downs * unit(KIND))[:, None, None]
     if FIRST:
-        target = out + number.to(gl.int64) * outputs
         _gates(
-            (sums[0] * units, sums[1] * units),
-            target,
-            bias,
-            line,
-            outputs,
-            expert.to(gl.int64),
-            HAS_BIAS,
-            ACTIVATION,
-        )
+            (sums[0] * units, sums[1] * units), out + number.to(gl.int64) * outputs, bias, line,
+            outputs, expert.to(gl.int64), HAS_BIAS, ACTIVATION,
+        )  # fmt: skip
     else:
         _weighted(
             sums[0] * units, (out, partial, arrived), bias, line, outputs, places, factors,
@@ -396,9 +404,10 @@ def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
     gate_up, down = experts.gate_up, experts.down
     assert isinstance(gate_up, PackedWeight) and isinstance(down, PackedWeight)
     pieces = inputs_of_sum(gate_up), inputs_of_sum(down)
-    if x.dtype not in KINDS or None in pieces or experts.inner % LINE.value:
-        return False
     tokens, top_k = routed.ids.shape
+    fits = top_k <= MOST_CHOICES and experts.inner % LINE.value == 0
+    if x.dtype not in KINDS or None in pieces or not fits:
+        return False
     rows = torch.empty((tokens * top_k, experts.inner), dtype=x.dtype, device=x.device)
     choices = power_of_two(top_k)
     count = processors(x.device)
@@ -494,7 +503,7 @@ def inputs_of_sum(weight: PackedWeight) -> int | None:
     if weight.kind.integer:
         return None
     if weight.group == weight.inputs:
-        return TURN.value
+        return int(TURN.value)
     # Of fp8, a half of a turn has inputs of all of it.
     sizes = (128,) if weight.kind is Kind.FP8 else (128, 64, 32, 16)
     return next((size for size in sizes if weight.group % size == 0), None)
