@@ -15,6 +15,7 @@ from .latent_attention import latent_attention
 from .latent_kv_write import latent_kv_write
 from .linear import linear
 from .norm_linear import norm_linear
+from .norm_route import norm_route
 from .op import use
 from .packed_linear import packed_linear
 from .paged_decode_attention import paged_decode_attention
@@ -37,6 +38,7 @@ __all__ = [
     "latent_kv_write",
     "linear",
     "norm_linear",
+    "norm_route",
     "packed_linear",
     "paged_decode_attention",
     "paged_prefill_attention",

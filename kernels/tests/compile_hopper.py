@@ -127,9 +127,11 @@ def main() -> None:
     for kind in Kind:
         packed_product(kind, rows=20, group=64, gated=True)
         packed_product(kind, rows=256, group=128)
-    experts.HOPPER.applies = lambda _device: True
-    mixture(Kind.FP4, tokens=1, group=32)
-    mixture(Kind.FP8, tokens=1, group=128)
+    for kernel in (experts.HOPPER, experts.HOPPER_VECTORS):
+        kernel.applies = lambda _device: True
+    for tokens in (1, 5):
+        mixture(Kind.FP4, tokens=tokens, group=32)
+        mixture(Kind.FP8, tokens=tokens, group=128)
     mixture(Kind.INT4, tokens=2000, group=128)
     probe(CPU)
 

@@ -39,6 +39,7 @@ from penstock_kernels.latent_kv_write import triton as latent_write
 from penstock_kernels.latent_kv_write.cases import write_arguments
 from penstock_kernels.linear import launch
 from penstock_kernels.linear.plan import BUCKETS
+from penstock_kernels.norm_route import triton as norm_router
 from penstock_kernels.packed_linear import Kind, PackedWeight
 from penstock_kernels.paged_decode_attention import splits
 from penstock_kernels.paged_decode_attention import triton as decode
@@ -120,6 +121,9 @@ def fp4(outputs: int, inputs: int) -> PackedWeight:
 def mixtures() -> None:
     """Qwen3 30B-A3B's router and experts, and gpt-oss 20B's, of few tokens and many."""
     router.route_experts(torch.empty(3, 128), None, Routing(8, renormalise=True))
+    x, scale = torch.empty((1, 2048), dtype=BF16), torch.empty(2048, dtype=BF16)
+    matrix = torch.empty((128, 2048), dtype=BF16)
+    norm_router.norm_route(x, x, scale, 1e-6, matrix, None, None, Routing(8, renormalise=True))
     gate_up, down = (
         torch.empty((128, 1536, 2048), dtype=BF16),
         torch.empty((128, 2048, 768), dtype=BF16),

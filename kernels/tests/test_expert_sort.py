@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 from penstock_kernels.expert_mlp import Experts
-from penstock_kernels.expert_mlp.plan import most_tiles
+from penstock_kernels.expert_mlp.plan import CHUNK, most_tiles
 from penstock_kernels.route_experts import Routed
 
 # Tokens, choices, experts of a rank, the first of them; of one chunk, of several, of large ones.
@@ -43,6 +43,14 @@ def check(routing: tuple[int, int, int, int], rows: int, spread: int, device: to
     assert len(expected) == int(tiled.tiles[-1]) <= most == most_tiles(own.numel(), count, rows)
     table = tiled.tiles[:-1].view(3, most)[:, : len(expected)].t().tolist()
     assert [tuple(tile) for tile in table] == expected
+    x = torch.randn(tokens, 1100, device=device)[:, :1090]
+    again = sort_choices(rows, Routed(ids, torch.empty(ids.shape)), experts, x)
+    assert torch.equal(again.tiles, tiled.tiles)
+    assert torch.equal(again.order[:present], tiled.order[:present])
+    assert (again.x is None) == (ids.numel() > CHUNK)
+    if again.x is not None:
+        assert again.x.shape == (ids.numel() + rows, 1090)
+        assert torch.equal(again.x[:present].cpu(), x.cpu()[order[:present] // top_k])
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from penstock_kernels import expert_mlp, route_experts, use
 from penstock_kernels.expert_mlp import Activation, Experts
+from penstock_kernels.expert_mlp.experts import Matrices
 from penstock_kernels.expert_mlp.plan import Problem, Vectors, most_tiles, plan
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack
 from penstock_kernels.route_experts import GroupScore, Routed, Routing, Score
@@ -171,18 +172,31 @@ def routed_at_random(tokens: int, top_k: int, experts: int) -> Routed:
     return Routed(ids, torch.rand(tokens, top_k, device="cuda"))
 
 
-def experts_on_device(count: int, hidden: int, inner: int) -> Experts:
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * shape[-1] ** -0.5
+KINDS = [None, Kind.FP4, Kind.FP8, Kind.INT4]
+
+
+def experts_on_device(count: int, hidden: int, inner: int, kind: Kind | None = None) -> Experts:
+    """With random matrices in bfloat16, or with random codes."""
+
+    def drawn(*shape: int) -> Matrices:
+        if kind is None:
+            return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * shape[-1] ** -0.5
+        codes = torch.randint(min(0x70, 1 << kind.bits), shape, device="cuda").to(torch.uint8)
+        scales = torch.rand(count, shape[2] // 64, shape[1], device="cuda") / 64
+        if kind is Kind.FP8:  # a scale for 128 inputs
+            scales = scales[:, : shape[2] // 128].contiguous() / 64
+        words = torch.stack([pack(matrix, kind) for matrix in codes])
+        return PackedWeight(words, scales.bfloat16(), None, kind, shape[2])
 
     return Experts(drawn(count, 2 * inner, hidden), drawn(count, hidden, inner))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [1, 3, 40, 600])
-def test_a_graph_serves_every_routing(tokens: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_serves_every_routing(tokens: int, kind: Kind | None) -> None:
     """Nothing of a launch depends on which experts are chosen, and nothing waits for the device."""
-    experts = experts_on_device(40, 256, 128)
+    experts = experts_on_device(40, 256, 128, kind)
     x = torch.randn(tokens, 256, device="cuda", dtype=torch.bfloat16)
     logits = torch.randn(tokens, 40, device="cuda")
     routing = Routing(4, renormalise=True)
@@ -207,9 +221,12 @@ def test_a_graph_serves_every_routing(tokens: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [2, 8, 64, 512])
-def test_a_token_does_not_depend_on_the_others_of_its_bucket(tokens: int) -> None:
-    experts = experts_on_device(24, 320, 192)
-    x = torch.randn(tokens, 320, device="cuda", dtype=torch.bfloat16)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_does_not_depend_on_the_others_of_its_bucket(
+    tokens: int, kind: Kind | None
+) -> None:
+    experts = experts_on_device(24, 384, 128, kind)
+    x = torch.randn(tokens, 384, device="cuda", dtype=torch.bfloat16)
     ids, weights = routed_at_random(tokens, 3, 24)
     whole = expert_mlp(x, Routed(ids, weights), experts)
     fewer = tokens // 2 + 1

@@ -47,6 +47,9 @@ MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 MOST, STEEP = gl.constexpr(LIMIT), gl.constexpr(SLOPE)
 TWICE_ROOT = gl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 MOST_STAGES = 4
+# Four programs on a multiprocessor, whose warps wait for the numbers that they make of codes.
+# MXFP4 experts of gpt-oss 20b, 8 tokens, one H100: 171 us with two programs, 149 with three, 143.
+FEW_REGISTERS = 64
 COLUMNS = 1024  # of a program that orders rows
 
 
@@ -97,11 +100,21 @@ def _copy_weights(
 def _copy(
     descs, rings, bars, place, turns,
     BITS: gl.constexpr, SIDES: gl.constexpr, COUNT: gl.constexpr, HAS_ZEROS: gl.constexpr,
-    STAGES: gl.constexpr, BYTES: gl.constexpr,
+    STAGES: gl.constexpr, BYTES: gl.constexpr, WAITS: gl.constexpr,
 ):  # fmt: skip
-    """The copying warp."""
+    """The copying warp. If it WAITS for the kernel that makes x, it first fills the ring with
+    weights."""
     full, empty = bars
-    for i in range(turns):
+    filled = gl.minimum(turns, STAGES) if WAITS else 0
+    if WAITS:
+        for i in range(filled):
+            mbarrier.expect(full.index(i), BYTES)
+            _copy_weights(descs, rings, full.index(i), place, i, i, BITS, SIDES, COUNT, HAS_ZEROS)
+        gdc_wait()
+        gdc_launch_dependents()
+        for i in range(filled):
+            copy_x(descs[3], rings[3], full.index(i), place[2], i, i)
+    for i in range(filled, turns):
         stage = i % STAGES
         mbarrier.wait(empty.index(stage), (i // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), BYTES)
@@ -156,7 +169,7 @@ def _sigmoid(z):
 
 
 @gluon.jit
-def _activated(gate, up, ACTIVATION: gl.constexpr):
+def activated(gate, up, ACTIVATION: gl.constexpr):
     """As in `gate`."""
     if ACTIVATION == "clamped_swiglu":
         gate = gl.minimum(gate, MOST)
@@ -190,7 +203,7 @@ def _finish(
         up = sums[1]
         if HAS_BIAS:
             up += gl.load(at_bias + outputs, mask=n < outputs, other=0).to(gl.float32)[:, None]
-        total = _activated(total, up, ACTIVATION)
+        total = activated(total, up, ACTIVATION)
     keep = (n < outputs)[:, None] & (row < end)[None, :]
     if not FIRST:
         row = gl.load(order + row, mask=row < end, other=0)
@@ -229,14 +242,16 @@ def _product(
     bars = make_bars(STAGES, 1)
     fence_async_shared()
     rings = words_ring, scales_ring, zeros_ring, x_ring
-    if EARLY:
+    if EARLY and FIRST:
         gdc_wait()
         gdc_launch_dependents()
+    # What wrote the tiles has ended for the second product too: the first one waited for it before
+    # it let the second one start.
     at_tile = gl.program_id(1) * GROUP + gl.program_id(0) % GROUP
-    live = at_tile < gl.load(tiles + 3 * most)
-    expert = gl.load(tiles + at_tile, mask=live, other=0)
-    begin = gl.load(tiles + most + at_tile, mask=live, other=0)
-    end = gl.load(tiles + 2 * most + at_tile, mask=live, other=0)
+    live = at_tile < gl.load(tiles + 3 * most, cache_modifier=".cg")
+    expert = gl.load(tiles + at_tile, mask=live, other=0, cache_modifier=".cg")
+    begin = gl.load(tiles + most + at_tile, mask=live, other=0, cache_modifier=".cg")
+    end = gl.load(tiles + 2 * most + at_tile, mask=live, other=0, cache_modifier=".cg")
     turns = gl.where(live, gl.cdiv(inputs, TURN), 0)
     place = gl.program_id(0) // GROUP, expert, begin, end, (outputs, inputs, group)
     gl.warp_specialize(
@@ -247,7 +262,7 @@ def _product(
             )),
             (_copy, (
                 (words, scales, zeros, x), rings, bars, place, turns, BITS, SIDES, COUNT,
-                HAS_ZEROS, STAGES, BYTES,
+                HAS_ZEROS, STAGES, BYTES, EARLY and not FIRST,
             )),
         ],
         [1],
@@ -265,7 +280,7 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         return False
     first = choice_weights is None
     if first:
-        x = _ordered(x, tiled)
+        x = _ordered(x, tiled) if tiled.x is None else tiled.x
     tables = [table for table in (weight.scales, weight.zeros) if table is not None]
     words = sides * HALVES.value * weight.kind.bits * 512
     scale_bytes = sides * count * TILE.value * sum(table.element_size() for table in tables)
@@ -299,7 +314,7 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         FIRST=first,
         ACTIVATION=activation,
         num_warps=4,
-        maxnreg=128 if few else 240,
+        maxnreg=FEW_REGISTERS if few else 240,
         **early_options(x.device),
     )
     return True
@@ -308,7 +323,7 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
 def _ordered(x: Tensor, tiled: Tiled) -> Tensor:
     """Rows of x in the order of places."""
     count, hidden = len(tiled.order), x.shape[1]
-    out = torch.empty((count, hidden), dtype=x.dtype, device=x.device)
+    out = torch.empty((count + tiled.rows, hidden), dtype=x.dtype, device=x.device)
     order_rows[(count, divided_up(hidden, COLUMNS))](
         x,
         tiled.order,

@@ -22,6 +22,8 @@ from ..route_experts.routing import Routed
 from .experts import Experts, Matrices
 from .plan import CHUNK, FEWEST_CHUNK, LARGE_CHUNK, LARGE_CHUNK_CHOICES, READ_COUNTS, most_tiles
 
+COLUMNS = 1024  # of a turn of a program that copies a row
+
 
 @triton.jit
 def _experts(ids, choice, count, first, EXPERTS: tl.constexpr, SIDE: tl.constexpr):
@@ -71,41 +73,78 @@ def _totals(counts, own, chunk, chunks, SIDE: tl.constexpr, READ: tl.constexpr):
     return total, before
 
 
+@triton.jit
+def _copy_row(x, out, x_stride, choice, hidden, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    """The row of x of a choice's token; nothing for a choice of -1."""
+    place = tl.program_id(0).to(tl.int64)
+    columns = tl.where(choice >= 0, hidden, 0)
+    source = x + (choice // TOP_K).to(tl.int64) * x_stride
+    for start in range(0, columns, BLOCK):
+        n = start + tl.arange(0, BLOCK)
+        row = tl.load(source + n, n < hidden, other=0)
+        tl.store(out + place * hidden + n, row, n < hidden)
+
+
+@triton.jit
+def _write_tiles(tiles, at, total, begin, most, each, ROWS: tl.constexpr):
+    """Tiles `at`, of experts `each` [1, SIDE] with `total` choices each, from `begin` on.
+
+    There are as many tiles as choices, at most.
+    """
+    number_of_tiles = (total + ROWS - 1) // ROWS
+    last_tile = tl.cumsum(number_of_tiles, 0)
+    first_tile = (last_tile - number_of_tiles)[None, :]
+    within = (at[:, None] >= first_tile) & (at[:, None] < last_tile[None, :])
+    begin = begin[None, :]
+    from_place = tl.sum(tl.where(within, begin - first_tile * ROWS, 0), 1) + at * ROWS
+    end = tl.sum(tl.where(within, begin + total[None, :], 0), 1)
+    tl.store(tiles + at, tl.sum(tl.where(within, each, 0), 1), at < most)
+    tl.store(tiles + most + at, from_place, at < most)
+    tl.store(tiles + 2 * most + at, tl.minimum(end, from_place + ROWS), at < most)
+    if tl.program_id(0) == 0:
+        tl.store(tiles + 3 * most, tl.sum(number_of_tiles, 0))
+
+
 @triton.jit(do_not_specialize=["count", "chunks", "most"])
 def place_chunk(
     ids,
     counts,
+    x,
     order,
     tiles,
+    ordered,
     count,
     chunks,
     most,
     first,
+    x_stride,
+    hidden,
     EXPERTS: tl.constexpr,
     SIDE: tl.constexpr,
     CHUNK: tl.constexpr,
     ROWS: tl.constexpr,
     READ: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """order [count]: choices sorted by expert, of those here; tiles [3, most] and one number more.
 
     A tile is (expert, its first place in `order`, the place after its last); the number of tiles
     comes after them. READ rows of counts are read at once; 0: there is one chunk, not counted.
+    BLOCK: also `ordered` [count, hidden], the rows of x of sorted choices, one a program; all
+    programs sort the one chunk. 0: a program for each chunk.
     """
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    chunk = tl.program_id(0)
+    chunk = 0 if BLOCK else tl.program_id(0)
     choice = chunk * CHUNK + tl.arange(0, CHUNK)
     expert = _experts(ids, choice, count, first, EXPERTS, SIDE)
     each = tl.arange(0, SIDE)[None, :]
     own = expert[:, None] == each
     total, before = _totals(counts, own, chunk, chunks, SIDE, READ)
     begin = tl.cumsum(total, 0) - total
-    number_of_tiles = (total + ROWS - 1) // ROWS
-    last_tile = tl.cumsum(number_of_tiles, 0)
-    first_tile = last_tile - number_of_tiles
 
     # The same choices along both sides of a square.
     across = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
@@ -113,19 +152,14 @@ def place_chunk(
     earlier = (others == expert[:, None]) & (across < choice[:, None])
     rank = tl.sum(earlier.to(tl.int32), 1)
     place = rank + tl.sum(tl.where(own, (begin + before)[None, :], 0), 1)
+    if BLOCK:
+        mine = (expert < SIDE) & (place == tl.program_id(0))
+        own_choice = tl.max(tl.where(mine, choice, -1), 0)
+        _copy_row(x, ordered, x_stride, own_choice, hidden, TOP_K, BLOCK)
+        if tl.program_id(0) > 0:
+            return
     tl.store(order + place, choice, expert < SIDE)
-
-    # There are as many tiles as choices, at most.
-    begin = begin[None, :]
-    first_tile, last_tile = first_tile[None, :], last_tile[None, :]
-    within = (choice[:, None] >= first_tile) & (choice[:, None] < last_tile)
-    from_place = tl.sum(tl.where(within, begin - first_tile * ROWS, 0), 1) + choice * ROWS
-    end = tl.sum(tl.where(within, begin + total[None, :], 0), 1)
-    tl.store(tiles + choice, tl.sum(tl.where(within, each, 0), 1), choice < most)
-    tl.store(tiles + most + choice, from_place, choice < most)
-    tl.store(tiles + 2 * most + choice, tl.minimum(end, from_place + ROWS), choice < most)
-    if chunk == 0:
-        tl.store(tiles + 3 * most, tl.sum(number_of_tiles, 0))
+    _write_tiles(tiles, choice, total, begin, most, each, ROWS)
 
 
 @dataclass(frozen=True)
@@ -151,10 +185,13 @@ class Tiled:
     """[choices] int32; of those of other ranks' experts nothing."""
     tiles: Tensor
     """[3 most + 1] int32: see `sort.place_chunk`."""
+    x: Tensor | None
+    """[choices + rows, inputs]: rows in the order of places, the last ones unwritten; if asked for
+    and if there is one chunk."""
 
 
-def sort_choices(rows: int, routed: Routed, experts: Experts) -> Tiled:
-    """Launches the sort of choices by expert, in tiles of `rows`."""
+def sort_choices(rows: int, routed: Routed, experts: Experts, x: Tensor | None = None) -> Tiled:
+    """Launches the sort of choices by expert, in tiles of `rows`; of x too, if they are few."""
     ids, count = routed.ids, routed.ids.numel()
     most = most_tiles(count, experts.count, rows)
     order = torch.empty(count, dtype=torch.int32, device=ids.device)
@@ -168,18 +205,27 @@ def sort_choices(rows: int, routed: Routed, experts: Experts) -> Tiled:
     if chunks > 1:
         counts = torch.empty((chunks, side), dtype=torch.int32, device=ids.device)
         count_chunk[(chunks,)](ids, counts, count, experts.first, num_warps=4, **common)
-    place_chunk[(chunks,)](
+    ordered = None
+    if x is not None and chunks == 1:
+        ordered = torch.empty((count + rows, x.shape[1]), dtype=x.dtype, device=ids.device)
+    place_chunk[(chunks if ordered is None else count,)](
         ids,
         counts,
+        x,
         order,
         tiles,
+        ordered,
         count,
         chunks,
         most,
         experts.first,
+        0 if x is None else x.stride(0),
+        0 if x is None else x.shape[1],
         ROWS=rows,
         READ=max(1, READ_COUNTS // side) if chunks > 1 else 0,
+        TOP_K=routed.ids.shape[1],
+        BLOCK=0 if ordered is None else COLUMNS,
         num_warps=max(4, chunk // 16),
         **common,
     )
-    return Tiled(rows, most, routed.ids.shape[1], order, tiles)
+    return Tiled(rows, most, routed.ids.shape[1], order, tiles, ordered)

@@ -22,7 +22,17 @@ from ..packed_linear.weight import PackedWeight
 from ..route_experts.routing import Routed
 from .experts import Experts, Matrices, inputs, outputs
 from .gate import activated
-from .plan import BLOCK, Grouped, Plan, Problem, Product, Vectors, plan, tiles_of
+from .plan import (
+    BLOCK,
+    VECTOR_TOKENS,
+    Grouped,
+    Plan,
+    Problem,
+    Product,
+    Vectors,
+    plan,
+    tiles_of,
+)
 from .sort import Side, Tiled, sort_choices
 from .vectors import multiply_vectors
 
@@ -30,6 +40,7 @@ from .vectors import multiply_vectors
 # follow each other, so its weights are read from memory once while they are in the L2 cache.
 GROUP = tl.constexpr(8)
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
+HOPPER_VECTORS = ArchKernel(f"{__package__}.hopper_vectors", is_hopper)
 COLUMNS = 1024  # of a program that adds or gates rows
 
 
@@ -239,15 +250,25 @@ def run(plan: Plan, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     routed = Routed(routed.ids.contiguous(), routed.weights.contiguous())
     if isinstance(plan, Vectors):
         return multiply_vectors(plan, x, routed, experts)
+    if len(x) <= VECTOR_TOKENS and _packed(experts):
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if HOPPER_VECTORS.launch(x.device, x, routed, experts, out):
+            return out
     return _grouped(plan, x, routed, experts)
+
+
+def _packed(experts: Experts) -> bool:
+    return isinstance(experts.gate_up, PackedWeight) and isinstance(experts.down, PackedWeight)
 
 
 def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     tokens, hidden = x.shape
     top_k, inner = routed.ids.shape[1], experts.inner
     choices = tokens * top_k
-    tiled = sort_choices(plan.rows, routed, experts)
-    rows = torch.empty((choices, inner), dtype=x.dtype, device=x.device)
+    ordered = isinstance(experts.gate_up, PackedWeight) and HOPPER.applies(x.device)
+    tiled = sort_choices(plan.rows, routed, experts, x if ordered else None)
+    # The copy engine reads whole tiles, and takes several times as long past the end of a tensor.
+    rows = torch.empty((choices + plan.rows, inner), dtype=x.dtype, device=x.device)
     if isinstance(experts.gate_up, Tensor) or inner % BLOCK == 0:
         _product(plan.gate_up, tiled, Side(x, experts.gate_up, experts.gate_up_bias, rows), experts)
     else:  # a packed weight's ups do not begin with a block

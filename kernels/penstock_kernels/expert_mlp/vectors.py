@@ -92,21 +92,28 @@ def down_vectors(
     token = tl.program_id(1)
     n, k = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, DEPTH)
     c = tl.arange(0, CHOICES)
+    # What wrote the ids has ended: the kernel before this one waits for it before this one starts.
+    expert = tl.load(ids + token * TOP_K + c, c < TOP_K, other=-1, cache_modifier=".cg") - first
+    here = (c < TOP_K) & (expert >= 0) & (expert < EXPERTS)
+    row = tl.where(here, expert, 0).to(tl.int64)[:, None] * hidden + tl.minimum(n, hidden - 1)[None]
+    at_weight = weight + row * inner
+    at_weight = at_weight[:, :, None] + k[None, None, :]
+    # Weights of the first turn, which is multiplied last: while the kernel before still runs.
+    first_live = here[:, None, None] & (k < inner)[None, None, :]
+    first_weights = tl.load(at_weight, first_live, other=0)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    expert = tl.load(ids + token * TOP_K + c, c < TOP_K, other=-1) - first
-    here = (c < TOP_K) & (expert >= 0) & (expert < EXPERTS)
     factor = tl.load(weights + token * TOP_K + c, here, other=0).to(tl.float32)
-    row = tl.where(here, expert, 0).to(tl.int64)[:, None] * hidden + tl.minimum(n, hidden - 1)[None]
-    at_weight = weight + row[:, :, None] * inner + k[None, None, :]
     choice = (token * TOP_K + c).to(tl.int64)
     at_rows = rows + choice[:, None, None] * inner + k[None, None, :]
     products = tl.zeros([CHOICES, TILE, DEPTH], tl.float32)
-    for at in tl.range(0, inner, DEPTH, num_stages=STAGES):
+    for at in tl.range(DEPTH, inner, DEPTH, num_stages=STAGES):
         live = here[:, None, None] & (at + k < inner)[None, None, :]
         v = tl.load(at_rows + at, live, other=0).to(tl.float32)
         products += tl.load(at_weight + at, live, other=0).to(tl.float32) * v
+    v = tl.load(at_rows, first_live, other=0).to(tl.float32)
+    products += first_weights.to(tl.float32) * v
     product = tl.sum(products, 2)
     if HAS_BIAS:
         product += tl.load(bias + row, here[:, None], other=0).to(tl.float32)

@@ -41,11 +41,12 @@ def owner_of(place, total, programs):
 @gluon.jit
 def share_of(
     kv_len, kv_heads, sequences, window,
-    KEYS: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
+    KEYS: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr, FEW: gl.constexpr = 0,
 ):  # fmt: skip
     """(begin, end, first sequence, where that begins, all places, programs, extra, live).
 
-    `programs` share all places; padding follows the first `live` sequences. Where the pairs are few
+    `programs` share all places, LEAST each or more, but single ones if no pair has more than FEW
+    tiles; padding follows the first `live` sequences. Where the pairs are few
     enough and of a size, each is the share of one program, and no pair is shared: that is 1 sharing
     program.
     """
@@ -61,12 +62,14 @@ def share_of(
     places = gl.where(exists, (tiles + extra) * kv_heads, 0)
     ends = gl.associative_scan(places, 0, add)
     total = gl.sum(places, 0)
-    programs = gl.minimum(gl.num_programs(0), gl.maximum(total // LEAST, 1))
+    longest = gl.max(tiles, 0)
+    shares = gl.where(longest <= FEW, total, total // LEAST)
+    programs = gl.minimum(gl.num_programs(0), gl.maximum(shares, 1))
     begin = begin_of(program, total, programs)
     end = gl.minimum(begin_of(program + 1, total, programs), total)
     before = ends <= begin
     sequence = gl.sum(gl.where(before & exists, 1, 0), 0)
-    most = gl.max(tiles, 0) - ADDING
+    most = longest - ADDING
     if (pairs <= gl.num_programs(0)) & (most * gl.num_programs(0) <= total * UNEVEN):
         sequence = gl.minimum(program // kv_heads, live)
         before = every < sequence

@@ -9,7 +9,7 @@ from ..op import Op
 from . import reference
 from .routing import GroupScore, Routed, Routing, Score
 
-__all__ = ["GroupScore", "Routed", "Routing", "Score", "route_experts"]
+__all__ = ["GroupScore", "Routed", "Routing", "Score", "expect_routing", "route_experts"]
 
 _OP = Op("route_experts", reference.route_experts)
 
@@ -38,6 +38,12 @@ def route_experts(logits: Tensor, bias: Tensor | None, routing: Routing) -> Rout
     expect("logits", logits, (tokens, experts), FLOATS)
     if bias is not None:
         expect("bias", bias, (experts,), FLOATS)
+    expect_routing(experts, routing)
+    return _OP.on(logits)(logits, bias, routing)
+
+
+def expect_routing(experts: int, routing: Routing) -> None:
+    """Raises ValueError unless this many experts fit the routing."""
     if experts > MOST_EXPERTS:
         raise ValueError(f"logits has {experts} experts; expected up to {MOST_EXPERTS}")
     per_group, rest = divmod(experts, routing.groups)
@@ -47,4 +53,3 @@ def route_experts(logits: Tensor, bias: Tensor | None, routing: Routing) -> Rout
         raise ValueError(
             f"top_k is {routing.top_k}; expected up to {routing.kept_groups * per_group} experts"
         )
-    return _OP.on(logits)(logits, bias, routing)

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import expert_mlp, linear, route_experts
+from penstock_kernels import expert_mlp, linear, norm_route, route_experts
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.packed_linear import PackedWeight
 from penstock_kernels.route_experts import Routed
 from torch import Tensor
 
-from penstock.config import ExpertStorage, MoeSpec, ResidualSpec
+from penstock.config import ExpertStorage, MoeSpec, NormKind, ResidualSpec
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import allocated, column_targets, row_targets
@@ -31,7 +31,8 @@ from penstock.weights import Form, Merged, Target
 class Router(Layer):
     """Scores the experts for each token and chooses; replicated on every rank."""
 
-    def __init__(self, build: Build, hidden: int, spec: MoeSpec) -> None:
+    def __init__(self, build: Build, residual: ResidualSpec, spec: MoeSpec) -> None:
+        hidden = residual.hidden
         dtype = torch.float32 if spec.router.float32 else build.dtype
         self.routing, self.sparse_mixer = spec.routing, spec.router.sparse_mixer
         self.weight = build.empty(spec.experts, hidden, dtype=dtype)
@@ -39,6 +40,8 @@ class Router(Layer):
         self.correction: Tensor | None = None
         if spec.router.correction:
             self.correction = build.empty(spec.experts, dtype=torch.float32)
+        rms = residual.norm.kind is not NormKind.LAYER
+        self.fused_norm = rms and not self.sparse_mixer and build.device.type == "cuda"
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of the matrix and of both biases."""
@@ -55,6 +58,24 @@ class Router(Layer):
         if self.sparse_mixer:
             return sparse_mixer(logits, self.sparse_mixer)
         return route_experts(logits, self.correction, self.routing)
+
+    def normed(self, norm: Norm, residual: Residual) -> tuple[Tensor, Tensor, Routed]:
+        """Returns the normalised sum and the sum, [T, hidden] each, and what `__call__` returns of
+        the first."""
+        if residual.partial or not self.fused_norm:
+            x, total = norm(residual)
+            return x, total, self(x)
+        x, total, *routed = norm_route(
+            residual.x,
+            residual.total,
+            norm.weight,
+            norm.eps,
+            self.weight,
+            self.bias,
+            self.correction,
+            self.routing,
+        )
+        return x, total, Routed(*routed)
 
 
 def sparse_mixer(logits: Tensor, threshold: float) -> Routed:
@@ -266,7 +287,7 @@ class MoeMlp(Layer):
         hidden = residual.hidden
         self.partial = build.group.size > 1
         self.multiplier = residual.multiplier
-        self.router = Router(build, hidden, spec)
+        self.router = Router(build, residual, spec)
         self.experts = ExpertMlps(build.below("experts"), hidden, spec)
         self.shared: GatedMlp | None = None
         if spec.shared is not None:
@@ -275,13 +296,16 @@ class MoeMlp(Layer):
 
     def __call__(self, norm: Norm, residual: Residual) -> Residual:
         """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer."""
-        x, total = norm(residual)
-        return Residual(self.product(x), total, self.partial)
+        x, total, routed = self.router.normed(norm, residual)
+        return Residual(self._product(x, routed), total, self.partial)
 
     def product(self, x: Tensor) -> Tensor:
         """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
         ranks."""
-        out = self.experts(x, self.router(x))
+        return self._product(x, self.router(x))
+
+    def _product(self, x: Tensor, routed: Routed) -> Tensor:
+        out = self.experts(x, routed)
         if self.multiplier != 1:
             out = out.mul_(self.multiplier)
         if self.shared is None:

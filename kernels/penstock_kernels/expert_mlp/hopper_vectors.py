@@ -1,0 +1,509 @@
+"""Kernels of packed experts of one token or two on Hopper GPUs, in Gluon: words to registers.
+
+As in `vectors` nothing is sorted: a choice's expert is read where its weights are. A program makes
+16 outputs, of a choice's gates and ups, or of the weighted sum over a token's choices. Its warps
+share a choice's inputs; in the second kernel, each choice has warps of its own. A warp makes
+numbers of its words as operands of a small matrix instruction (m16n8k16), all of whose 8 columns
+are the same row. At the end the warps' sums are added, in the order of warps.
+
+The second kernel loads its first words before the first one has ended.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ..device import arrivals, divided_up, early_options, power_of_two, processors
+from ..hopper import KINDS, as_blocks, barrier
+from ..packed_linear.plan import COUNTERS
+from ..packed_linear.weight import Kind, PackedWeight
+from ..route_experts.routing import Routed
+from .experts import Experts
+from .hopper import activated
+from .line_codes import line_layout, numbers_of_line, unit
+
+LINE = gl.constexpr(16)  # outputs of a matrix instruction
+TURN = gl.constexpr(128)  # inputs of a warp's turn
+HALF = gl.constexpr(64)
+# Of a program. With gpt-oss 20b's MXFP4 experts, one token and an H100, both products take 34.6 us
+# with 4 warps in the first, 36.4 with 8; 45.9 us if nothing splits the second's inputs, 37.9 if
+# three programs share them. Qwen3 30B-A3B in fp8: 22.2 with two programs, 19.8 with three.
+FIRST_WARPS, SECOND_WARPS = 4, 8
+MOST_CHOICES = 16  # of a token: each has a warp of its own in the second product
+FIRST_STAGES, SECOND_STAGES = 1, 2  # turns whose words a warp has in its registers
+RESIDENT = 3  # programs of the second product on a multiprocessor, unless they had MOST_TURNS
+MOST_TURNS = 6
+MANY = (
+    5  # programs of the first product on a multiprocessor from which threads have fewer registers
+)
+
+
+@gluon.constexpr_function
+def _x_layout(warps):
+    """Half a turn of rows [warps, 64] in the order of lanes: 16 in a row in each of four."""
+    registers = [[0, 1], [0, 2], [0, 4], [0, 8]]
+    lanes = [[0, 16], [0, 32], [0, 0], [0, 0], [0, 0]]
+    of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
+    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 64])
+
+
+@gluon.jit
+def _experts(routed, token, L: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.constexpr):
+    """Of each warp [WARPS]: its expert's place, its choice, and whether the expert is here."""
+    ids, first, count, top_k = routed
+    number = gl.arange(0, WARPS, L) // PARTS
+    choice = token * top_k + number
+    expert = gl.load(ids + choice, mask=number < top_k, other=-1, cache_modifier=".cg") - first
+    here = (number < top_k) & (expert >= 0) & (expert < count)
+    return gl.where(here, expert, 0).to(gl.int64), choice, here
+
+
+@gluon.jit
+def _words(
+    words, line, turn, sizes, half: gl.constexpr,
+    KIND: gl.constexpr, EVEN: gl.constexpr, PARTS: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """Loads the words of 16 outputs and of half a turn of every warp; `words` [WARPS] point at
+    their matrices."""
+    outputs, _, width = sizes
+    L: gl.constexpr = line_layout(KIND, WARPS)
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
+    N: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
+    C: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
+    k = (turn * PARTS + gl.arange(0, WARPS, W) % PARTS) * TURN + half * HALF
+    if KIND == "fp8":
+        n = gl.minimum(line * LINE + gl.arange(0, 16, N), outputs - 1)
+        at = (words + k // 4)[:, None, None] + n.to(gl.int64)[None, :, None] * (width // 4)
+        at += gl.arange(0, 16, C)[None, None, :]
+    else:
+        block = (line // 4).to(gl.int64) * width * 8 + line % 4 * 128
+        at = (words + (block + k * 8))[:, None, None] + gl.arange(0, 1, N)[None, :, None]
+        at += gl.arange(0, 128, C)[None, None, :]
+    if EVEN:
+        return gl.load(at)
+    return gl.load(at, mask=(k < width)[:, None, None], other=0)
+
+
+@gluon.jit
+def _of_groups(
+    table, line, turn, sizes, place: gl.constexpr, GROUP: gl.constexpr, L: gl.constexpr,
+    PARTS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Scales [WARPS, 16] of the groups that have the input `place` of each warp's turn."""
+    outputs, inputs, _ = sizes
+    n = gl.minimum(line * LINE + gl.arange(0, 16, gl.SliceLayout(0, L)), outputs - 1)
+    if GROUP == 0:
+        return gl.load(table[:, None] + n[None, :])
+    else:  # noqa: RET505
+        k = (turn * PARTS + gl.arange(0, WARPS, gl.SliceLayout(1, L)) % PARTS) * TURN + place
+        row = gl.minimum(k, inputs - 1) // GROUP  # beyond the inputs x is 0
+        return gl.load((table + row * outputs)[:, None] + n[None, :])
+
+
+@gluon.jit
+def _load(
+    tables, line, turn, sizes, KIND: gl.constexpr, PIECE: gl.constexpr,
+    GROUP: gl.constexpr, EVEN: gl.constexpr, SUM: gl.constexpr, PARTS: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """A line's words of both halves of a turn, and the scale of each sum."""
+    words, scales = tables
+    L: gl.constexpr = gl.SliceLayout(2, SUM)
+    found, factors = (), ()
+    for half in gl.static_range(2):
+        one = _words(words, line, turn, sizes, half, KIND, EVEN, PARTS, WARPS)
+        found = found + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
+    for at in gl.static_range(TURN // PIECE):
+        one = _of_groups(scales, line, turn, sizes, at * PIECE, GROUP, L, PARTS, WARPS)
+        factors = factors + (one,)  # noqa: RUF005
+    return found, factors
+
+
+@gluon.jit
+def _pieces(block, AXIS: gl.constexpr, COUNT: gl.constexpr):
+    """COUNT parts of a tensor [WARPS, 64] or [WARPS, 16, 64] along its last dimension."""
+    if COUNT == 1:
+        return (block,)
+    else:  # noqa: RET505
+        SHAPE: gl.constexpr = block.shape
+        if AXIS == 1:
+            low, high = block.reshape([SHAPE[0], 2, SHAPE[1] // 2]).permute((0, 2, 1)).split()
+        else:
+            halves = block.reshape([SHAPE[0], SHAPE[1], 2, SHAPE[2] // 2])
+            low, high = halves.permute((0, 1, 3, 2)).split()
+        return _pieces(low, AXIS, COUNT // 2) + _pieces(high, AXIS, COUNT // 2)
+
+
+@gluon.jit
+def _add(
+    total, loaded, ring, turn, KIND: gl.constexpr, PIECE: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """The total [WARPS, 16, 8] with a turn's products; each sum of PIECE inputs is scaled."""
+    words, scales = loaded
+    SUM: gl.constexpr = total.type.layout
+    A: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
+    B: gl.constexpr = gl.DotOperandLayout(1, SUM, 2)
+    COUNT: gl.constexpr = 64 // PIECE if PIECE < 64 else 1
+    blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
+    part = blank
+    for half in gl.static_range(2):
+        numbers = numbers_of_line(words[half], KIND)
+        x = ring.index(turn * 2 + half).load(_x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
+        x = x.permute((0, 2, 3, 1, 4)).reshape([WARPS, 64])
+        a, b = _pieces(numbers, 2, COUNT), _pieces(x, 1, COUNT)
+        for at in gl.static_range(COUNT):
+            left = gl.convert_layout(a[at], A, assert_trivial=True)
+            right = gl.convert_layout(b[at], gl.SliceLayout(2, B), assert_trivial=True)
+            right = gl.expand_dims(right, 2).broadcast_to([WARPS, 64 // COUNT, 8])
+            part = mma_v2(left, right, part)
+            if PIECE < 128 or half == 1:
+                scale = scales[half * COUNT + at if PIECE < 128 else 0].to(gl.float32)
+                total += part * scale[:, :, None]
+                part = blank
+    return total
+
+
+@gluon.jit
+def _spread(
+    x, stride, choice, count, inputs, KIND: gl.constexpr, CHOICES: gl.constexpr,
+    PARTS: gl.constexpr, SPAN: gl.constexpr, L: gl.constexpr,
+):  # fmt: skip
+    """(rows of x in shared memory, what undoes their scales [WARPS]).
+
+    Rows are those of CHOICES choices from `choice` on, from `count` on zeros: halves of turns, in
+    the order in which lanes take them (see `pack`). They become float16. A power of two brings the
+    largest magnitude of each to 2^14 or more, so that a bfloat16 number down to 2^-29 of it stays
+    exact.
+    """
+    WARPS: gl.constexpr = CHOICES * PARTS
+    at = gl.arange(0, CHOICES * SPAN, gl.BlockedLayout([8], [32], [WARPS], [0]))
+    number, k = at // SPAN, at % SPAN
+    live = (number < count) & (k < inputs)
+    rows = gl.load(x + (choice + number).to(gl.int64) * stride + k, mask=live, other=0)
+    rows = rows.to(gl.float32).reshape([CHOICES, SPAN])
+    peak = gl.max(gl.abs(rows), 1)
+    exponent = gl.maximum(peak.to(gl.int32, bitcast=True) >> 23, 20)
+    up, down = (268 - exponent) << 23, (exponent - 14) << 23
+    rows = (rows * up.to(gl.float32, bitcast=True)[:, None]).to(gl.float16)
+    if KIND == "fp8":  # of the bits k6 k5 k4 k3 k2 k1 k0: k2 is the half
+        bits = rows.reshape([CHOICES, SPAN // TURN // PARTS, PARTS, 2, 2, 2, 2, 2, 2, 2])
+        order = bits.permute((1, 7, 0, 2, 8, 3, 4, 5, 6, 9))
+    else:  # k6 is the half
+        bits = rows.reshape([CHOICES, SPAN // TURN // PARTS, PARTS, 2, 2, 2, 2, 4, 2])
+        order = bits.permute((1, 3, 0, 2, 7, 4, 5, 6, 8))
+    COUNT: gl.constexpr = SPAN // HALF // PARTS
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    memory = gl.allocate_shared_memory(gl.float16, [COUNT, WARPS, HALF], FLAT)
+    memory.store(order.reshape([COUNT, WARPS, HALF]))
+    every = down.to(gl.float32, bitcast=True)[:, None].broadcast_to([CHOICES, PARTS])
+    downs = gl.convert_layout(every.reshape([WARPS]), L)
+    barrier()
+    ring = as_blocks(memory, COUNT, WARPS, HALF, gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    return ring, downs
+
+
+@gluon.jit
+def _bases(tables, strides, experts):
+    """Pointers at the experts' words and scales."""
+    return tables[0] + experts[0] * strides[0], tables[1] + experts[1] * strides[1]
+
+
+@gluon.jit
+def _gates(
+    sums, out, bias, line, inner, expert,
+    HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Writes a choice's 16 outputs: gates and ups of all warps added up, and multiplied."""
+    L: gl.constexpr = gl.SliceLayout(0, sums[0].type.layout)
+    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
+    keep = n < inner
+    gate, up = gl.sum(sums[0], 0), gl.sum(sums[1], 0)
+    if HAS_BIAS:
+        at = bias + expert * (2 * inner) + n
+        gate += gl.load(at, mask=keep, other=0).to(gl.float32)[:, None]
+        up += gl.load(at + inner, mask=keep, other=0).to(gl.float32)[:, None]
+    value = activated(gate, up, ACTIVATION).to(out.dtype.element_ty)
+    column = gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
+    gl.store(out + n[:, None] + 0 * column, value, mask=keep[:, None] & (column == 0))
+
+
+@gluon.jit
+def _weighted(
+    total, outs, bias, line, hidden, places, factors,
+    HAS_BIAS: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr,
+):  # fmt: skip
+    """Writes a token's 16 outputs: the sum over the warps' choices, weighted.
+
+    Of programs that share inputs, the one that comes last adds up their sums, in their order.
+    """
+    out, partial, arrived = outs
+    SUM: gl.constexpr = total.type.layout
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
+    L: gl.constexpr = gl.SliceLayout(0, SUM)
+    expert, choice, here = places
+    split, token = gl.program_id(2), gl.program_id(1)
+    if HAS_BIAS:
+        n = line * LINE + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, SUM)))
+        once = here & (gl.arange(0, total.shape[0], W) % PARTS + split == 0)
+        at = (bias + expert * hidden)[:, None] + n[None, :]
+        keep = once[:, None] & (n < hidden)[None, :]
+        total += gl.load(at, mask=keep, other=0).to(gl.float32)[:, :, None]
+    factor = gl.load(factors + choice, mask=here, other=0).to(gl.float32)
+    sums = gl.sum(gl.where(here[:, None, None], total * factor[:, None, None], 0.0), 0)
+    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
+    at = n[:, None] + 0 * gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
+    keep = (n < hidden)[:, None] & (gl.arange(0, 8, gl.SliceLayout(0, L)) == 0)[None, :]
+    out += token.to(gl.int64) * hidden
+    if SPLITS == 1:
+        gl.store(out + at, sums.to(out.dtype.element_ty), mask=keep)
+    else:
+        parts = partial + token * SPLITS * hidden
+        gl.store(parts + split * hidden + at, sums, mask=keep)
+        barrier()  # all of the part is written before it is announced
+        arrived += token * gl.num_programs(0) + line
+        if gl.atomic_add(arrived, 1, sem="acq_rel") == SPLITS - 1:
+            gl.store(arrived, 0)  # for the next launch
+            sums = gl.zeros([16, 8], gl.float32, L)
+            for i in gl.static_range(SPLITS):
+                sums += gl.load(parts + i * hidden + at, mask=keep, other=0, cache_modifier=".cg")
+            gl.store(out + at, sums.to(out.dtype.element_ty), mask=keep)
+
+
+@gluon.jit
+def _first_turns(
+    bases, line, origin, sizes,
+    KIND: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr, EVEN: gl.constexpr,
+    STAGES: gl.constexpr, SIDES: gl.constexpr, SUM: gl.constexpr, PARTS: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """Words and scales of the first STAGES turns, of each side."""
+    up, loaded = sizes[0] // SIDES // LINE, ()
+    for i in gl.static_range(STAGES):
+        for side in gl.static_range(SIDES):
+            one = _load(
+                bases, line + side * up, origin + i, sizes, KIND, PIECE, GROUP, EVEN, SUM, PARTS,
+                WARPS,
+            )  # fmt: skip
+            loaded = loaded + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
+    return loaded
+
+
+@gluon.jit
+def _sums(
+    loaded, bases, ring, line, origin, sizes,
+    KIND: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
+    EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr,
+    SUM: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """The sums [WARPS, 16, 8] of each side; the words of the first STAGES turns are `loaded`."""
+    up = sizes[0] // SIDES // LINE
+    blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
+    sums = (blank,) * SIDES
+    for begin in range(0, TURNS - STAGES, STAGES):
+        following = ()
+        for i in gl.static_range(STAGES):
+            more = ()
+            for side in gl.static_range(SIDES):
+                one = loaded[i * SIDES + side]
+                more = more + (  # noqa: RUF005
+                    _add(sums[side], one, ring, begin + i, KIND, PIECE, WARPS),
+                )
+                one = _load(
+                    bases, line + side * up, origin + begin + i + STAGES, sizes,
+                    KIND, PIECE, GROUP, EVEN, SUM, PARTS, WARPS,
+                )  # fmt: skip
+                following = following + (one,)  # noqa: RUF005
+            sums = more
+        loaded = following
+    for i in gl.static_range(STAGES):
+        more = ()
+        for side in gl.static_range(SIDES):
+            one, turn = loaded[i * SIDES + side], TURNS - STAGES + i
+            more = more + (  # noqa: RUF005
+                _add(sums[side], one, ring, turn, KIND, PIECE, WARPS),
+            )
+        sums = more
+    return sums
+
+
+@gluon.jit
+def _product(
+    tables, strides, x, x_stride, routed, factors, outs, bias, outputs, inputs, width,
+    KIND: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
+    HAS_BIAS: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, TOP_K: gl.constexpr,
+    EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, SPAN: gl.constexpr,
+    CHOICES: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    """FIRST: gates and ups of each choice, multiplied; otherwise the weighted sum of each token.
+
+    `outputs` are those of a side. A program of the first product has one choice, which counts as
+    the only one of a token.
+    """
+    WARPS: gl.constexpr = CHOICES * PARTS
+    SIDES: gl.constexpr = 2 if FIRST else 1
+    SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    line, number = gl.program_id(0), gl.program_id(1)
+    out, partial, arrived = outs
+    ids, first, count = routed
+    if FIRST:
+        if EARLY:
+            gdc_wait()
+            gdc_launch_dependents()
+        expert = gl.load(ids + number, cache_modifier=".cg") - first
+        if (expert < 0) | (expert >= count):
+            return
+    routed = ids, first, count, 1 if FIRST else TOP_K
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, line_layout(KIND, WARPS)))
+    of_words = _experts(routed, number, W, PARTS, WARPS)
+    V: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
+    places = _experts(routed, number, V, PARTS, WARPS)
+    sizes = outputs * SIDES, inputs, width
+    origin = gl.program_id(2) * TURNS
+    bases = _bases(tables, strides, (of_words[0], places[0]))
+    loaded = _first_turns(
+        bases, line, origin, sizes, KIND, PIECE, GROUP, EVEN, STAGES, SIDES, SUM, PARTS, WARPS
+    )
+    if not FIRST and EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    choice, choices = (number // TOP_K, 1) if FIRST else (number * TOP_K, TOP_K)
+    skipped = origin * (PARTS * TURN)
+    ring, downs = _spread(
+        x + skipped, x_stride, choice, choices, inputs - skipped, KIND, CHOICES, PARTS, SPAN, V
+    )
+    sums = _sums(
+        loaded, bases, ring, line, origin, sizes, KIND, PIECE, GROUP, EVEN, TURNS, STAGES,
+        SIDES, SUM, PARTS, WARPS,
+    )  # fmt: skip
+    units = (downs * unit(KIND))[:, None, None]
+    if FIRST:
+        _gates(
+            (sums[0] * units, sums[1] * units), out + number.to(gl.int64) * outputs, bias, line,
+            outputs, expert.to(gl.int64), HAS_BIAS, ACTIVATION,
+        )  # fmt: skip
+    else:
+        _weighted(
+            sums[0] * units, (out, partial, arrived), bias, line, outputs, places, factors,
+            HAS_BIAS, PARTS, SPLITS,
+        )  # fmt: skip
+
+
+def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
+    """Whether these kernels take such tensors; if so, they are launched."""
+    gate_up, down = experts.gate_up, experts.down
+    assert isinstance(gate_up, PackedWeight) and isinstance(down, PackedWeight)
+    pieces = inputs_of_sum(gate_up), inputs_of_sum(down)
+    tokens, top_k = routed.ids.shape
+    fits = top_k <= MOST_CHOICES and experts.inner % LINE.value == 0
+    if x.dtype not in KINDS or None in pieces or not fits:
+        return False
+    rows = torch.empty((tokens * top_k, experts.inner), dtype=x.dtype, device=x.device)
+    choices = power_of_two(top_k)
+    count = processors(x.device)
+    lines = tokens * top_k * divided_up(experts.inner, LINE.value)
+    first = Shares(1, FIRST_WARPS, FIRST_STAGES, 80 if lines > MANY * count else 96, 1)
+    parts = max(1, SECOND_WARPS // choices)
+    lines = tokens * divided_up(x.shape[1], LINE.value)
+    turns = divided_up(experts.inner, parts * TURN.value)
+    splits = min(RESIDENT * count // lines, turns // SECOND_STAGES)
+    splits = max(1, splits, divided_up(turns, MOST_TURNS))
+    second = Shares(choices, parts, SECOND_STAGES, 80, splits)
+    _multiply(first, x, gate_up, (routed, experts), experts.gate_up_bias, rows)
+    _multiply(second, rows, down, (routed, experts), experts.down_bias, out)
+    return True
+
+
+class Shares(NamedTuple):
+    """How the warps of a program share its choices and their inputs."""
+
+    choices: int
+    """Of a program, filled up to a power of two."""
+    parts: int
+    """Warps of a choice."""
+    stages: int
+    """Turns whose words a warp has in its registers, at most."""
+    registers: int
+    """Of a thread."""
+    splits: int
+    """Programs that share their inputs."""
+
+    def turns(self, inputs: int) -> tuple[int, int]:
+        """(turns of a warp, those at once): the fewest turns, then the most at once."""
+        least = divided_up(inputs, self.splits * self.parts * TURN.value)
+        rounded = {at: divided_up(least, at) * at for at in range(self.stages, 0, -1)}
+        at = min(rounded, key=lambda stages: rounded[stages])
+        return rounded[at], at
+
+
+def _multiply(
+    shares: Shares,
+    x: Tensor,
+    weight: PackedWeight,
+    layer: tuple[Routed, Experts],
+    bias: Tensor | None,
+    out: Tensor,
+) -> None:
+    """Launches a product: the second one if programs have several choices or out a row a token."""
+    routed, experts = layer
+    outputs = out.shape[1]
+    first = weight.outputs != outputs
+    turns, stages = shares.turns(weight.inputs)
+    words = weight.words.view(torch.int32)
+    eight = weight.kind is Kind.FP8
+    partial, arrived = out, out
+    if shares.splits > 1:
+        shape = (len(out), shares.splits, outputs)
+        partial = torch.empty(shape, dtype=torch.float32, device=x.device)
+        arrived = arrivals(x.device, COUNTERS)
+    _product[(divided_up(outputs, LINE.value), len(out), shares.splits)](
+        (words, weight.scales),
+        (words.stride(0), weight.scales.stride(0)),
+        x,
+        x.stride(0),
+        (routed.ids, experts.first, experts.count),
+        routed.weights,
+        (out, partial, arrived),
+        x if bias is None else bias,
+        outputs,
+        weight.inputs,
+        weight.words.shape[2] * (1 if eight else 64),
+        KIND=weight.kind.value,
+        PIECE=inputs_of_sum(weight),
+        GROUP=0 if weight.group == weight.inputs else weight.group,
+        HAS_BIAS=bias is not None,
+        FIRST=first,
+        ACTIVATION=experts.activation.value if first else "",
+        TOP_K=routed.ids.shape[1],
+        EVEN=turns * shares.parts * shares.splits * TURN.value == weight.inputs,
+        TURNS=turns,
+        STAGES=stages,
+        SPAN=power_of_two(turns * shares.parts * TURN.value),
+        CHOICES=shares.choices,
+        PARTS=shares.parts,
+        SPLITS=shares.splits,
+        num_warps=shares.choices * shares.parts,
+        maxnreg=shares.registers,
+        **early_options(x.device),
+    )
+
+
+def inputs_of_sum(weight: PackedWeight) -> int | None:
+    """Inputs whose sum is scaled. None if the kernels do not take the weight."""
+    if weight.kind.integer:
+        return None
+    if weight.group == weight.inputs:
+        return int(TURN.value)
+    # Of fp8, a half of a turn has inputs of all of it.
+    sizes = (128,) if weight.kind is Kind.FP8 else (128, 64, 32, 16)
+    return next((size for size in sizes if weight.group % size == 0), None)

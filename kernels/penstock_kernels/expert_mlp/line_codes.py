@@ -1,0 +1,91 @@
+"""Numbers of floating-point codes for `hopper_vectors`: words in registers become float16 operands.
+
+Codes of 4 bits are moved to the places of exponent and fraction, which makes 2^-14 of their value;
+those of 8 bits an instruction converts.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.constexpr_function
+def unit(kind):
+    """What makes a code's value of a number of `numbers_of_line`."""
+    return 2.0**14 if kind == "fp4" else 1.0
+
+
+@gluon.constexpr_function
+def line_layout(kind, warps):
+    """16 outputs and 64 inputs of each warp, four words in a row in a thread: [warps, 16, 16] words
+    of fp8, else [warps, 1, 128]."""
+    of_warps = [[1 << bit, 0, 0] for bit in range(warps.bit_length() - 1)]
+    registers = [[0, 0, 1], [0, 0, 2]]
+    if kind == "fp8":
+        registers.append([0, 8, 0])
+        lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+        return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 16, 16])
+    lanes = [[0, 0, 4 << bit] for bit in range(5)]
+    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 1, 128])
+
+
+@gluon.constexpr_function
+def _assembly(kind):
+    """PTX of one word: pairs of float16 numbers.
+
+    Pair p of a word of 4 bits is of row p % 2 and of columns (p // 2) * 8 on, of fp8 of columns
+    p * 8 on.
+    """
+    pairs, make = (4, _fp4) if kind == "fp4" else (2, _fp8)
+    lines = []
+    for pair in range(pairs):
+        lines += make(pair, f"${2 * pairs}")
+        lines.append(f"mov.b32 {{${2 * pair}, ${2 * pair + 1}}}, v;")
+    return "{ .reg .b32 t, u, v; .reg .b16 l, h;\n" + "\n".join(lines) + "\n}"
+
+
+@gluon.constexpr_function
+def _fp4(pair, word):
+    up = 9 - 4 * pair  # of the lowest of the three bits of the number
+    return [
+        f"shl.b32 t, {word}, {12 - 4 * pair};",
+        f"shl.b32 u, {word}, {up};" if up >= 0 else f"shr.u32 u, {word}, {-up};",
+        "and.b32 u, u, 0x0e000e00;",
+        "lop3.b32 v, t, 0x80008000, u, 0xea;",  # (t & mask) | u
+    ]
+
+
+@gluon.constexpr_function
+def _fp8(pair, word):
+    return [f"mov.b32 {{l, h}}, {word};", f"cvt.rn.f16x2.e4m3x2 v, {'lh'[pair]};"]
+
+
+@gluon.constexpr_function
+def _constraints(outputs):
+    return ",".join(["=h"] * outputs + ["r"])
+
+
+@gluon.constexpr_function
+def _halves(count):
+    return (gl.float16,) * count
+
+
+@gluon.jit
+def numbers_of_line(words, KIND: gl.constexpr):
+    """Numbers [warps, 16, 64] float16 of words in `line_layout`, columns in the order of the
+    instruction: column / 16, + 8, lane, lowest bit."""
+    WARPS: gl.constexpr = words.shape[0]
+    COUNT: gl.constexpr = 8 if KIND == "fp4" else 4
+    # Row, lane, column / 16; of fp4 row % 8, lane, k54.
+    w = words.reshape([WARPS, 16, 4, 4] if KIND == "fp8" else [WARPS, 1, 8, 4, 4])
+    o = gl.inline_asm_elementwise(
+        _assembly(KIND), _constraints(COUNT), (w,), _halves(COUNT), True, 1
+    )
+    every = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))
+    if KIND == "fp4":  # in the end: lowest, row + 8, column + 8
+        every = gl.join(every, gl.join(gl.join(o[4], o[5]), gl.join(o[6], o[7])))
+        block = every.permute((0, 6, 1, 2, 4, 7, 3, 5))
+    else:  # lowest, column + 8
+        block = every.permute((0, 1, 3, 5, 2, 4))
+    return block.reshape([WARPS, 16, 64])
