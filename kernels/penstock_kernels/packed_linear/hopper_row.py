@@ -1,0 +1,336 @@
+"""Kernel of packed_linear for one row on Hopper GPUs, in Gluon: words straight to registers.
+
+A program multiplies 16 outputs, of both sides if gated. Each of its warps takes other inputs, 128 a
+turn, and makes numbers of its words as operands of a small matrix instruction (m16n8k16), all of
+whose 8 columns are the row x: so it adds up the products of four lanes, in float32. At the end the
+warps' sums are added.
+
+Nothing but weights is read before the kernel that makes x has ended (see `pdl`): the words of the
+first turns are then in registers, and memory stays busy between kernels. With NORM, every program
+normalises x itself, which costs less than another launch.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ..device import divided_up, early_launch, power_of_two
+from ..hopper import KINDS, as_blocks, barrier
+from ..online_softmax import LOG2_E
+from ..rms_norm import NormInput
+from .hopper_codes import line_layout, no_zero, numbers_of_line, pairs_of_line
+from .weight import Kind, PackedWeight
+
+MINUS_LOG2_E = gl.constexpr(-LOG2_E)
+LINE = gl.constexpr(16)  # outputs of a matrix instruction
+TURN = gl.constexpr(128)  # inputs of a warp's turn
+HALF = gl.constexpr(64)
+
+
+@gluon.constexpr_function
+def _x_layout(warps):
+    """Half a turn of x [warps, 64] in the order of lanes: 16 in a row in each of four."""
+    registers = [[0, 1], [0, 2], [0, 4], [0, 8]]
+    lanes = [[0, 16], [0, 32], [0, 0], [0, 0], [0, 0]]
+    of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
+    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 64])
+
+
+@gluon.jit
+def _words(
+    words, line, turn, sizes, half: gl.constexpr,
+    KIND: gl.constexpr, BITS: gl.constexpr, EVEN: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Loads the words of 16 outputs and of half a turn of every warp."""
+    outputs, inputs, _, width = sizes
+    L: gl.constexpr = line_layout(KIND, BITS, WARPS)
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
+    N: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
+    C: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
+    k = (turn * WARPS + gl.arange(0, WARPS, W)) * TURN + half * HALF
+    if KIND == "fp8":
+        n = gl.minimum(line * LINE + gl.arange(0, 16, N), outputs - 1)
+        at = words + n.to(gl.int64)[None, :, None] * (width // 4)
+        at += (k // 4)[:, None, None] + gl.arange(0, 16, C)[None, None, :]
+    else:
+        part = gl.arange(0, BITS // 4, N)[None, :, None] * 512  # k5 of 8 bits
+        at = words + ((line // 4).to(gl.int64) * width * (BITS * 2) + line % 4 * 128)
+        at += (k * (BITS * 2))[:, None, None] + part + gl.arange(0, 128, C)[None, None, :]
+    if EVEN:
+        return gl.load(at)
+    return gl.load(at, mask=(k < width)[:, None, None], other=0)
+
+
+@gluon.jit
+def _of_groups(table, line, turn, sizes, place: gl.constexpr, WARPS: gl.constexpr, L: gl.constexpr):
+    """Scales or zeros [warps, 16] of the groups that have the input `place` of each warp's turn."""
+    outputs, inputs, group, _ = sizes
+    n = gl.minimum(line * LINE + gl.arange(0, 16, gl.SliceLayout(0, L)), outputs - 1)
+    k = (turn * WARPS + gl.arange(0, WARPS, gl.SliceLayout(1, L))) * TURN + place
+    row = gl.minimum(k, inputs - 1) // group  # beyond the inputs x is 0
+    return gl.load(table + row.to(gl.int64)[:, None] * outputs + n[None, :])
+
+
+@gluon.jit
+def _load(
+    tables, line, turn, sizes, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, EVEN: gl.constexpr, SUM: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """A line's words of both halves of a turn, the scale of each sum, zeros of each half."""
+    words, scales, zeros = tables
+    L: gl.constexpr = gl.SliceLayout(2, SUM)
+    found, factors, points = (), (), ()
+    for half in gl.static_range(2):
+        one = _words(words, line, turn, sizes, half, KIND, BITS, EVEN, WARPS)
+        found = found + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
+        if HAS_ZEROS and (half == 0 or PIECE == 64):
+            one = _of_groups(zeros, line, turn, sizes, half * HALF, WARPS, L)
+            points = points + (one,)  # noqa: RUF005
+    if PIECE > 0:
+        for at in gl.static_range(TURN // PIECE):
+            one = _of_groups(scales, line, turn, sizes, at * PIECE, WARPS, L)
+            factors = factors + (one,)  # noqa: RUF005
+    return found, factors, points
+
+
+@gluon.jit
+def _pieces(block, AXIS: gl.constexpr, COUNT: gl.constexpr):
+    """COUNT parts of a tensor [warps, 64] or [warps, 16, 64] along its last dimension."""
+    if COUNT == 1:
+        return (block,)
+    else:  # noqa: RET505
+        SHAPE: gl.constexpr = block.shape
+        if AXIS == 1:
+            low, high = block.reshape([SHAPE[0], 2, SHAPE[1] // 2]).permute((0, 2, 1)).split()
+        else:
+            halves = block.reshape([SHAPE[0], SHAPE[1], 2, SHAPE[2] // 2])
+            low, high = halves.permute((0, 1, 3, 2)).split()
+        return _pieces(low, AXIS, COUNT // 2) + _pieces(high, AXIS, COUNT // 2)
+
+
+@gluon.jit
+def _add(
+    total, loaded, ring, turn, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """The total [warps, 16, 8] with a turn's products; each sum of PIECE inputs is scaled."""
+    words, scales, zeros = loaded
+    dtype: gl.constexpr = ring.dtype
+    SUM: gl.constexpr = total.type.layout
+    A: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
+    B: gl.constexpr = gl.DotOperandLayout(1, SUM, 2)
+    COUNT: gl.constexpr = 64 // PIECE if PIECE > 0 and PIECE < 64 else 1
+    blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
+    part = total if PIECE == 0 else blank
+    for half in gl.static_range(2):
+        pairs = (words[half], words[half])
+        if HAS_ZEROS:
+            pairs = pairs_of_line(zeros[half if PIECE == 64 else 0], no_zero(KIND, dtype), dtype)
+        numbers = numbers_of_line(words[half], pairs, dtype, KIND, BITS, HAS_ZEROS)
+        x = ring.index(turn * 2 + half).load(_x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
+        x = x.permute((0, 2, 3, 1, 4)).reshape([WARPS, 64])
+        a, b = _pieces(numbers, 2, COUNT), _pieces(x, 1, COUNT)
+        for at in gl.static_range(COUNT):
+            left = gl.convert_layout(a[at], A, assert_trivial=True)
+            right = gl.convert_layout(b[at], gl.SliceLayout(2, B), assert_trivial=True)
+            right = gl.expand_dims(right, 2).broadcast_to([WARPS, 64 // COUNT, 8])
+            part = mma_v2(left, right, part)
+            if PIECE > 0 and (PIECE < 128 or half == 1):
+                scale = scales[half * COUNT + at if PIECE < 128 else 0].to(gl.float32)
+                total += part * scale[:, :, None]
+                part = blank
+    return part if PIECE == 0 else total
+
+
+@gluon.jit
+def _normalised(
+    x, norm, inputs, NORM: gl.constexpr, HAS_RESIDUAL: gl.constexpr, SPAN: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """x [SPAN], or with NORM its rms_norm; the first program stores the sum."""
+    residual, scale, sums, eps = norm
+    k = gl.arange(0, SPAN, gl.BlockedLayout([8], [32], [WARPS], [0]))
+    row = gl.load(x + k, mask=k < inputs, other=0)
+    if HAS_RESIDUAL:
+        addend = gl.load(residual + k, mask=k < inputs, other=0).to(gl.float32)
+        row = (row.to(gl.float32) + addend).to(row.dtype)
+        if gl.program_id(0) == 0:
+            gl.store(sums + k, row, mask=k < inputs)
+    if NORM:
+        wide = row.to(gl.float32)
+        wide *= gl.rsqrt(gl.sum(wide * wide, 0) / inputs + eps)
+        row = (wide * gl.load(scale + k, mask=k < inputs, other=0).to(gl.float32)).to(row.dtype)
+    return row
+
+
+@gluon.jit
+def _spread(row, KIND: gl.constexpr, SPAN: gl.constexpr, WARPS: gl.constexpr):
+    """Halves of turns of x in shared memory, in the order in which lanes take it: see `pack`."""
+    if KIND == "fp8":  # of the bits k6 k5 k4 k3 k2 k1 k0: k2 is the half
+        bits = row.reshape([SPAN // TURN // WARPS, WARPS, 2, 2, 2, 2, 2, 2, 2])
+        order = bits.permute((0, 6, 1, 7, 2, 3, 4, 5, 8))
+    else:  # k6 is the half
+        bits = row.reshape([SPAN // TURN // WARPS, WARPS, 2, 2, 2, 2, 4, 2])
+        order = bits.permute((0, 2, 1, 6, 3, 4, 5, 7))
+    COUNT: gl.constexpr = SPAN // HALF // WARPS
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    memory = gl.allocate_shared_memory(row.dtype, [COUNT, WARPS, HALF], FLAT)
+    memory.store(order.reshape([COUNT, WARPS, HALF]))
+    barrier()
+    return as_blocks(memory, COUNT, WARPS, HALF, gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+
+
+@gluon.jit
+def _product(
+    words, scales, zeros, x, norm, out, bias, outputs, inputs, group, width,
+    KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr, SIDES: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr, NORM: gl.constexpr,
+    HAS_RESIDUAL: gl.constexpr, EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
+    SPAN: gl.constexpr, EARLY: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """out [outputs] = x [inputs] weight^T; `outputs` are those of a side."""
+    SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    line = gl.program_id(0)
+    sizes = outputs * SIDES, inputs, group, width
+    tables = words, scales, zeros
+    loaded = ()
+    for i in gl.static_range(STAGES):
+        for side in gl.static_range(SIDES):
+            at = line + side * (outputs // LINE)
+            one = _load(tables, at, i, sizes, KIND, BITS, PIECE, HAS_ZEROS, EVEN, SUM, WARPS)
+            loaded = loaded + (one,)  # noqa: RUF005
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    row = _normalised(x, norm, inputs, NORM, HAS_RESIDUAL, SPAN, WARPS)
+    ring = _spread(row, KIND, SPAN, WARPS)
+    blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
+    sums = (blank,) * SIDES
+    for first in range(0, TURNS - STAGES, STAGES):
+        following = ()
+        for i in gl.static_range(STAGES):
+            more = ()
+            for side in gl.static_range(SIDES):
+                one = loaded[i * SIDES + side]
+                more = more + (  # noqa: RUF005
+                    _add(sums[side], one, ring, first + i, KIND, BITS, PIECE, HAS_ZEROS, WARPS),
+                )
+                at = line + side * (outputs // LINE)
+                one = _load(
+                    tables, at, first + i + STAGES, sizes, KIND, BITS, PIECE, HAS_ZEROS, EVEN, SUM,
+                    WARPS,
+                )  # fmt: skip
+                following = following + (one,)  # noqa: RUF005
+            sums = more
+        loaded = following
+    for i in gl.static_range(STAGES):
+        more = ()
+        for side in gl.static_range(SIDES):
+            one, turn = loaded[i * SIDES + side], TURNS - STAGES + i
+            more = more + (  # noqa: RUF005
+                _add(sums[side], one, ring, turn, KIND, BITS, PIECE, HAS_ZEROS, WARPS),
+            )
+        sums = more
+    _finish(sums, scales, bias, out, line, outputs, PIECE, SIDES, HAS_BIAS)
+
+
+@gluon.jit
+def _finish(
+    sums, scales, bias, out, line, outputs, PIECE: gl.constexpr, SIDES: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+):  # fmt: skip
+    """Adds the sums of all warps, and writes the first of their equal columns."""
+    L: gl.constexpr = gl.SliceLayout(0, sums[0].type.layout)
+    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
+    keep = n < outputs
+    done = ()
+    for side in gl.static_range(SIDES):
+        total = gl.sum(sums[side], 0)
+        if PIECE == 0:
+            scale = gl.load(scales + side * outputs + n, mask=keep, other=0)
+            total *= scale.to(gl.float32)[:, None]
+        done = done + (total,)  # noqa: RUF005
+    total = done[0]
+    if SIDES == 2:
+        total = total / (1 + gl.exp2(total * MINUS_LOG2_E)) * done[1]
+    if HAS_BIAS:
+        total += gl.load(bias + n, mask=keep, other=0).to(gl.float32)[:, None]
+    column = gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
+    at = out + n[:, None] + 0 * column
+    gl.store(at, total.to(out.dtype.element_ty), mask=keep[:, None] & (column == 0))
+
+
+def launch(
+    source: Tensor | tuple[NormInput, Tensor],
+    weight: PackedWeight,
+    bias: Tensor | None,
+    gated: bool,
+    out: Tensor,
+    warps: int = 8, stages: int = 2, maxnreg: int | None = 128,
+) -> bool:
+    """Whether this kernel takes such tensors; if so, it is launched.
+
+    `source` is x, or the inputs of the norm and the output of its sum.
+    """
+    x, residual, scale, total, eps = source, None, None, None, 0.0
+    if isinstance(source, tuple):
+        (x, residual, scale, eps), total = source
+    piece = inputs_of_sum(weight)
+    outputs = out.shape[1]
+    # The up outputs must begin with a line.
+    if piece is None or len(x) != 1 or x.dtype not in KINDS or (gated and outputs % LINE.value):
+        return False
+    words, inputs = weight.words, weight.inputs
+    width = words.shape[1] * (1 if weight.kind is Kind.FP8 else 64)
+    step = warps * TURN.value
+    turns = divided_up(divided_up(inputs, step), stages) * stages
+    early = early_launch(x.device)
+    _product[(divided_up(outputs, LINE.value),)](
+        words.view(torch.int32),
+        weight.scales,
+        weight.scales if weight.zeros is None else weight.zeros,
+        x,
+        (residual, scale, total, eps),
+        out,
+        bias,
+        outputs,
+        inputs,
+        weight.group,
+        width,
+        KIND=weight.kind.value,
+        BITS=weight.kind.bits,
+        PIECE=piece,
+        SIDES=2 if gated else 1,
+        HAS_ZEROS=weight.zeros is not None,
+        HAS_BIAS=bias is not None,
+        NORM=scale is not None,
+        HAS_RESIDUAL=residual is not None,
+        EVEN=turns * step == inputs,
+        TURNS=turns,
+        STAGES=stages,
+        SPAN=power_of_two(turns * step),
+        EARLY=early,
+        WARPS=warps,
+        num_warps=warps,
+        maxnreg=maxnreg,
+        launch_pdl=early,
+    )
+    return True
+
+
+def inputs_of_sum(weight: PackedWeight) -> int | None:
+    """Inputs whose sum is scaled; 0: all. None if the kernel does not take the weight's groups."""
+    if weight.group == weight.inputs:
+        return 0
+    if weight.kind is Kind.FP8:  # a half of a turn has inputs of all of it
+        sizes: tuple[int, ...] = (128,)
+    else:
+        sizes = (128, 64) if weight.zeros is not None else (128, 64, 32, 16)
+    return next((size for size in sizes if weight.group % size == 0), None)
