@@ -17,6 +17,7 @@ from .linear import linear
 from .norm_linear import norm_linear
 from .op import use
 from .packed_linear import packed_linear
+from .packed_norm_linear import packed_norm_linear
 from .paged_decode_attention import paged_decode_attention
 from .paged_prefill_attention import paged_prefill_attention
 from .process_logits import process_logits
@@ -38,6 +39,7 @@ __all__ = [
     "linear",
     "norm_linear",
     "packed_linear",
+    "packed_norm_linear",
     "paged_decode_attention",
     "paged_prefill_attention",
     "process_logits",

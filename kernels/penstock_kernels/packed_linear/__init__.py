@@ -11,7 +11,16 @@ from ..op import Op
 from . import reference
 from .weight import BLOCK, LINE, Kind, PackedWeight, matrix_of, pack, unpack
 
-__all__ = ["Kind", "PackedWeight", "expect_packed", "matrix_of", "pack", "packed_linear", "unpack"]
+__all__ = [
+    "Kind",
+    "PackedWeight",
+    "expect_packed",
+    "expect_product",
+    "matrix_of",
+    "pack",
+    "packed_linear",
+    "unpack",
+]
 
 _OP = Op("packed_linear", reference.packed_linear)
 
@@ -35,6 +44,12 @@ def packed_linear(
     """
     expect_rank("x", x, "m, k")
     expect_rows("x", x)
+    expect_product(x, weight, bias, gated)
+    return _OP.on(x)(x, weight, bias, gated)
+
+
+def expect_product(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool) -> None:
+    """Raises ValueError unless x [m, k] and a bias fit the weight."""
     expect_packed(weight)
     expect("x", x, (x.shape[0], weight.inputs), FLOATS)
     if bias is not None:
@@ -43,7 +58,6 @@ def packed_linear(
         raise ValueError(
             f"gated weight has {weight.outputs} outputs; expected as many up as gate rows, no bias"
         )
-    return _OP.on(x)(x, weight, bias, gated)
 
 
 def expect_packed(weight: PackedWeight) -> None:

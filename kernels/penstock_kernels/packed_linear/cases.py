@@ -43,7 +43,7 @@ def _case(size: Size, kind: Kind, dtype_name: str, problem: Problem) -> Case:
         addend = torch.randn(problem.outputs, device=device, dtype=dtype) if problem.bias else None
         return {
             "x": x[:, : problem.inputs],
-            "weight": _weight(kind, dtype, problem, device),
+            "weight": weight_of(kind, dtype, problem, device),
             "bias": addend,
             "gated": problem.gated,
         }
@@ -60,7 +60,7 @@ def _case(size: Size, kind: Kind, dtype_name: str, problem: Problem) -> Case:
     return Case(name, size, make, tolerance, bytes_moved=moved)
 
 
-def _weight(kind: Kind, dtype: torch.dtype, problem: Problem, device: torch.device) -> PackedWeight:
+def weight_of(kind: Kind, dtype: torch.dtype, problem: Problem, device: torch.device) -> PackedWeight:
     """Every code occurs. Scales differ by a factor of 8."""
     shape = problem.inputs // (problem.group or problem.inputs), problem.outputs
     codes = torch.randint(1 << kind.bits, (problem.outputs, problem.inputs), device=device)

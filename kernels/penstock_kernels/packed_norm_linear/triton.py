@@ -1,0 +1,31 @@
+"""packed_norm_linear on CUDA: one row is normalised by the product's own programs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..packed_linear import PackedWeight
+from ..packed_linear.triton import ROW, packed_linear
+from ..rms_norm import NormInput
+
+
+def packed_norm_linear(
+    x: Tensor,
+    residual: Tensor | None,
+    scale: Tensor,
+    eps: float,
+    weight: PackedWeight,
+    bias: Tensor | None = None,
+    gated: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """See the public function."""
+    norm_input = NormInput(x, residual, scale, eps)
+    if len(x) == 1:
+        total = x if residual is None else torch.empty((1, x.shape[1]), dtype=x.dtype, device=x.device)
+        outputs = weight.outputs // (2 if gated else 1)
+        out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
+        if ROW.launch(x.device, (norm_input, total), weight, bias, gated, out):
+            return out, total
+    normed, total = norm_input.normed()
+    return packed_linear(normed, weight, bias, gated), total
