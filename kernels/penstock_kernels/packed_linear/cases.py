@@ -60,7 +60,9 @@ def _case(size: Size, kind: Kind, dtype_name: str, problem: Problem) -> Case:
     return Case(name, size, make, tolerance, bytes_moved=moved)
 
 
-def weight_of(kind: Kind, dtype: torch.dtype, problem: Problem, device: torch.device) -> PackedWeight:
+def weight_of(
+    kind: Kind, dtype: torch.dtype, problem: Problem, device: torch.device
+) -> PackedWeight:
     """Every code occurs. Scales differ by a factor of 8."""
     shape = problem.inputs // (problem.group or problem.inputs), problem.outputs
     codes = torch.randint(1 << kind.bits, (problem.outputs, problem.inputs), device=device)

@@ -11,9 +11,7 @@ from ..packed_linear.cases import Problem, weight_of
 from ..packed_linear.weight import Kind
 
 
-def _case(
-    size: Size, kind: Kind, dtype_name: str, problem: Problem, first: bool = False
-) -> Case:
+def _case(size: Size, kind: Kind, dtype_name: str, problem: Problem, first: bool = False) -> Case:
     """`first` layers have no residual."""
     dtype, inputs = DTYPES[dtype_name], problem.inputs
 

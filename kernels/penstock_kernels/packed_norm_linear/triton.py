@@ -21,10 +21,12 @@ def packed_norm_linear(
 ) -> tuple[Tensor, Tensor]:
     """See the public function."""
     norm_input = NormInput(x, residual, scale, eps)
-    if len(x) == 1:
-        total = x if residual is None else torch.empty((1, x.shape[1]), dtype=x.dtype, device=x.device)
-        outputs = weight.outputs // (2 if gated else 1)
+    outputs = weight.outputs // (2 if gated else 1)
+    if len(x) == 1 and outputs:
         out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
+        total = x
+        if residual is not None:
+            total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         if ROW.launch(x.device, (norm_input, total), weight, bias, gated, out):
             return out, total
     normed, total = norm_input.normed()
