@@ -109,8 +109,8 @@ def packed_row_product(kind: Kind, inputs: int, group: int, gated: bool = False)
     x, out = (torch.empty((1, size), dtype=torch.bfloat16) for size in (inputs, 256))
     weight = packed_weight(kind, inputs, group)
     if gated:
-        normed = NormInput(x, x, x[0], 1e-5), torch.empty_like(x)
-        assert packed_row.launch(normed, weight, None, gated, out[:, :128])
+        norm = NormInput(x, x, x[0], 1e-5), torch.empty_like(x)
+        assert packed_row.launch(x, weight, None, gated, out[:, :128], norm)
         assert not packed_row.launch(x, weight, None, gated, out[:, :120])
     else:
         assert packed_row.launch(x, weight, out[0], gated, out)

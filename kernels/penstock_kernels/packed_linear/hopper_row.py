@@ -13,7 +13,7 @@ Integers are not brought to their zero point one by one: the sum of their produc
 offset times the sum of x, which another matrix instruction computes.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment,misc"
 
 from __future__ import annotations
 
@@ -308,19 +308,20 @@ def _finish(
 
 
 def launch(
-    source: Tensor | tuple[NormInput, Tensor],
+    x: Tensor,
     weight: PackedWeight,
     bias: Tensor | None,
     gated: bool,
     out: Tensor,
+    norm: tuple[NormInput, Tensor] | None = None,
 ) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
-    `source` is x, or the inputs of the norm and the output of its sum.
+    `norm`: the inputs of a norm of x, and the output of its sum.
     """
-    x, residual, scale, total, eps = source, None, None, None, 0.0
-    if isinstance(source, tuple):
-        (x, residual, scale, eps), total = source
+    residual, scale, total, eps = None, None, None, 0.0
+    if norm is not None:
+        (_, residual, scale, eps), total = norm
     kind, inputs, outputs = weight.kind, weight.inputs, out.shape[1]
     piece = inputs_of_sum(weight)
     # The up outputs must begin with a strip.

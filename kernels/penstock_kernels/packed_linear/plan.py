@@ -92,7 +92,7 @@ class RowPlan:
     warps: int
     """Warps of a program, which share the inputs."""
     turns: int
-    """Turns of its loop, of DEPTH inputs of each warp."""
+    """Turns of its loop; each warp takes DEPTH inputs in one."""
     stages: int
     """Turns whose words are in registers."""
 
@@ -102,7 +102,7 @@ def row_plan(problem: Problem, sums: int, processors: int) -> RowPlan:
 
     Measured on an H100 with the layers of an 8B model: up to 48 registers of a thread hold words,
     scales and zeros, or 96 with codes of 4 bits where all programs run at once. More inputs want
-    more warps, each of which has a part of x.
+    more warps, which share x.
     """
     warps = 4 if problem.inputs <= 4096 else 8 if problem.inputs <= 16384 else 16
     turns = divided_up(problem.inputs, warps * DEPTH)

@@ -27,7 +27,7 @@ def packed_norm_linear(
         total = x
         if residual is not None:
             total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        if ROW.launch(x.device, (norm_input, total), weight, bias, gated, out):
+        if ROW.launch(x.device, x, weight, bias, gated, out, (norm_input, total)):
             return out, total
     normed, total = norm_input.normed()
     return packed_linear(normed, weight, bias, gated), total
