@@ -18,6 +18,7 @@ from .norm_linear import norm_linear
 from .norm_route import norm_route
 from .op import use
 from .packed_linear import packed_linear
+from .packed_norm_linear import packed_norm_linear
 from .paged_decode_attention import paged_decode_attention
 from .paged_prefill_attention import paged_prefill_attention
 from .process_logits import process_logits
@@ -40,6 +41,7 @@ __all__ = [
     "norm_linear",
     "norm_route",
     "packed_linear",
+    "packed_norm_linear",
     "paged_decode_attention",
     "paged_prefill_attention",
     "process_logits",

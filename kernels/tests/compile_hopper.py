@@ -20,6 +20,7 @@ from penstock_kernels.linear.plan import Problem
 from penstock_kernels.linear.tiling import TALL
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack
 from penstock_kernels.packed_linear import hopper as packed
+from penstock_kernels.packed_linear import hopper_row as packed_row
 from penstock_kernels.paged_decode_attention import hopper as decode
 from penstock_kernels.paged_decode_attention import hopper_quantized as decode_quantized
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
@@ -27,6 +28,7 @@ from penstock_kernels.paged_prefill_attention import hopper as prefill
 from penstock_kernels.paged_prefill_attention import splits
 from penstock_kernels.peer_sum import probe
 from penstock_kernels.peer_sum import triton as peer_sum
+from penstock_kernels.rms_norm import NormInput
 from penstock_kernels.route_experts import Routed
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver
@@ -88,14 +90,31 @@ def gated() -> None:
     assert not product.launch(TALL, torch.empty(192, 515).to(x)[:, :512], weight, out)
 
 
+def packed_weight(kind: Kind, inputs: int, group: int) -> PackedWeight:
+    """256 outputs, with zero points where the kind has them."""
+    words = pack(torch.zeros((256, inputs), dtype=torch.uint8), kind)
+    scales = torch.empty((inputs // group, 256), dtype=torch.bfloat16)
+    return PackedWeight(words, scales, scales if kind.integer else None, kind, inputs)
+
+
 def packed_product(kind: Kind, rows: int, group: int, gated: bool = False) -> None:
-    """A product with packed weights, with zero points where the kind has them."""
-    outputs, inputs = 256, 512
-    x, out = (torch.empty((rows, size), dtype=torch.bfloat16) for size in (inputs, outputs))
-    words = pack(torch.zeros((outputs, inputs), dtype=torch.uint8), kind)
-    scales = torch.empty((inputs // group, outputs), dtype=torch.bfloat16)
-    weight = PackedWeight(words, scales, scales if kind.integer else None, kind, inputs)
-    assert packed.launch(x, weight, None, gated, out[:, : outputs // 2] if gated else out)
+    """A product with packed weights."""
+    x, out = (torch.empty((rows, size), dtype=torch.bfloat16) for size in (512, 256))
+    weight = packed_weight(kind, 512, group)
+    assert packed.launch(x, weight, None, gated, out[:, :128] if gated else out)
+
+
+def packed_row_product(kind: Kind, inputs: int, group: int, gated: bool = False) -> None:
+    """A product of one row with packed weights, gated ones of a norm; weights it does not take."""
+    x, out = (torch.empty((1, size), dtype=torch.bfloat16) for size in (inputs, 256))
+    weight = packed_weight(kind, inputs, group)
+    if gated:
+        norm = NormInput(x, x, x[0], 1e-5), torch.empty_like(x)
+        assert packed_row.launch(x, weight, None, gated, out[:, :128], norm)
+        assert not packed_row.launch(x, weight, None, gated, out[:, :120])
+    else:
+        assert packed_row.launch(x, weight, out[0], gated, out)
+        assert not packed_row.launch(x.float(), weight, out[0], gated, out.float())
 
 
 def mixture(kind: Kind, tokens: int, group: int) -> None:
@@ -117,9 +136,9 @@ def main() -> None:
     driver.set_active(Absent())
     JITFunction.run = compile_only
     choice.is_hopper = lambda _device: True
-    for module in (decode, decode_quantized, prefill, splits, product, choice, packed):
+    for module in (decode, decode_quantized, prefill, splits, product, choice, packed, packed_row):
         module.processors = lambda _device: PROCESSORS
-    for module in (decode, decode_quantized, peer_sum, packed):
+    for module in (decode, decode_quantized, peer_sum, packed, packed_row):
         module.early_launch = lambda _device: True
     for kv, size in ((8, 64), (8, 128), (2, 128)):
         attention(Heads(query=32, kv=kv, size=size, block_tokens=16))
@@ -127,6 +146,8 @@ def main() -> None:
     for kind in Kind:
         packed_product(kind, rows=20, group=64, gated=True)
         packed_product(kind, rows=256, group=128)
+        packed_row_product(kind, inputs=4096, group=128, gated=True)
+        packed_row_product(kind, inputs=14336, group=14336 if kind is Kind.FP8 else 16)
     for kernel in (experts.HOPPER, experts.HOPPER_VECTORS):
         kernel.applies = lambda _device: True
     for tokens in (1, 5):

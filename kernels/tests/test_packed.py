@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack, packed_linear, unpack
-from penstock_kernels.packed_linear.plan import DEPTH, RING_BYTES, TILE, Problem, plan
+from penstock_kernels.packed_linear.plan import DEPTH, RING_BYTES, TILE, Problem, plan, row_plan
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -92,3 +92,18 @@ def test_plans_fit_and_leave_no_program_without_work(bits: int, gated: bool) -> 
             share = -(-turns // chosen.splits)
             assert (chosen.splits - 1) * share < turns
             assert chosen.rows <= 256
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("sums", [0, 1, 2, 8, 16])
+def test_plans_for_one_row_cover_the_inputs_and_waste_no_turn(
+    bits: int, gated: bool, sums: int
+) -> None:
+    for outputs, inputs in ((16, 16), (4096, 14336), (14336, 4096), (100, 1216), (8192, 28672)):
+        chosen = row_plan(Problem(1, outputs, inputs, gated, bits, 0), sums, 132)
+        step = chosen.warps * DEPTH
+        assert (chosen.turns - 1) * step < inputs <= chosen.turns * step
+        assert chosen.turns % chosen.stages == 0
+        sides = 2 if gated else 1
+        assert chosen.stages == 1 or chosen.stages * sides * 2 * (bits + sums) <= 96

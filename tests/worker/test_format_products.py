@@ -6,6 +6,7 @@ On a CPU by the reference ops, which the worker does not use there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from penstock.quant import FourBit, Fp8, Fp8Layout, Int8, LinearMethod, Unquanti
 from penstock.quant.bitsandbytes import StoredFourBit, StoredInt8
 from penstock.quant.fp8 import PER_OUTPUT
 from penstock.quant.mx import MxFp4, MxNames, NvFp4, NvNames
+from penstock.quant.packed import Packed
+from penstock_kernels.rms_norm import NormInput
+from torch import Tensor
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 OUTPUTS, INPUTS = 384, 512
@@ -69,6 +73,36 @@ def test_products(device: str, name: str, rows: int) -> None:
     # Of more rows, float8 weights may be multiplied by float8 activations.
     tolerance = 0.05 if name == "fp8-output" and rows > 64 else 0.01
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * size)
+
+
+@dataclass
+class Scale:
+    """Of an RMSNorm."""
+
+    weight: Tensor
+    eps: float = 1e-5
+
+
+@pytest.mark.parametrize("name", ["fp8-output", "fp8-block", "mxfp4", "nvfp4", "int8"])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("codes", [True, False])
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_of_a_norm(device: str, name: str, rows: int, codes: bool, ordered: bool) -> None:
+    method, weights = finished(METHODS[name], device, codes)
+    assert isinstance(method, Packed)
+    if ordered:
+        weights = {**weights, "order": torch.randperm(INPUTS, device=device)}
+    x, residual = torch.randn(2, rows, INPUTS, device=device, dtype=torch.bfloat16)
+    norm = Scale(torch.rand(INPUTS, device=device, dtype=torch.bfloat16) + 0.5)
+    normed, total = NormInput(x, residual, norm.weight, norm.eps).normed()
+    for gated in (False, True):
+        found, left = method.apply_normed(weights, x, residual, norm, None, gated)
+        apart = method.apply_gated(weights, normed) if gated else None
+        expected = method.apply(weights, normed, None) if apart is None else apart
+        assert torch.equal(left, total)
+        size = expected.abs().amax().item()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * size)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,7 +11,16 @@ from ..op import Op
 from . import reference
 from .weight import BLOCK, LINE, Kind, PackedWeight, matrix_of, pack, unpack
 
-__all__ = ["Kind", "PackedWeight", "expect_packed", "matrix_of", "pack", "packed_linear", "unpack"]
+__all__ = [
+    "Kind",
+    "PackedWeight",
+    "expect_packed",
+    "expect_product",
+    "matrix_of",
+    "pack",
+    "packed_linear",
+    "unpack",
+]
 
 _OP = Op("packed_linear", reference.packed_linear)
 
@@ -27,7 +36,9 @@ def packed_linear(
     Returns: y [m, n], or [m, n / 2] if gated, of x's dtype, new and contiguous.
     Precision: float32 accumulation in an order that does not depend on timing, one rounding. A code
         less its zero point is exact in x's dtype. Up to 64 rows with groups of 64 and more, a
-        group's sum is scaled in float32; otherwise weights are rounded to x's dtype. More rows with
+        group's sum is scaled in float32; otherwise weights are rounded to x's dtype. One row on a
+        Hopper GPU: sums of all groups are scaled in float32; int4 codes keep an offset (128, or
+        1024 in float16) that the sum of x takes off in float32. More rows with
         FP8 weights of one group: on a GPU that multiplies float8, x is rounded to e4m3, too, with a
         scale per row (see `float8`).
     Bytes moved: n k bits / 8, and n k / group scales, once; m (n + k) elements of x and y. Where
@@ -35,6 +46,12 @@ def packed_linear(
     """
     expect_rank("x", x, "m, k")
     expect_rows("x", x)
+    expect_product(x, weight, bias, gated)
+    return _OP.on(x)(x, weight, bias, gated)
+
+
+def expect_product(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool) -> None:
+    """Raises ValueError unless x [m, k] and a bias fit the weight."""
     expect_packed(weight)
     expect("x", x, (x.shape[0], weight.inputs), FLOATS)
     if bias is not None:
@@ -43,7 +60,6 @@ def packed_linear(
         raise ValueError(
             f"gated weight has {weight.outputs} outputs; expected as many up as gate rows, no bias"
         )
-    return _OP.on(x)(x, weight, bias, gated)
 
 
 def expect_packed(weight: PackedWeight) -> None:

@@ -43,7 +43,7 @@ def _case(size: Size, kind: Kind, dtype_name: str, problem: Problem) -> Case:
         addend = torch.randn(problem.outputs, device=device, dtype=dtype) if problem.bias else None
         return {
             "x": x[:, : problem.inputs],
-            "weight": _weight(kind, dtype, problem, device),
+            "weight": weight_of(kind, dtype, problem, device),
             "bias": addend,
             "gated": problem.gated,
         }
@@ -60,7 +60,9 @@ def _case(size: Size, kind: Kind, dtype_name: str, problem: Problem) -> Case:
     return Case(name, size, make, tolerance, bytes_moved=moved)
 
 
-def _weight(kind: Kind, dtype: torch.dtype, problem: Problem, device: torch.device) -> PackedWeight:
+def weight_of(
+    kind: Kind, dtype: torch.dtype, problem: Problem, device: torch.device
+) -> PackedWeight:
     """Every code occurs. Scales differ by a factor of 8."""
     shape = problem.inputs // (problem.group or problem.inputs), problem.outputs
     codes = torch.randint(1 << kind.bits, (problem.outputs, problem.inputs), device=device)
@@ -111,6 +113,9 @@ def _full() -> list[Case]:
         ]
         found.append(_case(Size.FULL, kind, "bf16", Problem(9, 333, 200, 0)))
         found.append(_case(Size.FULL, kind, "bf16", Problem(3, 4096, 14336)))
+        # One row has 4, 8 or 16 warps, and a stage or several.
+        for outputs, inputs in ((4128, 4096), (6144, 4096), (208, 14336), (272, 20480)):
+            found.append(_case(Size.FULL, kind, "bf16", Problem(1, outputs, inputs, zeros=integer)))
         found.append(_case(Size.FULL, kind, "bf16", Problem(1600, 512, 384)))
         # One row of scales, as a format's reader leaves it.
         found.append(_case(Size.FULL, kind, "bf16", Problem(2, 256, 512, 0, wide_scales=True)))

@@ -49,13 +49,14 @@ def scales_layout(count):
 def _assembly(kind, half, has_zeros, scaled):
     """PTX of one word. Operands: outputs, the word, pairs of zeros and of scales for both rows.
 
-    Pair p of a word of 4 bits is of row p % 2 and of columns (p // 2) * 8 on, of 8 bits of row p.
+    Pair p of a word of 4 bits is of row p % 2 and of columns (p // 2) * 8 on, of int8 of row p, of
+    fp8 of columns p * 8 on.
     """
-    pairs = 2 if kind == "int8" else 4
+    pairs = 2 if kind in ("int8", "fp8") else 4
     operand = 2 * pairs
     zeros = [f"${operand + 1}", f"${operand + 2}"] if has_zeros else None
     scales = [f"${operand + 1 + 2 * has_zeros + row}" for row in range(2)]
-    made = {"int4": _int4, "int8": _int8, "fp4": _fp4}[kind]
+    made = {"int4": _int4, "offset4": _offset4, "int8": _int8, "fp4": _fp4, "fp8": _fp8}[kind]
     lines, word = [], f"${operand}"
     for pair in range(pairs):
         zero = zeros[pair % 2] if zeros else None
@@ -74,6 +75,15 @@ def _int4(value, word, pair, half, zero):
         f"lop3.b32 {value}, t, 0x000f000f, {ones}, 0xea;",  # (t & mask) | ones
         f"mov.b32 u, {zero or none};",
         f"sub.{half} {value}, {value}, u;",
+    ]
+
+
+@gluon.constexpr_function
+def _offset4(value, word, pair, half, _zero):
+    ones = 0x43004300 if half == "bf16x2" else 0x64006400
+    return [
+        f"shr.u32 t, {word}, {4 * pair};",
+        f"lop3.b32 {value}, t, 0x000f000f, {ones}, 0xea;",  # (t & mask) | ones
     ]
 
 
@@ -98,23 +108,30 @@ def _int8(value, word, pair, half, zero):
 
 
 @gluon.constexpr_function
-def _fp8(half, scaled):
-    """PTX of four codes of a row: two pairs, with pairs of their scale if scaled."""
+def _fp8(value, word, pair, half, _zero):
     down, mask, factor = (
         (4, 0x07F007F0, 0x7B807B80) if half == "bf16x2" else (1, 0x3F803F80, 0x5C005C00)
     )
-    lines = [f"mov.b32 f, {factor};"]  # 2 ** 120, 2 ** 8
-    for pair, bytes_of_pair in enumerate(("0x1404", "0x3424")):
-        lines += [
-            f"prmt.b32 t, $2, 0, {bytes_of_pair};",  # to the higher byte of each half
-            f"shr.u32 u, t, {down};",
-            f"and.b32 u, u, {mask};",
-            "lop3.b32 t, t, 0x80008000, u, 0xea;",
-            f"mul.{half} ${pair}, t, f;",
-        ]
+    bytes_of_pair = ("0x1404", "0x3424")[pair]  # to the higher byte of each half
+    return [
+        f"prmt.b32 t, {word}, 0, {bytes_of_pair};",
+        f"shr.u32 u, t, {down};",
+        f"and.b32 u, u, {mask};",
+        f"lop3.b32 {value}, t, 0x80008000, u, 0xea;",
+        f"mov.b32 u, {factor};",  # 2 ** 120, 2 ** 8
+        f"mul.{half} {value}, {value}, u;",
+    ]
+
+
+@gluon.constexpr_function
+def _four_fp8(half, scaled):
+    """PTX of four codes of a row: two pairs, with pairs of their scale if scaled."""
+    lines = []
+    for pair in range(2):
+        lines += _fp8(f"${pair}", "$2", pair, half, None)
         if scaled:
             lines.append(f"mul.{half} ${pair}, ${pair}, ${3 + pair};")
-    return "{ .reg .b32 t, u, f;\n" + "\n".join(lines) + "\n}"
+    return "{ .reg .b32 t, u;\n" + "\n".join(lines) + "\n}"
 
 
 @gluon.constexpr_function
@@ -238,7 +255,7 @@ def numbers_of_float8(
     codes, scale, dtype: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr
 ):
     """Numbers [64, 64] in LAYOUT, of e4m3 codes uint8 [64, 64] in order, scaled by [64]."""
-    asm: gl.constexpr = _fp8(_half(dtype), SCALED)
+    asm: gl.constexpr = _four_fp8(_half(dtype), SCALED)
     kinds: gl.constexpr = _of(dtype, 1)
     if SCALED:
         L: gl.constexpr = gl.SliceLayout(1, codes.type.layout)
@@ -249,3 +266,51 @@ def numbers_of_float8(
     bits = numbers.reshape([TILE, 2, 2, 2, 2, 2, 2])  # columns 2 1 5 4 3 0
     block = bits.permute((0, 3, 4, 5, 1, 2, 6)).reshape([TILE, TILE])
     return gl.convert_layout(block, LAYOUT, assert_trivial=True)
+
+
+@gluon.constexpr_function
+def strip_layout(kind, bits, warps):
+    """16 outputs and 64 inputs of each warp, four words in a row in a thread: [warps, 16, 16] words
+    of fp8, else [warps, bits / 4, 128]."""
+    of_warps = [[1 << bit, 0, 0] for bit in range(warps.bit_length() - 1)]
+    registers = [[0, 0, 1], [0, 0, 2]]
+    if kind == "fp8":
+        registers.append([0, 8, 0])
+        lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+        return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 16, 16])
+    if bits == 8:
+        registers.append([0, 1, 0])
+    lanes = [[0, 0, 4 << bit] for bit in range(5)]
+    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, bits // 4, 128])
+
+
+@gluon.constexpr_function
+def offset_of_strip(kind, dtype):
+    """What numbers of `numbers_of_strip` are more than codes."""
+    if kind == "int4":
+        return 128.0 if dtype == gl.bfloat16 else 1024.0
+    return -128.0 if kind == "int8" else 0.0
+
+
+@gluon.jit
+def numbers_of_strip(words, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.constexpr):
+    """Numbers [warps, 16, 64] of words in `strip_layout`, columns in the order of the instruction:
+    column / 16, + 8, lane, lowest bit. Integers keep an offset, which a sum of x takes off."""
+    WARPS: gl.constexpr = words.shape[0]
+    COUNT: gl.constexpr = 32 // BITS
+    if KIND == "fp8":
+        w = words.reshape([WARPS, 16, 4, 4])  # row, lane, column / 16
+    else:
+        w = words.reshape([WARPS, BITS // 4, 8, 4, 4])  # k5, row of 8, lane, k54 or k43
+    asm: gl.constexpr = _assembly("offset4" if KIND == "int4" else KIND, _half(dtype), False, False)
+    kinds: gl.constexpr = _of(dtype, COUNT)
+    o = gl.inline_asm_elementwise(asm, _constraints(COUNT, 1), (w,), kinds, True, 1)
+    every = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))
+    if BITS == 4:  # in the end: lowest, row + 8, column + 8
+        every = gl.join(every, gl.join(gl.join(o[4], o[5]), gl.join(o[6], o[7])))
+        block = every.permute((0, 6, 1, 2, 4, 7, 3, 5))
+    elif KIND == "fp8":  # lowest, column + 8
+        block = every.permute((0, 1, 3, 5, 2, 4))
+    else:  # lowest, row + 8; k4 and k3 are column / 16 and column + 8
+        block = every.permute((0, 6, 2, 1, 4, 3, 5))
+    return block.reshape([WARPS, 16, 64])

@@ -21,6 +21,9 @@ GATED_ROWS = 64  # at most, where a thread has the sums of gate and of up; they 
 FLOAT8_ROWS = 64  # up to which reading float8 weights takes longest, so that x keeps 16 bits
 DEQUANTIZE_ROWS = 64
 DEQUANTIZE_ROWS_ON_HOPPER = 1536
+STRIP = 16  # outputs of a program of the Hopper kernel for one row
+# Inputs of that kernel at most, without a norm and with one: a program holds x in registers, once.
+MOST_INPUTS, MOST_NORMED = 1 << 14, 1 << 13
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,32 @@ def plan(problem: Problem, processors: int) -> Plan:
     bytes_of_turn = warp_groups * sides * (words + problem.scale_bytes) + columns * DEPTH * 2
     stages = max(2, min(4, RING_BYTES // bytes_of_turn))
     return Plan(columns, warp_groups, splits, stages)
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Pieces of one launch of the Hopper kernel for one row."""
+
+    warps: int
+    """Warps of a program, which share the inputs."""
+    turns: int
+    """Turns of its loop; each warp takes DEPTH inputs in one."""
+    stages: int
+    """Turns whose words are in registers."""
+
+
+def row_plan(problem: Problem, sums: int, processors: int) -> RowPlan:
+    """A plan for the Hopper kernel of one row; `sums`: scales and zeros of an output in a turn.
+
+    Measured on an H100 with the layers of an 8B model: up to 48 registers of a thread hold words,
+    scales and zeros, or 96 with codes of 4 bits where all programs run at once. More inputs want
+    more warps, which share x.
+    """
+    warps = 4 if problem.inputs <= 4096 else 8
+    turns = divided_up(problem.inputs, warps * DEPTH)
+    at_once = divided_up(problem.outputs, STRIP) <= 2 * processors
+    registers = 96 if problem.bits == 4 and at_once and not problem.gated else 48
+    most = registers // ((2 * problem.bits + 2 * sums) * (2 if problem.gated else 1))
+    # Turns that only fill up the stages would read weights in vain.
+    stages = next(size for size in (8, 4, 2, 1) if size <= max(most, 1) and turns % size == 0)
+    return RowPlan(warps, turns, stages)

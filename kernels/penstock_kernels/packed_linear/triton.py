@@ -23,6 +23,7 @@ from .portable import dequantize, multiply
 from .weight import PackedWeight
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
+ROW = ArchKernel(f"{__package__}.hopper_row", is_hopper)  # of one row
 
 
 def packed_linear(
@@ -40,6 +41,8 @@ def packed_linear(
     on_hopper = is_hopper(x.device)
     if rows <= (DEQUANTIZE_ROWS_ON_HOPPER if on_hopper else DEQUANTIZE_ROWS):
         out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
+        if rows == 1 and ROW.launch(x.device, x, weight, bias, gated, out):
+            return out
         if HOPPER.launch(x.device, x, weight, bias, gated, out):
             return out
         # The up outputs must begin with a tile.

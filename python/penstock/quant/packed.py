@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import act_mul, packed_linear
+from penstock_kernels import act_mul, packed_linear, packed_norm_linear
 from penstock_kernels.packed_linear import Kind, PackedWeight, matrix_of, pack
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
-from penstock.quant.method import Weights, WeightTensor
+from penstock.quant.method import RmsScale, Weights, WeightTensor
 from penstock.quant.unquantized import Plain
 
 OUTPUT_ORDER = "output_order"  # no name of a checkpoint's tensor
@@ -106,6 +107,23 @@ class Packed(ABC):
         if self.on_cpu:
             return act_mul(self.plain.apply(weights, x, None))
         return packed_linear(ordered(weights, x), self._weight(weights), gated=True)
+
+    def apply_normed(
+        self,
+        weights: Weights,
+        x: Tensor,
+        residual: Tensor | None,
+        norm: RmsScale,
+        bias: Tensor | None,
+        gated: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Calls the fused op, unless the columns of the codes have another order than the norm."""
+        if self.on_cpu or "order" in weights:
+            x, total = NormInput(x, residual, norm.weight, norm.eps).normed()
+            out = self.apply_gated(weights, x) if gated else self.apply(weights, x, bias)
+            return out, total
+        packed = self._weight(weights)
+        return packed_norm_linear(x, residual, norm.weight, norm.eps, packed, bias, gated)
 
     def dequantize(self, weights: Weights) -> Tensor:
         """The matrix that finished weights stand for."""
