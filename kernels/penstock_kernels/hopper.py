@@ -62,23 +62,34 @@ def as_blocks(
 
 
 @gluon.jit
-def copy_tile(
-    desc, table, plane, span, bar, blocks, at,
-    HEIGHT: gl.constexpr, PAGES: gl.constexpr, HALVES: gl.constexpr,
-):  # fmt: skip
-    """Starts the copies of one plane of PAGES blocks, block `span[0]` of a table on, to tile `at`.
+def pages_at(table, span, PAGES: gl.constexpr):
+    """Blocks span[0] .. span[0] + PAGES - 1 of a table, read together: a tuple.
 
-    `plane` = (planes of a block, plane, a row past the cache's end): blocks before `span[1]` and
-    from `span[2]` on are not the sequence's and become zeros, since a weight of 0 would not silence
-    what others may have there. A plane has HEIGHT rows in `desc`, and HALVES times ATOM columns.
-    `blocks` is the ring of tiles as blocks of HEIGHT rows.
+    Blocks before `span[1]` and from `span[2]` on are not the sequence's: -1.
     """
-    planes, number, nowhere = plane
     first, begin, end = span
+    pages = ()
     for page in gl.static_range(PAGES):
         own = (first + page >= begin) & (first + page < end)
-        block = gl.load(table + first + page, mask=own, other=0)
-        row = gl.where(own, (block * planes + number) * HEIGHT, nowhere)
+        pages = pages + (gl.load(table + first + page, mask=own, other=-1),)  # noqa: RUF005
+    return pages
+
+
+@gluon.jit
+def copy_tile(
+    desc, pages, plane, bar, blocks, at,
+    HEIGHT: gl.constexpr, PAGES: gl.constexpr, HALVES: gl.constexpr,
+):  # fmt: skip
+    """Starts the copies of one plane of the blocks `pages`, of `pages_at`, to tile `at`.
+
+    `plane` = (planes of a block, plane, a row past the cache's end): blocks that are not the
+    sequence's become zeros, since a weight of 0 would not silence what others may have there. A
+    plane has HEIGHT rows in `desc`, and HALVES times ATOM columns. `blocks` is the ring of tiles as
+    blocks of HEIGHT rows.
+    """
+    planes, number, nowhere = plane
+    for page in gl.static_range(PAGES):
+        row = gl.where(pages[page] >= 0, (pages[page] * planes + number) * HEIGHT, nowhere)
         for half in gl.static_range(HALVES):
             target = blocks.index((at * HALVES + half) * PAGES + page)
             copy(desc, [row, half * ATOM], bar, target)

@@ -24,8 +24,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
+    mma_v2,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
@@ -39,88 +38,161 @@ from .hopper_copy import copy_share
 from .shares import owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
 
+WARPS = gl.constexpr(4)  # of the group that computes
+
 
 @gluon.constexpr_function
-def _params_layout(keys, block_tokens):
-    """Parameters [pages, block_tokens] of a tile: in a thread those of the rows of its scores."""
-    at = [[key // block_tokens, key % block_tokens] for key in (1, 2, 4, 8, 16, 32, 64)]
-    registers = [at[3], at[6]] if keys == 128 else [at[3]]
-    shape = [keys // block_tokens, block_tokens]
-    return gl.DistributedLinearLayout(registers, [[0, 0], [0, 0], *at[:3]], at[4:6], [], shape)
+def _layouts(keys, words, block_tokens):
+    """Layouts of a tile in which no element has to leave its thread, since a warp has its own keys.
+
+    Of the codes of keys and of values, words of two bytes [keys, words], and of the parameters of
+    keys, [pages, block_tokens].
+    """
+    own = keys // WARPS.value
+    few = [[1 << bit, 0] for bit in range(4, own.bit_length() - 1)]  # keys of a warp past 16
+    many = [[0, 1 << bit] for bit in range(3, words.bit_length() - 1)]
+    warps = [[own, 0], [2 * own, 0]]
+    rows, columns = [[1, 0], [2, 0], [4, 0]], [[0, 1], [0, 2], [0, 4]]
+    key_registers, value_registers = [columns[0], [8, 0]], [rows[0], [8, 0]]
+    at = [[key // block_tokens, key % block_tokens] for key in [1 << bit for bit in range(8)]]
+    count = keys.bit_length() - 1
+    return (
+        gl.DistributedLinearLayout(
+            key_registers + many + few, columns[1:] + rows, warps, [], [keys, words]
+        ),
+        gl.DistributedLinearLayout(
+            value_registers + many + few, rows[1:] + columns, warps, [], [keys, words]
+        ),
+        gl.DistributedLinearLayout(
+            at[3 : count - 2], [[0, 0], [0, 0], *at[:3]], at[count - 2 : count], [],
+            [keys // block_tokens, block_tokens],
+        ),
+    )  # fmt: skip
 
 
 @gluon.constexpr_function
 def _assembly(form):
-    """PTX that makes bfloat16 of four bytes: two pairs, of 4 bits two of low and two of high ones.
+    """PTX that makes float16 of two words: pairs of their low bytes and of their high bytes.
 
-    Integers come less 128, or less 8. See `packed_linear.hopper_codes` for the ways.
+    Of 4 bits each byte is two numbers, the low bits' before the high bits'. Integers come less 128,
+    or less 8: under the exponent of 1,024, or of 64 for high bits, they are the last bits.
     """
-    if form in ("e4m3", "e5m2"):
-        down, mask, factor = (
-            (4, 0x07F007F0, 0x7B807B80) if form == "e4m3" else (3, 0x0FE00FE0, 0x77807780)
-        )
-        lines = [f"mov.b32 f, {factor};"]  # 2 ** 120, 2 ** 112
-        for pair, to_high_bytes in enumerate(("0x1404", "0x3424")):
-            lines += [
-                f"prmt.b32 t, $2, 0, {to_high_bytes};",
-                f"shr.u32 u, t, {down};",
-                f"and.b32 u, u, {mask};",
-                "lop3.b32 t, t, 0x80008000, u, 0xea;",  # (t & sign) | u
-                f"mul.bf16x2 ${pair}, t, f;",
-            ]
+    if form == "e4m3":
+        lines = [
+            "prmt.b32 t, $2, 0, 0x3120;",
+            "mov.b32 {l, h}, t;",
+            "cvt.rn.f16x2.e4m3x2 $0, l;",
+            "cvt.rn.f16x2.e4m3x2 $1, h;",
+        ]
+    elif form == "e5m2":
+        lines = ["prmt.b32 $0, $2, 0, 0x2404;", "and.b32 $1, $2, 0xff00ff00;"]
     elif form == "int8":
-        lines = []
-        for pair, to_low_bytes in enumerate(("0x4140", "0x4342")):
-            lines += [
-                f"prmt.b32 t, $2, 0, {to_low_bytes};",
-                "lop3.b32 u, t, 0x007f007f, 0x43004300, 0xea;",  # 128 + the low 7 bits
-                "lop3.b32 t, t, 0x00800080, 0x43804380, 0x6a;",  # 128, or 256 without the 8th
-                f"sub.bf16x2 ${pair}, u, t;",
-            ]
+        lines = [
+            "mov.b32 f, 0xe480e480;",  # -(1024 + 128)
+            "lop3.b32 t, $2, 0x00ff00ff, 0x64006400, 0xea;",  # (bytes & mask) | exponent
+            "add.f16x2 $0, t, f;",
+            "prmt.b32 t, $2, 0x64646464, 0x4341;",
+            "add.f16x2 $1, t, f;",
+        ]
     else:
-        lines = ["mov.b32 f, 0x43084308;"]  # 128 + 8
-        for pair, to_low_bytes in enumerate(("0x4140", "0x4342")):
+        lines = [
+            "mov.b32 f, 0xe408e408;",  # -(1024 + 8)
+            "mov.b32 g, 0xd480d480;",  # -(64 + 8)
+            "mov.b32 s, 0x2c002c00;",  # 1 / 16
+            "shr.u32 u, $4, 8;",
+        ]
+        for first, source in ((0, "$4"), (2, "u")):
             lines += [
-                f"prmt.b32 t, $4, 0, {to_low_bytes};",
-                "lop3.b32 u, t, 0x000f000f, 0x43004300, 0xea;",
-                f"sub.bf16x2 ${pair}, u, f;",
-                "shr.u32 t, t, 4;",
-                "lop3.b32 u, t, 0x000f000f, 0x43004300, 0xea;",
-                f"sub.bf16x2 ${pair + 2}, u, f;",
+                f"lop3.b32 t, {source}, 0x000f000f, 0x64006400, 0xea;",
+                f"add.f16x2 ${first}, t, f;",
+                f"lop3.b32 t, {source}, 0x00f000f0, 0x64006400, 0xea;",
+                f"fma.rn.f16x2 ${first + 1}, t, s, g;",
             ]
-    return "{ .reg .b32 t, u, f;\n" + "\n".join(lines) + "\n}"
+    return "{ .reg .b32 t, u, f, g, s; .reg .b16 l, h;\n" + "\n".join(lines) + "\n}"
 
 
 @gluon.constexpr_function
-def _bfloat16(count):
-    return (gl.bfloat16,) * count
+def _halves(count):
+    return (gl.float16,) * count
 
 
 @gluon.jit
-def _numbers(tile, FORM: gl.constexpr):
-    """Codes [KEYS, bytes of a head] -> numbers [KEYS, D] bfloat16, in a layout that follows."""
+def _numbers(words, FORM: gl.constexpr):
+    """Codes [KEYS, words of a head] -> numbers [KEYS, D] float16, in a layout that follows."""
     asm: gl.constexpr = _assembly(FORM)
+    KEYS: gl.constexpr = words.shape[0]
+    WORDS: gl.constexpr = words.shape[1]
     if FORM == "int4":
-        kinds: gl.constexpr = _bfloat16(2)
-        low, high = gl.inline_asm_elementwise(asm, "=r,=r,=r,=r,r", (tile,), kinds, True, 4)
-        both = gl.join(low, high).permute((0, 2, 1))
-        return both.reshape([tile.shape[0], 2 * tile.shape[1]])
+        kinds: gl.constexpr = _halves(4)
+        a, b, c, d = gl.inline_asm_elementwise(asm, "=r,=r,=r,=r,r", (words,), kinds, True, 2)
+        low = gl.join(a, c).reshape([KEYS, 2 * WORDS])
+        high = gl.join(b, d).reshape([KEYS, 2 * WORDS])
+        return gl.join(low, high).permute((0, 2, 1)).reshape([KEYS, 4 * WORDS])
     else:  # noqa: RET505
-        kind: gl.constexpr = _bfloat16(1)
-        (numbers,) = gl.inline_asm_elementwise(asm, "=r,=r,r", (tile,), kind, True, 4)
-        return numbers
+        kinds: gl.constexpr = _halves(2)
+        low, high = gl.inline_asm_elementwise(asm, "=r,=r,r", (words,), kinds, True, 2)
+        return gl.join(low, high).reshape([KEYS, 2 * WORDS])
 
 
 @gluon.jit
-def _params(ring, stage, BLOCK_TOKENS: gl.constexpr, MIDDLE: gl.constexpr, LAYOUT: gl.constexpr):
-    """(scales, zeros of codes less MIDDLE) of a tile's keys or values, [KEYS, 1] float32."""
+def _apart(numbers, LAYOUT: gl.constexpr):
+    """[KEYS, D] -> [WARPS, keys of a warp, D], operand of a product over D, in its order: of 16
+    elements the even ones first, since words of two bytes become two pairs of every second one."""
+    KEYS: gl.constexpr = numbers.shape[0]
+    D: gl.constexpr = numbers.shape[1]
+    parts = numbers.reshape([WARPS, KEYS // WARPS, D // 16, 8, 2]).permute((0, 1, 2, 4, 3))
+    whole = parts.reshape([WARPS, KEYS // WARPS, D])
+    return gl.convert_layout(whole, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _turned(numbers, LAYOUT: gl.constexpr):
+    """[KEYS, D] -> [WARPS, D, keys of a warp], operand of a product over keys, whose rows have the
+    order of `_apart`."""
+    KEYS: gl.constexpr = numbers.shape[0]
+    D: gl.constexpr = numbers.shape[1]
+    parts = numbers.reshape([WARPS, KEYS // WARPS, D // 16, 8, 2]).permute((0, 2, 4, 3, 1))
+    return gl.convert_layout(
+        parts.reshape([WARPS, D, KEYS // WARPS]), LAYOUT, assert_trivial=True
+    )
+
+
+@gluon.jit
+def _as_operand(weights, LAYOUT: gl.constexpr):
+    """Weights [WARPS, keys, heads] float16 in the layout of a sum -> in that of an operand.
+
+    Each 8 x 8 of them is transposed between the lanes of a warp, and so named the other way round.
+    """
+    KEYS: gl.constexpr = weights.shape[1]
+    HEADS: gl.constexpr = weights.shape[2]
+    squares = weights.reshape([WARPS, KEYS // 8, 8, HEADS // 8, 8])
+    squares = gl.inline_asm_elementwise(
+        "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", "=r,r", (squares,), gl.float16, True, 2
+    )
+    named = squares.permute((0, 1, 4, 3, 2)).reshape([WARPS, KEYS, HEADS])
+    return gl.convert_layout(named, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _log2(x):
+    return gl.inline_asm_elementwise(
+        "lg2.approx.ftz.f32 $0, $1;", "=r,r", (x,), gl.float32, True, 1
+    )
+
+
+@gluon.jit
+def _params(
+    ring, stage, BLOCK_TOKENS: gl.constexpr, MIDDLE: gl.constexpr,
+    P_LAYOUT: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """(scales, zeros of codes less MIDDLE) of a tile's keys or values, [WARPS, keys] float32."""
     KEYS: gl.constexpr = ring.shape[1] * BLOCK_TOKENS
-    P_LAYOUT: gl.constexpr = _params_layout(KEYS, BLOCK_TOKENS)
-    words = ring.index(stage).slice(0, BLOCK_TOKENS, 1).load(P_LAYOUT).reshape([KEYS])
-    words = gl.convert_layout(words, gl.SliceLayout(1, LAYOUT), assert_trivial=True)
+    words = ring.index(stage).slice(0, BLOCK_TOKENS, 1).load(P_LAYOUT)
+    words = words.reshape([WARPS, KEYS // WARPS])
+    words = gl.convert_layout(words, LAYOUT, assert_trivial=True)
     scale = (words & 0xFFFF).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
     zero = (words >> 16).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-    return scale[:, None], (zero + MIDDLE * scale)[:, None]
+    return scale, zero + MIDDLE * scale
 
 
 @gluon.jit
@@ -177,13 +249,49 @@ def _newest_value(
     value, row, memory, L: gl.constexpr,
     BITS: gl.constexpr, D: gl.constexpr, LARGEST: gl.constexpr,
 ):  # fmt: skip
-    """The newest value [D, 1] as the cache now has it, in rows of L."""
-    column = gl.arange(0, D, gl.SliceLayout(1, L))
+    """The newest value [D] as the cache now has it, in the order of `_apart`."""
+    place = gl.arange(0, D, L)
+    column = place // 16 * 16 + place % 8 * 2 + place // 8 % 2
     x = gl.load(value + column).to(gl.float32)
     crossed = x
     if BITS == 4:
         crossed = gl.load(value + (column + D // 2) % D).to(gl.float32)
-    return _put(x, crossed, column, row, memory, BITS, D, LARGEST)[:, None]
+    return _put(x, crossed, column, row, memory, BITS, D, LARGEST)
+
+
+@gluon.jit
+def _exponent_of(x):
+    """The power of two at or below each x > 0, and its reciprocal."""
+    power = gl.maximum(x.to(gl.int32, bitcast=True) & 0x7F800000, 1 << 23)
+    power = gl.minimum(power, 253 << 23)
+    return power.to(gl.float32, bitcast=True), ((254 << 23) - power).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def _put_operand(rotated, queries, D: gl.constexpr):
+    """Rotated queries [HEADS, D] as an operand [HEADS, D] float16 into shared memory, in the order
+    of `_apart`; returns the powers of two by which they are too small."""
+    HEADS: gl.constexpr = rotated.shape[0]
+    power, inverse = _exponent_of(gl.max(gl.abs(rotated), 1))
+    parts = (rotated * inverse[:, None]).to(gl.float16).reshape([HEADS, D // 16, 8, 2])
+    queries.store(parts.permute((0, 1, 3, 2)).reshape([HEADS, D]))
+    return power
+
+
+@gluon.jit
+def _sums_of_warps(acc, peak, weight_sums, zero_sums, BITS: gl.constexpr):
+    """(of values [D, HEADS], peaks, of weights) over the keys of all warps."""
+    D: gl.constexpr = acc.shape[1]
+    HEADS: gl.constexpr = acc.shape[2]
+    top = gl.max(peak, 0)
+    shrink = gl.exp2(peak - top[None, :])
+    total = gl.sum(gl.sum(weight_sums, 1) * shrink, 0)
+    if BITS != 0:
+        acc += gl.sum(zero_sums, 1)[:, None, :]
+    acc = gl.sum(acc * shrink[:, None, :], 0)
+    acc = acc.reshape([D // 16, 2, 8, HEADS]).permute((0, 2, 1, 3)).reshape([D, HEADS])
+    L: gl.constexpr = gl.SliceLayout(0, acc.type.layout)
+    return acc, gl.convert_layout(top, L), gl.convert_layout(total, L)
 
 
 @gluon.jit
@@ -198,21 +306,29 @@ def _sum(
     q, k, v = qkv
     cos_sin, angle_stride = angles
     full, empty = bars
-    key_codes, value_codes, key_params, value_params = rings
-    query_blocks, queries, values, weights = operands
+    key_words, value_words, key_params, value_params = rings
+    query_blocks, rotated_queries, queries = operands
     begin, end, sequence, base, total, programs, extra, _ = share
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEADS, 16])
-    K_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
-    BYTES: gl.constexpr = key_codes.shape[2]
-    V_LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BYTES, BYTES // 8], [4, 1], [1, 0])
+    OWN: gl.constexpr = KEYS // WARPS
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8])
+    A_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
+    B_LAYOUT: gl.constexpr = gl.DotOperandLayout(1, S_LAYOUT, 2)
+    layouts: gl.constexpr = _layouts(KEYS, key_words.shape[2], BLOCK_TOKENS)
+    K_LAYOUT: gl.constexpr = layouts[0]
+    V_LAYOUT: gl.constexpr = layouts[1]
+    P_LAYOUT: gl.constexpr = layouts[2]
+    R_LAYOUT: gl.constexpr = gl.SliceLayout(2, S_LAYOUT)  # of a tile's keys [WARPS, OWN]
+    H_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)  # [WARPS, HEADS]
+    HEAD: gl.constexpr = gl.SliceLayout(0, H_LAYOUT)
     L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    H_LAYOUT: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
     MIDDLE: gl.constexpr = 128.0 if BITS == 8 else 8.0
-    blank = gl.zeros([KEYS, HEADS], gl.float32, S_LAYOUT)
-    key_row = gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
+    blank = gl.zeros([WARPS, OWN, HEADS], gl.float32, S_LAYOUT)
+    warp = gl.arange(0, WARPS, gl.SliceLayout(1, R_LAYOUT))
+    own = gl.arange(0, OWN, gl.SliceLayout(0, R_LAYOUT))
+    key_row = warp[:, None] * OWN + own[None, :]
+    value_row = gl.arange(0, KEYS, gl.SliceLayout(1, V_LAYOUT))
     query_row = gl.arange(0, HEADS, gl.SliceLayout(1, L))
-    query_head = gl.arange(0, HEADS, H_LAYOUT)
-    mine = (query_head < GROUP)[None, :]
+    first_warp = (gl.arange(0, WARPS, gl.SliceLayout(1, H_LAYOUT)) == 0)[:, None]
     if EARLY:
         gdc_wait()
     at, done = begin, 0
@@ -225,14 +341,16 @@ def _sum(
         turn = cos_sin + gl.maximum(length - 1, 0).to(gl.int64) * angle_stride
         x = q + wide * strides[0] + (head * GROUP + query_row) * strides[1]
         put_queries(x, turn, query_blocks, GROUP, HEADS, D)
-        fence_async_shared()
         barrier()
-        acc = gl.zeros([D, HEADS], gl.float32, S_LAYOUT)
-        peak = gl.full([HEADS], LOWEST, gl.float32, H_LAYOUT)
-        weight_sums = gl.zeros([KEYS, HEADS], gl.float32, S_LAYOUT)
-        zero_sums = gl.zeros([KEYS, HEADS], gl.float32, S_LAYOUT)
-        rotated = queries.load(L).to(gl.float32)
-        query_sums = gl.convert_layout(gl.sum(rotated, 1), H_LAYOUT)[None, :]
+        rotated = rotated_queries.load(L).to(gl.float32)
+        power = _put_operand(rotated, queries, D)
+        unit = gl.convert_layout(power, HEAD)[None, :] * scale
+        query_sums = gl.convert_layout(gl.sum(rotated, 1), HEAD)[None, :] * scale
+        barrier()
+        acc = gl.zeros([WARPS, D, HEADS], gl.float32, S_LAYOUT)
+        peak = gl.full([WARPS, HEADS], LOWEST, gl.float32, H_LAYOUT)
+        weight_sums = gl.zeros([WARPS, OWN, HEADS], gl.float32, S_LAYOUT)
+        zero_sums = gl.zeros([WARPS, OWN, HEADS], gl.float32, S_LAYOUT)
         if (skipped + count == tiles) & (length > 0):
             block = (place // BLOCK_TOKENS).to(gl.int64) * 2 * kv_heads + head
             row = block * BLOCK_TOKENS + place % BLOCK_TOKENS
@@ -240,57 +358,66 @@ def _sum(
             key = _newest_key(
                 k + wide * strides[2] + head * strides[3], turn, row, memory, L, BITS, D, LARGEST
             )
-            newest = gl.convert_layout(gl.sum(rotated * key, 1), H_LAYOUT) * scale
-            peak = gl.where(query_head < GROUP, newest, LOWEST)
-            weight_sums = gl.where((key_row == 0)[:, None] & mine, 1.0, weight_sums)
+            newest = gl.convert_layout(gl.sum(rotated * key, 1), HEAD)[None, :] * scale
+            peak = gl.where(first_warp, newest, LOWEST)
+            weight_sums = gl.where((key_row == 0)[:, :, None], 1.0, weight_sums)
             row = gl.where(place >= 0, row + kv_heads * BLOCK_TOKENS, -1)
             value = _newest_value(
-                v + wide * strides[4] + head * strides[5], row, memory, S_LAYOUT, BITS, D, LARGEST
-            )
-            acc = gl.where(mine, value, acc)
+                v + wide * strides[4] + head * strides[5], row, memory,
+                gl.SliceLayout(0, R_LAYOUT), BITS, D, LARGEST,
+            )  # fmt: skip
+            acc = gl.where(first_warp[:, None, :], value[None, :, None], acc)
+        column_operand = gl.zeros([WARPS, D, HEADS], gl.float16, B_LAYOUT)
+        column_operand += queries.permute((1, 0)).load(gl.SliceLayout(0, B_LAYOUT))[None, :, :]
         for i in range(count):
             stage = done % STAGES
             mbarrier.wait(full.index(stage), done // STAGES & 1)
-            keys = _numbers(key_codes.index(stage).load(K_LAYOUT), FORM)
-            keys = gl.convert_layout(keys, K_LAYOUT, assert_trivial=True)
-            flying = warpgroup_mma(
-                keys, queries.permute((1, 0)), blank, use_acc=False, is_async=True
-            )
-            acc = warpgroup_mma_wait(1, [acc])
-            values.store(_numbers(value_codes.index(stage).load(V_LAYOUT), FORM))
-            scores = warpgroup_mma_wait(0, [flying])
-            key = (first + skipped + i) * KEYS + key_row
-            seen = ((key < length - 1) & (key >= length - window))[:, None]
+            keys = key_words.index(stage).load(K_LAYOUT)
+            values = value_words.index(stage).load(V_LAYOUT)
+            behind = (first + skipped + i) * KEYS
+            key = behind + key_row
+            seen = (key < length - 1) & (key >= length - window)
             if BITS != 0:
-                key_scales, key_zeros = _params(key_params, stage, BLOCK_TOKENS, MIDDLE, S_LAYOUT)
-                scores = scores * key_scales + query_sums * key_zeros
-            scores = gl.where(seen & mine, scores * scale, float("-inf"))
-            new_peak = gl.maximum(peak, gl.max(scores, 0))
-            weight = gl.exp2(scores - new_peak[None, :])
-            shrink = gl.exp2(peak - new_peak)[None, :]
+                key_scales, key_zeros = _params(
+                    key_params, stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, R_LAYOUT
+                )
+                scales, zeros = _params(
+                    value_params, stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, R_LAYOUT
+                )
+            elif skipped + i == tiles - 1:  # a weight of 0 would not silence NaN
+                exists = behind + value_row < length - 1
+                values = gl.where(exists[:, None], values, 0)
+            barrier()
+            mbarrier.arrive(empty.index(stage), count=1)
+            done += 1
+            scores = mma_v2(_apart(_numbers(keys, FORM), A_LAYOUT), column_operand, blank)
+            scores *= unit[:, None, :]
+            if BITS != 0:
+                scores = scores * key_scales[:, :, None]
+                scores += query_sums[:, None, :] * key_zeros[:, :, None]
+            scores = gl.where(seen[:, :, None], scores, float("-inf"))
+            lifted = scores
+            if BITS != 0:  # weights times scales, at most 1, are the operand
+                lifted = gl.where(seen[:, :, None], scores + _log2(scales)[:, :, None], scores)
+            new_peak = gl.maximum(peak, gl.max(lifted, 1))
+            weight = gl.exp2(scores - new_peak[:, None, :])
+            shrink = gl.exp2(peak - new_peak)[:, None, :]
             peak = new_peak
             weight_sums = weight_sums * shrink + weight
             if BITS != 0:
-                scales, zeros = _params(value_params, stage, BLOCK_TOKENS, MIDDLE, S_LAYOUT)
-                zero_sums = zero_sums * shrink + gl.where(seen, weight * zeros, 0.0)
-                weight = gl.where(seen, weight * scales, 0.0)
-            weights.store(weight.to(weights.dtype))
-            fence_async_shared()
-            barrier()
-            mbarrier.arrive(empty.index(stage), count=1)
-            turned = values.permute((1, 0))
-            acc = warpgroup_mma(turned, weights, acc * shrink, is_async=True)
-            acc = warpgroup_mma_wait(1, [acc])  # it goes on beside the next keys
-            done += 1
-        acc = warpgroup_mma_wait(0, [acc])
-        if BITS != 0:
-            acc += gl.sum(zero_sums, 0)[None, :]
+                zero_sums *= shrink
+                zero_sums += gl.where(seen[:, :, None], weight * zeros[:, :, None], 0.0)
+                weight = gl.where(seen[:, :, None], weight * scales[:, :, None], 0.0)
+            turned = _turned(_numbers(values, FORM), A_LAYOUT)
+            weights = _as_operand(weight.to(gl.float16), B_LAYOUT)
+            acc = mma_v2(turned, weights, acc * shrink)
         owners = (
             owner_of(start + extra, total, programs),
             owner_of(start + extra + tiles - 1, total, programs),
         )
         put_pair(
-            (acc, peak, gl.sum(weight_sums, 0)), outs, (wide * kv_heads + head, head), owners,
+            _sums_of_warps(acc, peak, weight_sums, zero_sums, BITS), outs,
+            (wide * kv_heads + head, head), owners,
             (start, total, programs, gl.where(at > begin, 1, 0)), GROUP, D, SINKS,
         )  # fmt: skip
         at = start + tiles + extra
@@ -304,33 +431,31 @@ def _attend(
     codes_desc, params_desc, qkv, angles, slot_mapping, memory, tables, kv_len, outs, scale, window,
     strides, kv_heads, sequences, nowhere,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr, BYTES: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr,
+    D: gl.constexpr, WORDS: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr,
     LEAST: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr, LARGEST: gl.constexpr,
     SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = qkv[0].dtype.element_ty
     share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
     PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
-    C_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, BYTES], gl.uint8)
+    C_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, WORDS], gl.int16)
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, D], kind)
-    V_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], kind)
-    W_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, KEYS], kind)
     H_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, ATOM], kind)
-    queries = gl.allocate_shared_memory(kind, [HEADS, D], Q_LAYOUT)
-    query_blocks = as_blocks(queries, D // ATOM, HEADS, ATOM, H_LAYOUT)
-    values = gl.allocate_shared_memory(kind, [KEYS, D], V_LAYOUT)
-    weights = gl.allocate_shared_memory(kind, [HEADS, KEYS], W_LAYOUT)
-    keys = gl.allocate_shared_memory(gl.uint8, [STAGES, KEYS, BYTES], C_LAYOUT)
-    vals = gl.allocate_shared_memory(gl.uint8, [STAGES, KEYS, BYTES], C_LAYOUT)
+    O_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, D], gl.float16)
+    rotated = gl.allocate_shared_memory(kind, [HEADS, D], Q_LAYOUT)
+    query_blocks = as_blocks(rotated, D // ATOM, HEADS, ATOM, H_LAYOUT)
+    queries = gl.allocate_shared_memory(gl.float16, [HEADS, D], O_LAYOUT)
+    keys = gl.allocate_shared_memory(gl.int16, [STAGES, KEYS, WORDS], C_LAYOUT)
+    values = gl.allocate_shared_memory(gl.int16, [STAGES, KEYS, WORDS], C_LAYOUT)
     B_LAYOUT: gl.constexpr = codes_desc.layout
     blocks = (
-        as_blocks(keys, STAGES * PAGES, BLOCK_TOKENS, BYTES, B_LAYOUT),
-        as_blocks(vals, STAGES * PAGES, BLOCK_TOKENS, BYTES, B_LAYOUT),
+        as_blocks(keys, STAGES * PAGES, BLOCK_TOKENS, WORDS, B_LAYOUT),
+        as_blocks(values, STAGES * PAGES, BLOCK_TOKENS, WORDS, B_LAYOUT),
     )
     descs, copied = (codes_desc,), (blocks,)
-    key_params, value_params = keys, vals
+    key_params, value_params = keys, values
     ROWS: gl.constexpr = params_desc.block_shape[0]
-    TILE_BYTES: gl.constexpr = 2 * KEYS * (BYTES if BITS == 0 else BYTES + ROWS * 4)
+    TILE_BYTES: gl.constexpr = 2 * KEYS * (2 * WORDS if BITS == 0 else 2 * WORDS + ROWS * 4)
     if BITS != 0:
         P_LAYOUT: gl.constexpr = params_desc.layout
         shape: gl.constexpr = [STAGES, PAGES, ROWS * BLOCK_TOKENS]
@@ -347,9 +472,8 @@ def _attend(
         [
             (_sum, (
                 qkv, angles, slot_mapping, memory, kv_len, outs,
-                (keys, vals, key_params, value_params), bars,
-                (query_blocks, queries, values, weights.permute((1, 0))), share, kv_heads,
-                window, scale, strides,
+                (keys, values, key_params, value_params), bars,
+                (query_blocks, rotated, queries), share, kv_heads, window, scale, strides,
                 GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, FORM, BITS, LARGEST, SINKS, EARLY,
             )),
             (copy_share, (
@@ -363,17 +487,19 @@ def _attend(
 
 
 class Tiles(NamedTuple):
-    """Keys of a tile, tiles of a program's ring, tiles of a share at least, programs resident."""
+    """Keys of a tile, tiles of a program's ring, tiles of a share at least, programs resident, and
+    registers of a thread on average."""
 
     keys: int
     stages: int
     least: int
     resident: int
+    registers: int
 
 
 def tiles_of(size: int, row_bytes: int) -> Tiles:
     """Launch constants for heads of `size` in rows of `row_bytes`."""
-    return Tiles(64, 4, 2, 2) if row_bytes >= 128 else Tiles(64, 6, 2, 2)
+    return Tiles(64, 4, 2, 2, 128) if row_bytes >= 128 else Tiles(64, 6, 2, 2, 128)
 
 
 FORMS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
@@ -421,7 +547,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
         BLOCK_TOKENS=block_tokens,
         KEYS=tiles.keys,
         D=size,
-        BYTES=row_bytes,
+        WORDS=row_bytes // 2,
         STAGES=tiles.stages,
         # Of 32 a warp adds up the tiles by itself.
         SEQUENCES=32 if sequences <= 32 else max(128, power_of_two(sequences)),
@@ -431,7 +557,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
         SINKS=sinks is not None,
         EARLY=early,
         num_warps=4,
-        maxnreg=128,
+        maxnreg=tiles.registers,
         launch_pdl=early,
     )
     return True
@@ -447,9 +573,10 @@ def fits(q: Tensor, kv_cache: Tensor) -> bool:
 
 def rows_of(kv_cache: Tensor) -> TensorDescriptor:
     """The copy engine's view of the codes, one plane of a block at a time."""
-    rows = kv_cache.view(torch.uint8).view(-1, kv_cache.shape[4])
-    block = list(kv_cache.shape[3:])
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.uint8)
+    words = kv_cache.shape[4] // 2
+    rows = kv_cache.view(torch.int16).view(-1, words)
+    block = [kv_cache.shape[3], words]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.int16)
     return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), block, layout)
 
 

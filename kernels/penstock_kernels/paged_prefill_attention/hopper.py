@@ -35,6 +35,7 @@ from ..hopper import (
     copy_tile,
     fits,
     make_bars,
+    pages_at,
 )
 from ..online_softmax import LOG2_E, LOWEST, with_sink
 from .splits import (
@@ -61,21 +62,22 @@ def _copy(
     full_values, empty_values = bars[1]
     heads, head, nowhere = plane
     passed, end = blocks
+    PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
     for i in range(tiles):
         stage = i % STAGES
         phase = (i // STAGES & 1) ^ 1
-        span = ((last - i) * (KEYS // BLOCK_TOKENS), passed, end)
+        pages = pages_at(table, ((last - i) * PAGES, passed, end), PAGES)
         mbarrier.wait(empty_keys.index(stage), phase)
         mbarrier.expect(full_keys.index(stage), KEYS * D * 2)
         copy_tile(
-            desc, table, (2 * heads, head, nowhere), span, full_keys.index(stage), rings[0], stage,
-            BLOCK_TOKENS, KEYS // BLOCK_TOKENS, D // ATOM,
+            desc, pages, (2 * heads, head, nowhere), full_keys.index(stage), rings[0], stage,
+            BLOCK_TOKENS, PAGES, D // ATOM,
         )  # fmt: skip
         mbarrier.wait(empty_values.index(stage), phase)
         mbarrier.expect(full_values.index(stage), KEYS * D * 2)
         copy_tile(
-            desc, table, (2 * heads, heads + head, nowhere), span, full_values.index(stage),
-            rings[1], stage, BLOCK_TOKENS, KEYS // BLOCK_TOKENS, D // ATOM,
+            desc, pages, (2 * heads, heads + head, nowhere), full_values.index(stage), rings[1],
+            stage, BLOCK_TOKENS, PAGES, D // ATOM,
         )  # fmt: skip
 
 
