@@ -121,6 +121,6 @@ def view_of(matrix: Tensor, rows: int) -> TensorDescriptor:
 
 def fits(q: Tensor, kv_cache: Tensor) -> bool:
     """Whether the attention kernels for Hopper take such tensors."""
-    block_tokens, size = kv_cache.shape[3:]
-    shapes = block_tokens in (8, 16, 32, 64) and size in (64, 128)
-    return shapes and q.dtype == kv_cache.dtype and q.dtype in KINDS
+    shapes = kv_cache.shape[3] in (8, 16, 32, 64) and q.shape[2] in (64, 128)
+    stored = kv_cache.dtype == q.dtype or kv_cache.dtype.itemsize == 1
+    return shapes and stored and q.dtype in KINDS

@@ -26,11 +26,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     mma_v2,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
 from ..hopper import ATOM, Rule, as_blocks, barrier, make_bars
+from ..kv_quantization_hopper import code_blocks, form_of, numbers_of, param_blocks
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOG2_E, LOWEST
 from .hopper import GREATEST, Memory, put_pair, put_queries, rotation
@@ -68,70 +68,6 @@ def _layouts(keys, words, block_tokens):
             [keys // block_tokens, block_tokens],
         ),
     )  # fmt: skip
-
-
-@gluon.constexpr_function
-def _assembly(form):
-    """PTX that makes float16 of two words: pairs of their low bytes and of their high bytes.
-
-    Of 4 bits each byte is two numbers, the low bits' before the high bits'. Integers come less 128,
-    or less 8: under the exponent of 1,024, or of 64 for high bits, they are the last bits.
-    """
-    if form == "e4m3":
-        lines = [
-            "prmt.b32 t, $2, 0, 0x3120;",
-            "mov.b32 {l, h}, t;",
-            "cvt.rn.f16x2.e4m3x2 $0, l;",
-            "cvt.rn.f16x2.e4m3x2 $1, h;",
-        ]
-    elif form == "e5m2":
-        lines = ["prmt.b32 $0, $2, 0, 0x2404;", "and.b32 $1, $2, 0xff00ff00;"]
-    elif form == "int8":
-        lines = [
-            "mov.b32 f, 0xe480e480;",  # -(1024 + 128)
-            "lop3.b32 t, $2, 0x00ff00ff, 0x64006400, 0xea;",  # (bytes & mask) | exponent
-            "add.f16x2 $0, t, f;",
-            "prmt.b32 t, $2, 0x64646464, 0x4341;",
-            "add.f16x2 $1, t, f;",
-        ]
-    else:
-        lines = [
-            "mov.b32 f, 0xe408e408;",  # -(1024 + 8)
-            "mov.b32 g, 0xd480d480;",  # -(64 + 8)
-            "mov.b32 s, 0x2c002c00;",  # 1 / 16
-            "shr.u32 u, $4, 8;",
-        ]
-        for first, source in ((0, "$4"), (2, "u")):
-            lines += [
-                f"lop3.b32 t, {source}, 0x000f000f, 0x64006400, 0xea;",
-                f"add.f16x2 ${first}, t, f;",
-                f"lop3.b32 t, {source}, 0x00f000f0, 0x64006400, 0xea;",
-                f"fma.rn.f16x2 ${first + 1}, t, s, g;",
-            ]
-    return "{ .reg .b32 t, u, f, g, s; .reg .b16 l, h;\n" + "\n".join(lines) + "\n}"
-
-
-@gluon.constexpr_function
-def _halves(count):
-    return (gl.float16,) * count
-
-
-@gluon.jit
-def _numbers(words, FORM: gl.constexpr):
-    """Codes [KEYS, words of a head] -> numbers [KEYS, D] float16, in a layout that follows."""
-    asm: gl.constexpr = _assembly(FORM)
-    KEYS: gl.constexpr = words.shape[0]
-    WORDS: gl.constexpr = words.shape[1]
-    if FORM == "int4":
-        kinds: gl.constexpr = _halves(4)
-        a, b, c, d = gl.inline_asm_elementwise(asm, "=r,=r,=r,=r,r", (words,), kinds, True, 2)
-        low = gl.join(a, c).reshape([KEYS, 2 * WORDS])
-        high = gl.join(b, d).reshape([KEYS, 2 * WORDS])
-        return gl.join(low, high).permute((0, 2, 1)).reshape([KEYS, 4 * WORDS])
-    else:  # noqa: RET505
-        kinds: gl.constexpr = _halves(2)
-        low, high = gl.inline_asm_elementwise(asm, "=r,=r,r", (words,), kinds, True, 2)
-        return gl.join(low, high).reshape([KEYS, 2 * WORDS])
 
 
 @gluon.jit
@@ -390,7 +326,7 @@ def _sum(
             barrier()
             mbarrier.arrive(empty.index(stage), count=1)
             done += 1
-            scores = mma_v2(_apart(_numbers(keys, FORM), A_LAYOUT), column_operand, blank)
+            scores = mma_v2(_apart(numbers_of(keys, FORM), A_LAYOUT), column_operand, blank)
             scores *= unit[:, None, :]
             if BITS != 0:
                 scores = scores * key_scales[:, :, None]
@@ -408,7 +344,7 @@ def _sum(
                 zero_sums *= shrink
                 zero_sums += gl.where(seen[:, :, None], weight * zeros[:, :, None], 0.0)
                 weight = gl.where(seen[:, :, None], weight * scales[:, :, None], 0.0)
-            turned = _turned(_numbers(values, FORM), A_LAYOUT)
+            turned = _turned(numbers_of(values, FORM), A_LAYOUT)
             weights = _as_operand(weight.to(gl.float16), B_LAYOUT)
             acc = mma_v2(turned, weights, acc * shrink)
         owners = (
@@ -502,9 +438,6 @@ def tiles_of(size: int, row_bytes: int) -> Tiles:
     return Tiles(64, 4, 2, 2, 128) if row_bytes >= 128 else Tiles(64, 6, 2, 2, 128)
 
 
-FORMS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
-
-
 def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
@@ -525,10 +458,10 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
     parts = torch.empty((programs * 2 * group, size), dtype=torch.float32, device=q.device)
     peaks = torch.empty((programs * 2 * group, 2), dtype=torch.float32, device=q.device)
     form = stored_as(kv_cache, size)
-    codes_view = rows_of(kv_cache)
+    codes_view = code_blocks(kv_cache)
     _attend[(programs,)](
         codes_view,
-        codes_view if kv_params is None else params_of(kv_params),
+        codes_view if kv_params is None else param_blocks(kv_params),
         (q, k, v),
         (cos_sin, cos_sin.stride(0)),
         slot_mapping,
@@ -552,7 +485,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
         # Of 32 a warp adds up the tiles by itself.
         SEQUENCES=32 if sequences <= 32 else max(128, power_of_two(sequences)),
         LEAST=tiles.least,
-        FORM=FORMS.get(kv_cache.dtype, f"int{form['BITS']}"),
+        FORM=form_of(kv_cache, size),
         **form,
         SINKS=sinks is not None,
         EARLY=early,
@@ -569,24 +502,3 @@ def fits(q: Tensor, kv_cache: Tensor) -> bool:
     size, group = q.shape[2], q.shape[1] // kv_cache.shape[2]
     shapes = block_tokens in (8, 16, 32, 64) and size in (64, 128) and group <= GREATEST
     return shapes and q.dtype == torch.bfloat16 and row_bytes * kv_cache.element_size() <= size
-
-
-def rows_of(kv_cache: Tensor) -> TensorDescriptor:
-    """The copy engine's view of the codes, one plane of a block at a time."""
-    words = kv_cache.shape[4] // 2
-    rows = kv_cache.view(torch.int16).view(-1, words)
-    block = [kv_cache.shape[3], words]
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.int16)
-    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), block, layout)
-
-
-def params_of(kv_params: Tensor) -> TensorDescriptor:
-    """The copy engine's view of scales and zeros, as words: one plane of a block at a time.
-
-    Copies go to multiples of 128 bytes, so with those of a small block come those of the next ones.
-    """
-    block_tokens = kv_params.shape[3]
-    words = kv_params.view(torch.int32).view(-1, block_tokens)
-    block = [max(1, 32 // block_tokens), block_tokens]
-    layout = gl.NVMMASharedLayout(0, 32, 2)
-    return TensorDescriptor(words, list(words.shape), list(words.stride()), block, layout)

@@ -37,7 +37,10 @@ from ..hopper import (
     make_bars,
     pages_at,
 )
+from ..kv_quantization import bits_of
+from ..kv_quantization_hopper import code_blocks, form_of, param_blocks
 from ..online_softmax import LOG2_E, LOWEST, with_sink
+from .hopper_convert import code_rings, convert_tiles, copy_codes
 from .splits import (
     LEAST,
     ROUNDS,
@@ -222,10 +225,11 @@ def _attend_rows(
 
 @gluon.jit(do_not_specialize=["sequences"])
 def _attend(
-    desc, q, tables, query_start, kv_len, outs, rule, strides, heads, sequences, nowhere,
+    desc, params_desc, q, tables, query_start, kv_len, outs, rule, strides, heads, sequences,
+    nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, PROGRAMS: gl.constexpr,
-    WINDOWED: gl.constexpr, SINKS: gl.constexpr,
+    STAGES: gl.constexpr, CODE_STAGES: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr,
+    SPLITS: gl.constexpr, PROGRAMS: gl.constexpr, WINDOWED: gl.constexpr, SINKS: gl.constexpr,
 ):  # fmt: skip
     L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     every = gl.arange(0, SEQUENCES, L)
@@ -274,35 +278,62 @@ def _attend(
     queries = gl.allocate_shared_memory(kind, [2, ROWS, D], Q_LAYOUT)
     keys = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
     values = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
-    B_LAYOUT: gl.constexpr = desc.layout
+    B_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_TOKENS, ATOM], kind)
     key_blocks = as_blocks(keys, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
     value_blocks = as_blocks(values, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
     bars = (make_bars(STAGES, 2), make_bars(STAGES, 2))
-    fence_async_shared()
 
-    rings = (keys, values, value_blocks)
     place = (start, count, earlier, first_row, heads, head)
     span = (after - 1, tiles, after - whole, after - inside, length)
     blocks = (begin // BLOCK_TOKENS, gl.cdiv(length, BLOCK_TOKENS))
     which = (item * heads + head, wanted, split, used)
-    gl.warp_specialize(
-        [
-            (_attend_rows, (
-                q, outs, which, rings, bars, queries, place, strides, span, rule,
-                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 0,
-            )),
-            (_attend_rows, (
-                q, outs, which, rings, bars, queries, place, strides, span, rule,
-                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 1,
-            )),
-            (_copy, (
-                desc, table, (key_blocks, value_blocks), bars, (heads, head, nowhere), after - 1,
-                tiles, blocks, BLOCK_TOKENS, KEYS, D, STAGES,
-            )),
-        ],
-        [4, 1],
-        [240, 24],
-    )  # fmt: skip
+    plane = (heads, head, nowhere)
+    rings = (keys, values, value_blocks)
+    if FORM == "":
+        fence_async_shared()
+        gl.warp_specialize(
+            [
+                (_attend_rows, (
+                    q, outs, which, rings, bars, queries, place, strides, span, rule,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 0,
+                )),
+                (_attend_rows, (
+                    q, outs, which, rings, bars, queries, place, strides, span, rule,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 1,
+                )),
+                (_copy, (
+                    desc, table, (key_blocks, value_blocks), bars, plane, after - 1, tiles, blocks,
+                    BLOCK_TOKENS, KEYS, D, STAGES,
+                )),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        code = code_rings(desc, params_desc, KEYS, BLOCK_TOKENS, CODE_STAGES, BITS)
+        fence_async_shared()
+        gl.warp_specialize(
+            [
+                (_attend_rows, (
+                    q, outs, which, rings, bars, queries, place, strides, span, rule,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 0,
+                )),
+                (_attend_rows, (
+                    q, outs, which, rings, bars, queries, place, strides, span, rule,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 1,
+                )),
+                (convert_tiles, (
+                    code, (keys, values), bars, tiles,
+                    BLOCK_TOKENS, KEYS, STAGES, CODE_STAGES, FORM, BITS,
+                )),
+                (copy_codes, (
+                    (desc, params_desc), table, code, plane, after - 1, tiles, blocks,
+                    BLOCK_TOKENS, KEYS, CODE_STAGES, BITS,
+                )),
+            ],
+            [4, 4, 1],
+            [224, 40, 24],
+        )  # fmt: skip
 
 
 # On an H200, 32 query and 8 key heads of 128, one prompt of 4,096 tokens: 484 TFLOP/s; with three
@@ -311,7 +342,9 @@ KEYS = 128
 STAGES = 2
 
 
-def launch(tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: Rule) -> bool:
+def launch(
+    tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], kv_params: Tensor | None, rule: Rule
+) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len), `rule` =
@@ -321,6 +354,7 @@ def launch(tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: Rul
     kv_cache, block_tables, slots, query_start, kv_len = memory
     if not fits(q, kv_cache):
         return False
+    cache = kv_cache, kv_params
     most = SEQUENCES.value
     splits = most_splits(q, kv_cache.shape[2])
     outs = (out, out, out, out)  # without splits no more is needed
@@ -333,23 +367,33 @@ def launch(tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: Rul
     for first in range(0, len(kv_len), most):
         last = min(first + most, len(kv_len))
         some = slots[first:last], query_start[first : last + 1], kv_len[first:last]
-        _launch(q, outs, (kv_cache, block_tables, *some), rule, splits)
+        _launch(q, outs, cache, (block_tables, *some), rule, splits)
     return True
 
 
 def _launch(
-    q: Tensor, outs: tuple[Tensor, ...], memory: tuple[Tensor, ...], rule: Rule, splits: int
+    q: Tensor,
+    outs: tuple[Tensor, ...],
+    cache: tuple[Tensor, Tensor | None],
+    places: tuple[Tensor, ...],
+    rule: Rule,
+    splits: int,
 ) -> None:
-    """`outs` = (out, parts, peaks, arrivals), `memory` of SEQUENCES or fewer."""
-    kv_cache, block_tables, slots, query_start, kv_len = memory
+    """`outs` = (out, parts, peaks, arrivals), `places` = (block_tables, slots, query_start, kv_len)
+    of SEQUENCES or fewer."""
+    kv_cache, kv_params = cache
+    block_tables, slots, query_start, kv_len = places
     scale, window, sinks = rule
     tokens, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
     group, programs = heads // kv_heads, processors(q.device)
     full = divided_up(tokens * group, 2 * ROWS.value)
     most = kv_heads * (full + len(kv_len))  # each sequence may begin a tile of rows
+    quantized = kv_cache.dtype != q.dtype
+    blocks = code_blocks(kv_cache) if quantized else blocks_of(kv_cache)
     _attend[(max(most, ROUNDS.value * programs) if splits > 1 else most,)](
-        blocks_of(kv_cache),
+        blocks,
+        blocks if kv_params is None else param_blocks(kv_params),
         q,
         (block_tables, slots, block_tables.stride(0)),
         query_start,
@@ -359,16 +403,19 @@ def _launch(
         q.stride()[:2],
         kv_heads,
         len(kv_len),
-        kv_cache.numel() // size,
+        kv_cache.numel() // kv_cache.shape[4],
         GROUP=group,
         BLOCK_TOKENS=block_tokens,
         KEYS=KEYS,
         D=size,
         STAGES=STAGES,
+        CODE_STAGES=2 if kv_cache.shape[4] > 64 else 4,
+        FORM=form_of(kv_cache, size) if quantized else "",
+        BITS=bits_of(kv_cache, size),
         SPLITS=splits,
         PROGRAMS=programs,
         WINDOWED=window > 0,
         SINKS=sinks is not None,
         num_warps=4,
-        maxnreg=168,
+        maxnreg=128 if quantized else 168,
     )
