@@ -41,9 +41,9 @@ def _assembly(form):
         lines = [
             "mov.b32 f, 0xe480e480;",  # -(1024 + 128)
             "lop3.b32 t, $2, 0x00ff00ff, 0x64006400, 0xea;",  # (bytes & mask) | exponent
+            "prmt.b32 u, $2, t, 0x5351;",
             "add.f16x2 $0, t, f;",
-            "prmt.b32 t, $2, 0x64646464, 0x4341;",
-            "add.f16x2 $1, t, f;",
+            "add.f16x2 $1, u, f;",
         ]
     else:
         lines = [

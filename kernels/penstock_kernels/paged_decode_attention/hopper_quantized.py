@@ -29,7 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
-from ..hopper import ATOM, Rule, as_blocks, barrier, make_bars
+from ..hopper import ATOM, Rule, as_blocks, barrier, fits, make_bars
 from ..kv_quantization_hopper import code_blocks, form_of, numbers_of, param_blocks
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOG2_E, LOWEST
@@ -320,7 +320,10 @@ def _sum(
                 scales, zeros = _params(
                     value_params, stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, R_LAYOUT
                 )
-            elif skipped + i == tiles - 1:  # a weight of 0 would not silence NaN
+                # They may be NaN, which a weight of 0 would not silence.
+                scales = gl.where(seen, scales, 0.0)[:, :, None]
+                zeros = gl.where(seen, zeros, 0.0)[:, :, None]
+            elif skipped + i == tiles - 1:  # here values may be NaN
                 exists = behind + value_row < length - 1
                 values = gl.where(exists[:, None], values, 0)
             barrier()
@@ -334,16 +337,15 @@ def _sum(
             scores = gl.where(seen[:, :, None], scores, float("-inf"))
             lifted = scores
             if BITS != 0:  # weights times scales, at most 1, are the operand
-                lifted = gl.where(seen[:, :, None], scores + _log2(scales)[:, :, None], scores)
+                lifted = scores + _log2(scales)
             new_peak = gl.maximum(peak, gl.max(lifted, 1))
             weight = gl.exp2(scores - new_peak[:, None, :])
             shrink = gl.exp2(peak - new_peak)[:, None, :]
             peak = new_peak
             weight_sums = weight_sums * shrink + weight
             if BITS != 0:
-                zero_sums *= shrink
-                zero_sums += gl.where(seen[:, :, None], weight * zeros[:, :, None], 0.0)
-                weight = gl.where(seen[:, :, None], weight * scales[:, :, None], 0.0)
+                zero_sums = zero_sums * shrink + weight * zeros
+                weight = weight * scales
             turned = _turned(numbers_of(values, FORM), A_LAYOUT)
             weights = _as_operand(weight.to(gl.float16), B_LAYOUT)
             acc = mma_v2(turned, weights, acc * shrink)
@@ -447,7 +449,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
     q, k, v, cos_sin, slot_mapping, out = tensors
     scale, window, sinks = rule
     kv_cache, block_tables, slots, kv_len, kv_params = memory
-    if not fits(q, kv_cache):
+    if not fits(q, kv_cache) or q.shape[1] > GREATEST * kv_cache.shape[2]:
         return False
     sequences, heads, size = q.shape
     _, _, kv_heads, block_tokens, row_bytes = kv_cache.shape
@@ -494,11 +496,3 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
         launch_pdl=early,
     )
     return True
-
-
-def fits(q: Tensor, kv_cache: Tensor) -> bool:
-    """Whether the kernel takes such tensors: weights times scales are too small for float16."""
-    block_tokens, row_bytes = kv_cache.shape[3:]
-    size, group = q.shape[2], q.shape[1] // kv_cache.shape[2]
-    shapes = block_tokens in (8, 16, 32, 64) and size in (64, 128) and group <= GREATEST
-    return shapes and q.dtype == torch.bfloat16 and row_bytes * kv_cache.element_size() <= size
