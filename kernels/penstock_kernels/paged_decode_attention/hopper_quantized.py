@@ -30,7 +30,14 @@ from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
 from ..hopper import ATOM, Rule, as_blocks, barrier, fits, make_bars
-from ..kv_quantization_hopper import code_blocks, form_of, numbers_of, param_blocks
+from ..kv_quantization_hopper import (
+    code_blocks,
+    form_of,
+    normalized,
+    numbers_of,
+    param_blocks,
+    scales_and_zeros,
+)
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOG2_E, LOWEST
 from .hopper import GREATEST, Memory, put_pair, put_queries, rotation
@@ -126,8 +133,7 @@ def _params(
     words = ring.index(stage).slice(0, BLOCK_TOKENS, 1).load(P_LAYOUT)
     words = words.reshape([WARPS, KEYS // WARPS])
     words = gl.convert_layout(words, LAYOUT, assert_trivial=True)
-    scale = (words & 0xFFFF).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-    zero = (words >> 16).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
+    scale, zero = scales_and_zeros(words)
     return scale, zero + MIDDLE * scale
 
 
@@ -196,21 +202,13 @@ def _newest_value(
 
 
 @gluon.jit
-def _exponent_of(x):
-    """The power of two at or below each x > 0, and its reciprocal."""
-    power = gl.maximum(x.to(gl.int32, bitcast=True) & 0x7F800000, 1 << 23)
-    power = gl.minimum(power, 253 << 23)
-    return power.to(gl.float32, bitcast=True), ((254 << 23) - power).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
 def _put_operand(rotated, queries, D: gl.constexpr):
     """Rotated queries [HEADS, D] as an operand [HEADS, D] float16 into shared memory, in the order
     of `_apart`; returns the powers of two by which they are too small."""
     HEADS: gl.constexpr = rotated.shape[0]
-    power, inverse = _exponent_of(gl.max(gl.abs(rotated), 1))
-    parts = (rotated * inverse[:, None]).to(gl.float16).reshape([HEADS, D // 16, 8, 2])
-    queries.store(parts.permute((0, 1, 3, 2)).reshape([HEADS, D]))
+    small, power = normalized(rotated)
+    parts = small.reshape([HEADS, D // 16, 8, 2]).permute((0, 1, 3, 2))
+    queries.store(parts.reshape([HEADS, D]))
     return power
 
 
@@ -329,7 +327,7 @@ def _sum(
             barrier()
             mbarrier.arrive(empty.index(stage), count=1)
             done += 1
-            scores = mma_v2(_apart(numbers_of(keys, FORM), A_LAYOUT), column_operand, blank)
+            scores = mma_v2(_apart(numbers_of((keys,), FORM), A_LAYOUT), column_operand, blank)
             scores *= unit[:, None, :]
             if BITS != 0:
                 scores = scores * key_scales[:, :, None]
@@ -346,7 +344,7 @@ def _sum(
             if BITS != 0:
                 zero_sums = zero_sums * shrink + weight * zeros
                 weight = weight * scales
-            turned = _turned(numbers_of(values, FORM), A_LAYOUT)
+            turned = _turned(numbers_of((values,), FORM), A_LAYOUT)
             weights = _as_operand(weight.to(gl.float16), B_LAYOUT)
             acc = mma_v2(turned, weights, acc * shrink)
         owners = (

@@ -38,9 +38,9 @@ from ..hopper import (
     pages_at,
 )
 from ..kv_quantization import bits_of
-from ..kv_quantization_hopper import code_blocks, form_of, param_blocks
+from ..kv_quantization_hopper import code_blocks, form_of, normalized, param_blocks
 from ..online_softmax import LOG2_E, LOWEST, with_sink
-from .hopper_convert import code_rings, convert_tiles, copy_codes
+from .hopper_convert import code_rings, convert_tiles, copy_codes, interchanged
 from .splits import (
     LEAST,
     ROUNDS,
@@ -103,13 +103,19 @@ def _clear(
 
 
 @gluon.jit
-def _put_result(acc, total, out, targets, place, GROUP: gl.constexpr, D: gl.constexpr):
+def _put_result(
+    acc, total, out, targets, place,
+    GROUP: gl.constexpr, D: gl.constexpr, CONVERTED: gl.constexpr,
+):  # fmt: skip
     """The quotient of both sums, to its rows of `out`."""
     token, row, column, live = targets
     _, _, _, _, heads, head = place
     whole = gl.convert_layout(total, gl.SliceLayout(1, acc.type.layout))
     LOAD: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
-    result = gl.convert_layout((acc / whole[:, None]).to(out.dtype.element_ty), LOAD)
+    result = (acc / whole[:, None]).to(out.dtype.element_ty)
+    if CONVERTED:
+        result = interchanged(result)
+    result = gl.convert_layout(result, LOAD)
     places = ((token * heads + head) * GROUP + row % GROUP) * D
     gl.store(out + places[:, None] + column[None, :], result, mask=live)
 
@@ -128,9 +134,9 @@ def _attend_rows(
     q, outs, which, rings, bars, queries, place, strides, span, rule,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
     STAGES: gl.constexpr, SPLITS: gl.constexpr, WINDOWED: gl.constexpr, SINKS: gl.constexpr,
-    PART: gl.constexpr,
+    CONVERTED: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
-    """A warp group: its rows against every tile that the copying warp brings."""
+    """A warp group: its rows against every tile of keys and values."""
     out, parts, peaks, arrived = outs
     item, wanted, split, used = which
     key_tiles, value_tiles, value_blocks = rings
@@ -143,7 +149,7 @@ def _attend_rows(
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     LOAD: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
-    kind: gl.constexpr = q.dtype.element_ty
+    kind: gl.constexpr = queries.dtype
 
     row = first_row + PART * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LOAD))
     column = gl.arange(0, D, gl.SliceLayout(0, LOAD))
@@ -151,7 +157,12 @@ def _attend_rows(
     rows = token * strides[0] + (head * GROUP + row % GROUP) * strides[1]
     live = (row // GROUP < count)[:, None]
     own = queries.index(PART)
-    own.store(gl.load(q + rows[:, None] + column[None, :], mask=live, other=0))
+    x = gl.load(q + rows[:, None] + column[None, :], mask=live, other=0)
+    scales = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, S_LAYOUT)) * scale
+    if CONVERTED:
+        x, power = normalized(interchanged(x))
+        scales *= gl.convert_layout(power, gl.SliceLayout(1, S_LAYOUT))
+    own.store(x)
     fence_async_shared()
     barrier()
 
@@ -166,8 +177,8 @@ def _attend_rows(
     mbarrier.arrive(empty_keys.index(0), count=1)
     last = last_tile * KEYS
     scores = _masked(scores, last + column_key, position, window, WINDOWED)
-    peak = gl.maximum(gl.max(scores, 1) * scale, LOWEST)
-    weights = gl.exp2(scores * scale - peak[:, None])
+    peak = gl.maximum(gl.max(scores, 1) * scales, LOWEST)
+    weights = gl.exp2(scores * scales[:, None] - peak[:, None])
     total = gl.sum(weights, 1)
     p = gl.convert_layout(weights.to(kind), P_LAYOUT)
     mbarrier.wait(full_values.index(0), 0)
@@ -188,8 +199,8 @@ def _attend_rows(
         if (i < masked) | (WINDOWED & (i >= windowed)):
             key = (last_tile - i) * KEYS + column_key
             scores = _masked(scores, key, position, window, WINDOWED)
-        new_peak = gl.maximum(peak, gl.max(scores, 1) * scale)
-        weights = gl.exp2(scores * scale - new_peak[:, None])
+        new_peak = gl.maximum(peak, gl.max(scores, 1) * scales)
+        weights = gl.exp2(scores * scales[:, None] - new_peak[:, None])
         shrink = gl.exp2(peak - new_peak)
         total = total * shrink + gl.sum(weights, 1)
         peak = new_peak
@@ -205,11 +216,11 @@ def _attend_rows(
     own_sinks = sinks + head * GROUP
     if SPLITS == 1:
         total = with_sink(total, peak, own_sinks, s_row % GROUP, s_row >= 0, SINKS)
-        _put_result(acc, total, out, targets, place, GROUP, D)
+        _put_result(acc, total, out, targets, place, GROUP, D, CONVERTED)
     else:
         if used == 1:
             total = with_sink(total, peak, own_sinks, s_row % GROUP, s_row >= 0, SINKS)
-            _put_result(acc, total, out, targets, place, GROUP, D)
+            _put_result(acc, total, out, targets, place, GROUP, D, CONVERTED)
         else:
             first = item * wanted * 2 + PART
             put_part(acc, peak, total, parts, peaks, first + 2 * split, D)
@@ -220,7 +231,7 @@ def _attend_rows(
                 sums, top, whole = sum_parts(parts, peaks, first, used, O_LAYOUT, D)
                 o_row = first_row + PART * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, O_LAYOUT))
                 whole = with_sink(whole, top, own_sinks, o_row % GROUP, o_row >= 0, SINKS)
-                _put_result(sums, whole, out, targets, place, GROUP, D)
+                _put_result(sums, whole, out, targets, place, GROUP, D, CONVERTED)
 
 
 @gluon.jit(do_not_specialize=["sequences"])
@@ -271,7 +282,7 @@ def _attend(
     after = first + seen * (split + 1) // used
     tiles = after - first - seen * split // used
 
-    kind: gl.constexpr = q.dtype.element_ty
+    kind: gl.constexpr = q.dtype.element_ty if FORM == "" else gl.float16
     BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
     T_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], kind)
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, D], kind)
@@ -295,11 +306,11 @@ def _attend(
             [
                 (_attend_rows, (
                     q, outs, which, rings, bars, queries, place, strides, span, rule,
-                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 0,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 0,
                 )),
                 (_attend_rows, (
                     q, outs, which, rings, bars, queries, place, strides, span, rule,
-                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 1,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 1,
                 )),
                 (_copy, (
                     desc, table, (key_blocks, value_blocks), bars, plane, after - 1, tiles, blocks,
@@ -316,11 +327,11 @@ def _attend(
             [
                 (_attend_rows, (
                     q, outs, which, rings, bars, queries, place, strides, span, rule,
-                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 0,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 0,
                 )),
                 (_attend_rows, (
                     q, outs, which, rings, bars, queries, place, strides, span, rule,
-                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 1,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 1,
                 )),
                 (convert_tiles, (
                     code, (keys, values), bars, tiles,
@@ -409,7 +420,7 @@ def _launch(
         KEYS=KEYS,
         D=size,
         STAGES=STAGES,
-        CODE_STAGES=2 if kv_cache.shape[4] > 64 else 4,
+        CODE_STAGES=2,
         FORM=form_of(kv_cache, size) if quantized else "",
         BITS=bits_of(kv_cache, size),
         SPLITS=splits,

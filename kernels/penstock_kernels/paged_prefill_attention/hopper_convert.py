@@ -1,8 +1,12 @@
 """How the Hopper kernel of paged_prefill_attention reads quantized caches: a warp group converts.
 
 The copying warp brings codes as they are stored, keys and values of a tile in turn, into a ring of
-their own. The converting group makes tiles of the queries' dtype of them, where the groups that
-multiply expect tiles of a plain cache. Its work hides behind theirs.
+their own. The converting group makes tiles of float16 of them, where the groups that multiply
+expect tiles of a plain cache: integers are multiplied with their scales, and their zeros added, two
+at a time. Its instructions compete with the softmax, so there must be few.
+
+Two words of codes become pairs of every second element. So tiles have the middle two of four
+elements of a head interchanged, and so do queries; results are put in order.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -13,7 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from ..hopper import as_blocks, barrier, copy_tile, make_bars, pages_at
 from ..kv_quantization_hopper import numbers_of
 
-ROWS = gl.constexpr(16)  # of a tile, that are converted at once: more would not fit the registers
+LARGEST = gl.constexpr(64_992.0)  # so that rounding makes no infinity of it
+ROWS = gl.constexpr(32)  # of a tile, that are converted at once: more would not fit the registers
 
 
 @gluon.constexpr_function
@@ -25,10 +30,10 @@ def _tokens(block_tokens):
 @gluon.constexpr_function
 def _params_layout(words, tokens):
     """Parameters [ROWS // tokens, tokens] of rows whose codes threads have in `_words_layout`."""
-    at = [[row // tokens, row % tokens] for row in (1, 2, 4, 8)] + [[0, 0]]
+    at = [[row // tokens, row % tokens] for row in (1, 2, 4, 8, 16)]
     beside = (words // 4).bit_length() - 1  # bits of the lane that are in a row
     lanes = [[0, 0]] * beside + at[: 5 - beside]
-    warps, registers = at[5 - beside : 7 - beside], at[7 - beside : 4]
+    warps, registers = at[5 - beside : 7 - beside], at[7 - beside :]
     return gl.DistributedLinearLayout(registers, lanes, warps, [], [ROWS.value // tokens, tokens])
 
 
@@ -95,21 +100,45 @@ def copy_codes(
 
 
 @gluon.jit
+def interchanged(rows):
+    """Rows [N, D] with the middle two of every four elements interchanged."""
+    N: gl.constexpr = rows.shape[0]
+    D: gl.constexpr = rows.shape[1]
+    return rows.reshape([N, D // 4, 2, 2]).permute((0, 1, 3, 2)).reshape([N, D])
+
+
+@gluon.jit
+def _factors(words, BITS: gl.constexpr):
+    """Of parameters as words: (factors, terms) in float16 of codes less half of their range.
+
+    A factor that makes numbers too large for float16 becomes the largest that does not.
+    """
+    LEVELS: gl.constexpr = (1 << BITS) - 1
+    scale = (words & 0xFFFF).to(gl.int16).to(gl.float16, bitcast=True)
+    zero = (words >> 16).to(gl.int16).to(gl.float16, bitcast=True)
+    room = gl.maximum(LARGEST - zero, gl.full_like(zero, 0.0))
+    scale = gl.minimum(scale, room * (1 / LEVELS))
+    return scale, scale * (LEVELS // 2 + 1.0) + zero
+
+
+@gluon.jit
 def _convert_rows(
     codes, params, target, at, TOKENS: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr
 ):
     """Rows `at` of the rings as numbers, into shared memory."""
     WORDS: gl.constexpr = codes.shape[2]
-    numbers = numbers_of(codes.index(at).load(_words_layout(WORDS)), FORM).to(gl.float32)
-    if BITS != 0:
-        MIDDLE: gl.constexpr = 128.0 if BITS == 8 else 8.0
-        words = params.index(at).slice(0, TOKENS, 1).load(_params_layout(WORDS, TOKENS))
-        L: gl.constexpr = gl.SliceLayout(1, numbers.type.layout)
-        words = gl.convert_layout(words.reshape([ROWS]), L, assert_trivial=True)
-        scale = (words & 0xFFFF).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-        zero = (words >> 16).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-        numbers = numbers * scale[:, None] + (zero + MIDDLE * scale)[:, None]
-    target.store(numbers.to(target.dtype))
+    LAYOUT: gl.constexpr = _words_layout(WORDS)
+    words = codes.index(at).load(LAYOUT)
+    if BITS == 0:
+        target.store(interchanged(numbers_of((words,), FORM)))
+    else:
+        pairs = params.index(at).slice(0, TOKENS, 1).load(_params_layout(WORDS, TOKENS))
+        L: gl.constexpr = gl.SliceLayout(1, LAYOUT)
+        pairs = gl.convert_layout(pairs.reshape([ROWS]), L, assert_trivial=True)
+        factor, term = _factors(pairs, BITS)
+        blank = gl.zeros([ROWS, WORDS], gl.float16, LAYOUT)
+        arguments = (words, blank + factor[:, None], blank + term[:, None])
+        target.store(interchanged(numbers_of(arguments, FORM)))
 
 
 @gluon.jit
