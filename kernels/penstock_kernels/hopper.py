@@ -85,13 +85,15 @@ def copy_tile(
     `plane` = (planes of a block, plane, a row past the cache's end): blocks that are not the
     sequence's become zeros, since a weight of 0 would not silence what others may have there. A
     plane has HEIGHT rows in `desc`, and HALVES times ATOM columns. `blocks` is the ring of tiles as
-    blocks of HEIGHT rows.
+    blocks of HEIGHT rows, of which a copy may fill a part: copies begin at multiples of 128 bytes.
     """
     planes, number, nowhere = plane
     for page in gl.static_range(PAGES):
         row = gl.where(pages[page] >= 0, (pages[page] * planes + number) * HEIGHT, nowhere)
         for half in gl.static_range(HALVES):
             target = blocks.index((at * HALVES + half) * PAGES + page)
+            if target.shape[1] > desc.block_shape[1]:
+                target = target.slice(0, desc.block_shape[1], 1)
             copy(desc, [row, half * ATOM], bar, target)
 
 

@@ -132,13 +132,19 @@ def code_blocks(kv_cache: Tensor) -> TensorDescriptor:
     return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), block, layout)
 
 
-def param_blocks(kv_params: Tensor) -> TensorDescriptor:
-    """The copy engine's view of scales and zeros, as words: one plane of a block at a time.
+SLOT = gl.constexpr(32)  # words: copies of parameters begin at multiples of 128 bytes
 
-    Copies go to multiples of 128 bytes, so with those of a small block come those of the next ones.
-    """
+
+def param_blocks(kv_params: Tensor) -> TensorDescriptor:
+    """The copy engine's view of scales and zeros, as words: one plane of a block at a time."""
     block_tokens = kv_params.shape[3]
     words = kv_params.view(torch.int32).view(-1, block_tokens)
-    block = [max(1, 32 // block_tokens), block_tokens]
     layout = gl.NVMMASharedLayout(0, 32, 2)
-    return TensorDescriptor(words, list(words.shape), list(words.stride()), block, layout)
+    shape, strides = list(words.shape), list(words.stride())
+    return TensorDescriptor(words, shape, strides, [1, block_tokens], layout)
+
+
+@gluon.constexpr_function
+def slot_of(block_tokens):
+    """Words that the parameters of a plane of a block have in a ring."""
+    return max(SLOT.value, block_tokens)

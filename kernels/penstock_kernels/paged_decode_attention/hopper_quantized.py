@@ -37,6 +37,7 @@ from ..kv_quantization_hopper import (
     numbers_of,
     param_blocks,
     scales_and_zeros,
+    slot_of,
 )
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOG2_E, LOWEST
@@ -390,16 +391,16 @@ def _attend(
     )
     descs, copied = (codes_desc,), (blocks,)
     key_params, value_params = keys, values
-    ROWS: gl.constexpr = params_desc.block_shape[0]
-    TILE_BYTES: gl.constexpr = 2 * KEYS * (2 * WORDS if BITS == 0 else 2 * WORDS + ROWS * 4)
+    TILE_BYTES: gl.constexpr = 2 * KEYS * (2 * WORDS if BITS == 0 else 2 * WORDS + 4)
     if BITS != 0:
         P_LAYOUT: gl.constexpr = params_desc.layout
-        shape: gl.constexpr = [STAGES, PAGES, ROWS * BLOCK_TOKENS]
+        SLOT: gl.constexpr = slot_of(BLOCK_TOKENS)
+        shape: gl.constexpr = [STAGES, PAGES, SLOT]
         key_params = gl.allocate_shared_memory(gl.int32, shape, P_LAYOUT)
         value_params = gl.allocate_shared_memory(gl.int32, shape, P_LAYOUT)
         some = (
-            as_blocks(key_params, STAGES * PAGES, ROWS, BLOCK_TOKENS, P_LAYOUT),
-            as_blocks(value_params, STAGES * PAGES, ROWS, BLOCK_TOKENS, P_LAYOUT),
+            as_blocks(key_params, STAGES * PAGES, 1, SLOT, P_LAYOUT),
+            as_blocks(value_params, STAGES * PAGES, 1, SLOT, P_LAYOUT),
         )
         descs, copied = (codes_desc, params_desc), (blocks, some)
     bars = make_bars(STAGES, 1)

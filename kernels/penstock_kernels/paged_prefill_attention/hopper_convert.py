@@ -15,10 +15,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from ..hopper import as_blocks, barrier, copy_tile, make_bars, pages_at
-from ..kv_quantization_hopper import numbers_of
+from ..kv_quantization_hopper import SLOT, numbers_of, slot_of
 
 LARGEST = gl.constexpr(64_992.0)  # so that rounding makes no infinity of it
-ROWS = gl.constexpr(32)  # of a tile, that are converted at once: more would not fit the registers
+# Rows of a tile that are converted at once: more would not fit the registers. Their parameters fill
+# whole slots.
+ROWS = gl.constexpr(32)
 
 
 @gluon.constexpr_function
@@ -63,11 +65,9 @@ def code_rings(
         return blocks, blocks, rows, rows, bars
     else:  # noqa: RET505
         P_LAYOUT: gl.constexpr = params_desc.layout
-        PLANES: gl.constexpr = params_desc.block_shape[0]
-        shape: gl.constexpr = [PAGES, PLANES, BLOCK_TOKENS]
+        shape: gl.constexpr = [PAGES, 1, slot_of(BLOCK_TOKENS)]
         params = gl.allocate_shared_memory(gl.int32, shape, P_LAYOUT)
-        WIDTH: gl.constexpr = PLANES * BLOCK_TOKENS if TOKENS == BLOCK_TOKENS else TOKENS
-        param_rows = as_blocks(params, STAGES * KEYS // ROWS, ROWS // TOKENS, WIDTH, P_LAYOUT)
+        param_rows = as_blocks(params, STAGES * KEYS // ROWS, ROWS // TOKENS, SLOT, P_LAYOUT)
         return blocks, params, rows, param_rows, bars
 
 
@@ -82,9 +82,8 @@ def copy_codes(
     heads, head, nowhere = plane
     passed, end = blocks
     PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
-    PLANES: gl.constexpr = descs[1].block_shape[0]
-    PARAMS: gl.constexpr = 0 if BITS == 0 else PLANES * 4
-    BYTES: gl.constexpr = KEYS * (2 * descs[0].block_shape[1] + PARAMS)
+    WORDS: gl.constexpr = descs[0].block_shape[1]
+    BYTES: gl.constexpr = KEYS * (2 * WORDS if BITS == 0 else 2 * WORDS + 4)
     for i in range(tiles):
         pages = pages_at(table, ((last - i) * PAGES, passed, end), PAGES)
         for kind in gl.static_range(2):
