@@ -6,7 +6,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.language.extra.cuda import gdc_wait
 
-from ..hopper import copy_tile, pages_at
+from ..hopper import copy_pages, pages_at
 from .shares import part_at, tiles_in
 
 
@@ -42,11 +42,11 @@ def copy_share(
             mbarrier.expect(bar, BYTES)
             for kind in gl.static_range(2):
                 plane = (2 * kv_heads, kind * kv_heads + head, nowhere)
-                copy_tile(
+                copy_pages(
                     descs[0], pages, plane, bar, rings[0][kind], stage, BLOCK_TOKENS, PAGES, HALVES
                 )
                 if len(descs) == 2:
-                    copy_tile(descs[1], pages, plane, bar, rings[1][kind], stage, 1, PAGES, 1)
+                    copy_pages(descs[1], pages, plane, bar, rings[1][kind], stage, 1, PAGES, 1)
             done += 1
         at = start + tiles + extra
         ended = head == kv_heads - 1

@@ -35,7 +35,6 @@ from ..hopper import (
     copy_tile,
     fits,
     make_bars,
-    pages_at,
 )
 from ..kv_quantization import bits_of
 from ..kv_quantization_hopper import code_blocks, form_of, normalized, param_blocks
@@ -65,22 +64,21 @@ def _copy(
     full_values, empty_values = bars[1]
     heads, head, nowhere = plane
     passed, end = blocks
-    PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
     for i in range(tiles):
         stage = i % STAGES
         phase = (i // STAGES & 1) ^ 1
-        pages = pages_at(table, ((last - i) * PAGES, passed, end), PAGES)
+        span = ((last - i) * (KEYS // BLOCK_TOKENS), passed, end)
         mbarrier.wait(empty_keys.index(stage), phase)
         mbarrier.expect(full_keys.index(stage), KEYS * D * 2)
         copy_tile(
-            desc, pages, (2 * heads, head, nowhere), full_keys.index(stage), rings[0], stage,
-            BLOCK_TOKENS, PAGES, D // ATOM,
+            desc, table, (2 * heads, head, nowhere), span, full_keys.index(stage), rings[0], stage,
+            BLOCK_TOKENS, KEYS // BLOCK_TOKENS, D // ATOM,
         )  # fmt: skip
         mbarrier.wait(empty_values.index(stage), phase)
         mbarrier.expect(full_values.index(stage), KEYS * D * 2)
         copy_tile(
-            desc, pages, (2 * heads, heads + head, nowhere), full_values.index(stage), rings[1],
-            stage, BLOCK_TOKENS, PAGES, D // ATOM,
+            desc, table, (2 * heads, heads + head, nowhere), span, full_values.index(stage),
+            rings[1], stage, BLOCK_TOKENS, KEYS // BLOCK_TOKENS, D // ATOM,
         )  # fmt: skip
 
 

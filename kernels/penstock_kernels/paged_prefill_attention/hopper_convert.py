@@ -14,7 +14,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from ..hopper import as_blocks, barrier, copy_tile, make_bars, pages_at
+from ..hopper import as_blocks, barrier, copy_pages, make_bars, pages_at
 from ..kv_quantization_hopper import SLOT, numbers_of, slot_of
 
 LARGEST = gl.constexpr(64_992.0)  # so that rounding makes no infinity of it
@@ -93,9 +93,9 @@ def copy_codes(
             mbarrier.wait(empty.index(stage), (item // STAGES & 1) ^ 1)
             mbarrier.expect(bar, BYTES)
             source = (2 * heads, kind * heads + head, nowhere)
-            copy_tile(descs[0], pages, source, bar, codes, stage, BLOCK_TOKENS, PAGES, 1)
+            copy_pages(descs[0], pages, source, bar, codes, stage, BLOCK_TOKENS, PAGES, 1)
             if BITS != 0:
-                copy_tile(descs[1], pages, source, bar, params, stage, 1, PAGES, 1)
+                copy_pages(descs[1], pages, source, bar, params, stage, 1, PAGES, 1)
 
 
 @gluon.jit
