@@ -105,7 +105,7 @@ def copy_pages(
     `plane` = (planes of a block, plane, a row past the cache's end): blocks that are not the
     sequence's become zeros, since a weight of 0 would not silence what others may have there. A
     plane has HEIGHT rows in `desc`, and HALVES times ATOM columns. `blocks` is the ring of tiles as
-    blocks of HEIGHT rows, of which a copy may fill a part: copies begin at multiples of 128 bytes.
+    blocks of HEIGHT rows; copies begin at multiples of 128 bytes, so they may fill a part of one.
     """
     planes, number, nowhere = plane
     for page in gl.static_range(PAGES):

@@ -1,4 +1,4 @@
-"""What attention kernels for Hopper GPUs share to read caches of fewer bits: see kv_quantization.py.
+"""How attention kernels for Hopper GPUs read caches of fewer bits: see kv_quantization.py.
 
 Codes travel as words of two bytes. Two words become float16 in registers, which holds all codes:
 integers less half of their range, so that sums of them stay small.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from absent import Absent
-from penstock_kernels.case import QUANTIZED_KV, Heads, paged
+from penstock_kernels.case import QUANTIZED_KV, Heads, paged, stored
 from penstock_kernels.expert_mlp import Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.linear import hopper as product
@@ -65,12 +65,13 @@ def attention(heads: Heads) -> None:
         tensors = *(case[name] for name in names), torch.empty_like(case["q"])
         kernel = decode_quantized if kv else decode
         assert kernel.launch(tensors, (cache, *places, case.get("kv_params")), (0.1, 0, sinks))
-    for tokens in (40, 1100):
+    for tokens, kv in ((40, ""), (1100, ""), (1100, "e4m3"), (40, "int8"), (40, "int4")):
         q = torch.empty((tokens, heads.query, heads.size), dtype=torch.bfloat16)
         start = torch.tensor([0, tokens], dtype=torch.int32)
-        pages = paged([tokens], heads, torch.bfloat16, CPU)
+        pages = stored(paged([tokens], heads, torch.bfloat16, CPU), kv)
         cache = pages["kv_cache"], pages["block_tables"], pages["slots"], start, pages["kv_len"]
-        assert prefill.launch((q, torch.empty_like(q)), cache, (0.1, 50, sinks))
+        out = torch.empty_like(q)
+        assert prefill.launch((q, out), cache, pages.get("kv_params"), (0.1, 50, sinks))
 
 
 def gated() -> None:

@@ -1,16 +1,23 @@
 """Kernel of paged_decode_attention for Hopper GPUs and quantized caches, in Gluon.
 
-Shares, ring and products are those of `hopper`. The copying warp brings codes as they are stored.
-The warp group makes numbers of them in registers: keys are the operand of the first product from
-there; values go through shared memory, where the second product turns them.
+Shares and ring are those of `hopper`. The copying warp brings codes as they are stored; four warps
+compute, each with keys of its own in every tile, a running softmax and sums of its own. So warps
+exchange nothing before a pair ends. They make float16 of codes in registers, where both products
+have their operands: keys, or columns of values, are rows, and a group's query heads are columns.
+The products are those of single warps, since a warp group's have 64 rows of one operand.
 
-Of integers the products take codes, less half of their range: both are exact in bfloat16. With
+Lanes read words of two codes (of 4 bits, four), the matrix loads of shared memory give them to the
+lanes that need them, and each operand has its elements in the order in which words come: see
+`_apart`, `_turned`. Weights become an operand by one transposition between the lanes.
+
+Of integers the products take codes, less half of their range: both are exact in float16. With
 x = code * scale + zero, a score is scale * (q . codes) + zero * sum(q), and a weighted sum of
 values is that of codes with weights * scale, plus the sum of weights * zero, all in float32. So a
-scale multiplies once per key and head, not once per element.
+scale multiplies once per key and head, not once per element. Queries are divided by a power of two
+that makes them small enough for float16.
 
 The newest key and value are quantized and written here, but are not read back: they begin the
-running softmax of the program that has the pair's last tile.
+running softmax of the first warp of the program that has the pair's last tile.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 # mypy: disable-error-code="assignment"
@@ -96,9 +103,7 @@ def _turned(numbers, LAYOUT: gl.constexpr):
     KEYS: gl.constexpr = numbers.shape[0]
     D: gl.constexpr = numbers.shape[1]
     parts = numbers.reshape([WARPS, KEYS // WARPS, D // 16, 8, 2]).permute((0, 2, 4, 3, 1))
-    return gl.convert_layout(
-        parts.reshape([WARPS, D, KEYS // WARPS]), LAYOUT, assert_trivial=True
-    )
+    return gl.convert_layout(parts.reshape([WARPS, D, KEYS // WARPS]), LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
@@ -136,6 +141,40 @@ def _params(
     words = gl.convert_layout(words, LAYOUT, assert_trivial=True)
     scale, zero = scales_and_zeros(words)
     return scale, zero + MIDDLE * scale
+
+
+@gluon.jit
+def _tile_params(
+    rings, stage, seen,
+    BLOCK_TOKENS: gl.constexpr, MIDDLE: gl.constexpr, P_LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """(scales, zeros) of a tile's keys and those of its values, each [WARPS, keys, 1].
+
+    Of values that are not seen they are 0: NaN would not be silenced by a weight of 0.
+    """
+    LAYOUT: gl.constexpr = seen.type.layout
+    key_scales, key_zeros = _params(rings[0], stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, LAYOUT)
+    scales, zeros = _params(rings[1], stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, LAYOUT)
+    scales, zeros = gl.where(seen, scales, 0.0), gl.where(seen, zeros, 0.0)
+    return key_scales[:, :, None], key_zeros[:, :, None], scales[:, :, None], zeros[:, :, None]
+
+
+@gluon.jit
+def _scores(products, seen, unit, query_sums, params, BITS: gl.constexpr):
+    """Scores of a tile, and what the softmax takes the peak of.
+
+    Weights times scales are an operand in float16. So its peak is that of scores plus log2(scale),
+    and none exceeds 1.
+    """
+    scores = products * unit[:, None, :]
+    if BITS != 0:
+        scores = scores * params[0]
+        scores += query_sums[:, None, :] * params[1]
+    scores = gl.where(seen[:, :, None], scores, float("-inf"))
+    if BITS != 0:
+        return scores, scores + _log2(params[2])
+    else:  # noqa: RET505
+        return scores, scores
 
 
 @gluon.jit
@@ -312,39 +351,27 @@ def _sum(
             behind = (first + skipped + i) * KEYS
             key = behind + key_row
             seen = (key < length - 1) & (key >= length - window)
+            params = ()
             if BITS != 0:
-                key_scales, key_zeros = _params(
-                    key_params, stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, R_LAYOUT
+                params = _tile_params(
+                    (key_params, value_params), stage, seen, BLOCK_TOKENS, MIDDLE, P_LAYOUT
                 )
-                scales, zeros = _params(
-                    value_params, stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, R_LAYOUT
-                )
-                # They may be NaN, which a weight of 0 would not silence.
-                scales = gl.where(seen, scales, 0.0)[:, :, None]
-                zeros = gl.where(seen, zeros, 0.0)[:, :, None]
             elif skipped + i == tiles - 1:  # here values may be NaN
                 exists = behind + value_row < length - 1
                 values = gl.where(exists[:, None], values, 0)
             barrier()
             mbarrier.arrive(empty.index(stage), count=1)
             done += 1
-            scores = mma_v2(_apart(numbers_of((keys,), FORM), A_LAYOUT), column_operand, blank)
-            scores *= unit[:, None, :]
-            if BITS != 0:
-                scores = scores * key_scales[:, :, None]
-                scores += query_sums[:, None, :] * key_zeros[:, :, None]
-            scores = gl.where(seen[:, :, None], scores, float("-inf"))
-            lifted = scores
-            if BITS != 0:  # weights times scales, at most 1, are the operand
-                lifted = scores + _log2(scales)
+            products = mma_v2(_apart(numbers_of((keys,), FORM), A_LAYOUT), column_operand, blank)
+            scores, lifted = _scores(products, seen, unit, query_sums, params, BITS)
             new_peak = gl.maximum(peak, gl.max(lifted, 1))
             weight = gl.exp2(scores - new_peak[:, None, :])
             shrink = gl.exp2(peak - new_peak)[:, None, :]
             peak = new_peak
             weight_sums = weight_sums * shrink + weight
             if BITS != 0:
-                zero_sums = zero_sums * shrink + weight * zeros
-                weight = weight * scales
+                zero_sums = zero_sums * shrink + weight * params[3]
+                weight = weight * params[2]
             turned = _turned(numbers_of((values,), FORM), A_LAYOUT)
             weights = _as_operand(weight.to(gl.float16), B_LAYOUT)
             acc = mma_v2(turned, weights, acc * shrink)
