@@ -68,7 +68,7 @@ def copy_tile(
 ):  # fmt: skip
     """As `copy_pages`, for blocks span[0] .. of a table, which is read block by block.
 
-    In prefill, where copies wait for products, that is faster: see the results of quantized caches.
+    In prefill over a plain cache that was faster: see bench/results/quantization.md.
     """
     planes, number, nowhere = plane
     first, begin, end = span
