@@ -55,8 +55,9 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
     return kernel
 
 
-def attention(heads: Heads) -> None:
-    """Decode, and prefill of few rows and of many, which are kernels of their own."""
+def attention(heads: Heads, quantized: str) -> None:
+    """Decode, and prefill of few rows and of many, which are kernels of their own; prefill over a
+    cache that stores numbers as `quantized` too."""
     sinks = torch.zeros(heads.query)
     for kv in ("", *QUANTIZED_KV):
         case = decode_arguments(heads, [40, 0], torch.bfloat16, CPU, kv=kv)
@@ -65,7 +66,7 @@ def attention(heads: Heads) -> None:
         tensors = *(case[name] for name in names), torch.empty_like(case["q"])
         kernel = decode_quantized if kv else decode
         assert kernel.launch(tensors, (cache, *places, case.get("kv_params")), (0.1, 0, sinks))
-    for tokens, kv in ((40, ""), (1100, ""), (1100, "e4m3"), (40, "int8"), (40, "int4")):
+    for tokens, kv in ((40, ""), (1100, ""), (1100, quantized)):
         q = torch.empty((tokens, heads.query, heads.size), dtype=torch.bfloat16)
         start = torch.tensor([0, tokens], dtype=torch.int32)
         pages = stored(paged([tokens], heads, torch.bfloat16, CPU), kv)
@@ -122,8 +123,8 @@ def main() -> None:
         module.processors = lambda _device: PROCESSORS
     for module in (decode, decode_quantized, peer_sum, packed):
         module.early_launch = lambda _device: True
-    for kv, size in ((8, 64), (8, 128), (2, 128)):
-        attention(Heads(query=32, kv=kv, size=size, block_tokens=16))
+    for kv, size, quantized in ((8, 64, "int4"), (8, 128, "int8"), (2, 128, "e4m3")):
+        attention(Heads(query=32, kv=kv, size=size, block_tokens=16), quantized)
     gated()
     for kind in Kind:
         packed_product(kind, rows=20, group=64, gated=True)

@@ -351,7 +351,7 @@ def _sum(
             behind = (first + skipped + i) * KEYS
             key = behind + key_row
             seen = (key < length - 1) & (key >= length - window)
-            params = ()
+            params = seen, seen, seen, seen  # without scales and zeros nothing reads them
             if BITS != 0:
                 params = _tile_params(
                     (key_params, value_params), stage, seen, BLOCK_TOKENS, MIDDLE, P_LAYOUT
