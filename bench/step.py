@@ -163,7 +163,7 @@ def fill(cache: LayerCache) -> None:
     """Random keys and values: zeros would take less power."""
     if cache.params is not None:
         cache.data.random_(256)
-        cache.params.normal_(std=0.01)
+        cache.params.uniform_(0.001, 0.02)  # scales are positive
     elif cache.data.itemsize == 1:
         cache.data.view(torch.uint8).random_(64)  # 0 to 2 in float8
     else:

@@ -1,5 +1,6 @@
 """What kernels for Hopper share: rings of tiles, blocks of the cache through the copy engine."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
 
 import torch
 from torch import Tensor
@@ -66,12 +67,9 @@ def copy_tile(
     desc, table, plane, span, bar, blocks, at,
     HEIGHT: gl.constexpr, PAGES: gl.constexpr, HALVES: gl.constexpr,
 ):  # fmt: skip
-    """Starts the copies of one plane of PAGES blocks, block `span[0]` of a table on, to tile `at`.
+    """As `copy_pages`, for blocks span[0] .. of a table, which is read block by block.
 
-    `plane` = (planes of a block, plane, a row past the cache's end): blocks before `span[1]` and
-    from `span[2]` on are not the sequence's and become zeros, since a weight of 0 would not silence
-    what others may have there. A plane has HEIGHT rows in `desc`, and HALVES times ATOM columns.
-    `blocks` is the ring of tiles as blocks of HEIGHT rows.
+    In prefill over a plain cache that was faster: see bench/results/quantization.md.
     """
     planes, number, nowhere = plane
     first, begin, end = span
@@ -81,6 +79,42 @@ def copy_tile(
         row = gl.where(own, (block * planes + number) * HEIGHT, nowhere)
         for half in gl.static_range(HALVES):
             target = blocks.index((at * HALVES + half) * PAGES + page)
+            copy(desc, [row, half * ATOM], bar, target)
+
+
+@gluon.jit
+def pages_at(table, span, PAGES: gl.constexpr):
+    """Blocks span[0] .. span[0] + PAGES - 1 of a table, read together: a tuple.
+
+    Blocks before `span[1]` and from `span[2]` on are not the sequence's: -1.
+    """
+    first, begin, end = span
+    pages = ()
+    for page in gl.static_range(PAGES):
+        own = (first + page >= begin) & (first + page < end)
+        pages = pages + (gl.load(table + first + page, mask=own, other=-1),)  # noqa: RUF005
+    return pages
+
+
+@gluon.jit
+def copy_pages(
+    desc, pages, plane, bar, blocks, at,
+    HEIGHT: gl.constexpr, PAGES: gl.constexpr, HALVES: gl.constexpr,
+):  # fmt: skip
+    """Starts the copies of one plane of the blocks `pages`, of `pages_at`, to tile `at`.
+
+    `plane` = (planes of a block, plane, a row past the cache's end): blocks that are not the
+    sequence's become zeros, since a weight of 0 would not silence what others may have there. A
+    plane has HEIGHT rows in `desc`, and HALVES times ATOM columns. `blocks` is the ring of tiles as
+    blocks of HEIGHT rows; copies begin at multiples of 128 bytes, so they may fill a part of one.
+    """
+    planes, number, nowhere = plane
+    for page in gl.static_range(PAGES):
+        row = gl.where(pages[page] >= 0, (pages[page] * planes + number) * HEIGHT, nowhere)
+        for half in gl.static_range(HALVES):
+            target = blocks.index((at * HALVES + half) * PAGES + page)
+            if target.shape[1] > desc.block_shape[1]:
+                target = target.slice(0, desc.block_shape[1], 1)
             copy(desc, [row, half * ATOM], bar, target)
 
 
@@ -110,6 +144,6 @@ def view_of(matrix: Tensor, rows: int) -> TensorDescriptor:
 
 def fits(q: Tensor, kv_cache: Tensor) -> bool:
     """Whether the attention kernels for Hopper take such tensors."""
-    block_tokens, size = kv_cache.shape[3:]
-    shapes = block_tokens in (8, 16, 32, 64) and size in (64, 128)
-    return shapes and q.dtype == kv_cache.dtype and q.dtype in KINDS
+    shapes = kv_cache.shape[3] in (8, 16, 32, 64) and q.shape[2] in (64, 128)
+    stored = kv_cache.dtype == q.dtype or kv_cache.dtype.itemsize == 1
+    return shapes and stored and q.dtype in KINDS

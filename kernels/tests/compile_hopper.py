@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from absent import Absent
-from penstock_kernels.case import QUANTIZED_KV, Heads, paged
+from penstock_kernels.case import QUANTIZED_KV, Heads, paged, stored
 from penstock_kernels.expert_mlp import Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.linear import hopper as product
@@ -57,8 +57,9 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
     return kernel
 
 
-def attention(heads: Heads) -> None:
-    """Decode, and prefill of few rows and of many, which are kernels of their own."""
+def attention(heads: Heads, quantized: str) -> None:
+    """Decode, and prefill of few rows and of many, which are kernels of their own; prefill over a
+    cache that stores numbers as `quantized` too."""
     sinks = torch.zeros(heads.query)
     for kv in ("", *QUANTIZED_KV):
         case = decode_arguments(heads, [40, 0], torch.bfloat16, CPU, kv=kv)
@@ -67,12 +68,13 @@ def attention(heads: Heads) -> None:
         tensors = *(case[name] for name in names), torch.empty_like(case["q"])
         kernel = decode_quantized if kv else decode
         assert kernel.launch(tensors, (cache, *places, case.get("kv_params")), (0.1, 0, sinks))
-    for tokens in (40, 1100):
+    for tokens, kv in ((40, ""), (1100, ""), (1100, quantized)):
         q = torch.empty((tokens, heads.query, heads.size), dtype=torch.bfloat16)
         start = torch.tensor([0, tokens], dtype=torch.int32)
-        pages = paged([tokens], heads, torch.bfloat16, CPU)
+        pages = stored(paged([tokens], heads, torch.bfloat16, CPU), kv)
         cache = pages["kv_cache"], pages["block_tables"], pages["slots"], start, pages["kv_len"]
-        assert prefill.launch((q, torch.empty_like(q)), cache, (0.1, 50, sinks))
+        out = torch.empty_like(q)
+        assert prefill.launch((q, out), cache, pages.get("kv_params"), (0.1, 50, sinks))
 
 
 def gated() -> None:
@@ -140,8 +142,8 @@ def main() -> None:
         module.processors = lambda _device: PROCESSORS
     for module in (decode, decode_quantized, peer_sum, packed, packed_row):
         module.early_launch = lambda _device: True
-    for kv, size in ((8, 64), (8, 128), (2, 128)):
-        attention(Heads(query=32, kv=kv, size=size, block_tokens=16))
+    for kv, size, quantized in ((8, 64, "int4"), (8, 128, "int8"), (2, 128, "e4m3")):
+        attention(Heads(query=32, kv=kv, size=size, block_tokens=16), quantized)
     gated()
     for kind in Kind:
         packed_product(kind, rows=20, group=64, gated=True)

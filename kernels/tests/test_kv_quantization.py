@@ -7,6 +7,8 @@ import torch
 from penstock_kernels import copy_blocks, paged_prefill_attention, rope_kv_write
 from penstock_kernels.case import FP8_KV, Heads, paged, stored
 from penstock_kernels.kv_quantization import Rows, params_of, quantized, saturated
+from penstock_kernels.op import OPS
+from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from torch import Tensor
 
 CPU = torch.device("cpu")
@@ -114,6 +116,25 @@ def test_copies_of_blocks_are_read_alike(kv: str) -> None:
     tables = case["block_tables"].clamp(max=len(moved) - 1).long()
     out = paged_prefill_attention(**{**case, "block_tables": moved[tables]}, **rest)
     assert torch.equal(out, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kv", ["int8", "int4"])
+def test_ranges_of_values_may_differ_by_orders_of_magnitude(kv: str) -> None:
+    """Weights times scales are an operand in float16, which holds few of them."""
+    torch.manual_seed(6)
+    device = torch.device("cuda")
+    case = decode_arguments(Heads(32, 8, 128, 16), [900, 70, 1], torch.bfloat16, device, kv=kv)
+    params = case["kv_params"]
+    powers = torch.randint(-12, 12, params.shape[:-1], device=device).float().exp2()
+    params[:, 1] = (params[:, 1].float() * powers[:, 1, ..., None]).half()
+    op = OPS["paged_decode_attention"]
+    floats = {name: x.double() for name, x in case.items() if x.is_floating_point()}
+    copies = {name: x.clone() for name, x in case.items()}
+    exact = op.reference(**{**copies, **floats, "kv_params": params.clone()}, scale=0.1)
+    out = op.triton(**case, scale=0.1)
+    error = (out.double() - exact).norm(dim=-1) / exact.norm(dim=-1)
+    assert float(error.max()) < 1.5e-2
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

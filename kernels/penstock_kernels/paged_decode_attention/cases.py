@@ -153,6 +153,16 @@ CASES = [
         for kv in QUANTIZED_KV
     ),
     *(_case(Size.FULL, "bf16", LLAMA_8B, [640, 5, 0], spare=70_000, kv=kv) for kv in QUANTIZED_KV),
+    # Blocks of other sizes, groups of one head and of many, more pairs than programs.
+    *(
+        _case(Size.FULL, kind, heads, lengths, window, rule=rule, kv=kv)
+        for kind, heads, lengths, window, rule in [
+            ("f16", Heads(14, 2, 64, 64), MIXED, 300, PLAIN),
+            ("f16", Heads(2, 2, 128, 32), [70_001, 5], 0, PLAIN),
+            ("bf16", Heads(32, 2, 128, 8), [*range(1, 1100, 3), 0, 300, *[0] * 50], 0, SINKS),
+        ]
+        for kv in QUANTIZED_KV
+    ),
     *(
         _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=rule)
         for kind, size, window, rule in SCORED

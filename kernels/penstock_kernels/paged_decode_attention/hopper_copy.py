@@ -6,7 +6,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.language.extra.cuda import gdc_wait
 
-from ..hopper import copy_tile
+from ..hopper import copy_pages, pages_at
 from .shares import part_at, tiles_in
 
 
@@ -23,6 +23,7 @@ def copy_share(
     """
     block_tables, slots, table_stride = tables
     full, empty = bars
+    PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
     at, end, sequence, base, _, _, extra, live = share
     done = 0
     while at + extra < end:
@@ -34,21 +35,18 @@ def copy_share(
         head, start, skipped, count = part_at(at, end, base, tiles, extra)
         for i in range(count):
             stage = done % STAGES
-            span = ((first + skipped + i) * (KEYS // BLOCK_TOKENS), passed, blocks)
+            span = ((first + skipped + i) * PAGES, passed, blocks)
+            pages = pages_at(table, span, PAGES)
             mbarrier.wait(empty.index(stage), (done // STAGES & 1) ^ 1)
             bar = full.index(stage)
             mbarrier.expect(bar, BYTES)
             for kind in gl.static_range(2):
                 plane = (2 * kv_heads, kind * kv_heads + head, nowhere)
-                copy_tile(
-                    descs[0], table, plane, span, bar, rings[0][kind], stage,
-                    BLOCK_TOKENS, KEYS // BLOCK_TOKENS, HALVES,
-                )  # fmt: skip
+                copy_pages(
+                    descs[0], pages, plane, bar, rings[0][kind], stage, BLOCK_TOKENS, PAGES, HALVES
+                )
                 if len(descs) == 2:
-                    copy_tile(
-                        descs[1], table, plane, span, bar, rings[1][kind], stage,
-                        1, KEYS // BLOCK_TOKENS, 1,
-                    )  # fmt: skip
+                    copy_pages(descs[1], pages, plane, bar, rings[1][kind], stage, 1, PAGES, 1)
             done += 1
         at = start + tiles + extra
         ended = head == kv_heads - 1

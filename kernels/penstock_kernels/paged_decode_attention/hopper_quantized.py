@@ -1,16 +1,23 @@
 """Kernel of paged_decode_attention for Hopper GPUs and quantized caches, in Gluon.
 
-Shares, ring and products are those of `hopper`. The copying warp brings codes as they are stored.
-The warp group makes numbers of them in registers: keys are the operand of the first product from
-there; values go through shared memory, where the second product turns them.
+Shares and ring are those of `hopper`. The copying warp brings codes as they are stored; four warps
+compute, each with keys of its own in every tile, a running softmax and sums of its own. So warps
+exchange nothing before a pair ends. They make float16 of codes in registers, where both products
+have their operands: keys, or columns of values, are rows, and a group's query heads are columns.
+The products are those of single warps, since a warp group's have 64 rows of one operand.
 
-Of integers the products take codes, less half of their range: both are exact in bfloat16. With
+Lanes read words of two codes (of 4 bits, four), the matrix loads of shared memory give them to the
+lanes that need them, and each operand has its elements in the order in which words come: see
+`_apart`, `_turned`. Weights become an operand by one transposition between the lanes.
+
+Of integers the products take codes, less half of their range: both are exact in float16. With
 x = code * scale + zero, a score is scale * (q . codes) + zero * sum(q), and a weighted sum of
 values is that of codes with weights * scale, plus the sum of weights * zero, all in float32. So a
-scale multiplies once per key and head, not once per element.
+scale multiplies once per key and head, not once per element. Queries are divided by a power of two
+that makes them small enough for float16.
 
 The newest key and value are quantized and written here, but are not read back: they begin the
-running softmax of the program that has the pair's last tile.
+running softmax of the first warp of the program that has the pair's last tile.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 # mypy: disable-error-code="assignment"
@@ -24,14 +31,21 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
+    mma_v2,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
-from ..hopper import ATOM, Rule, as_blocks, barrier, make_bars
+from ..hopper import ATOM, Rule, as_blocks, barrier, fits, make_bars
+from ..kv_quantization_hopper import (
+    code_blocks,
+    form_of,
+    normalized,
+    numbers_of,
+    param_blocks,
+    scales_and_zeros,
+    slot_of,
+)
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOG2_E, LOWEST
 from .hopper import GREATEST, Memory, put_pair, put_queries, rotation
@@ -39,88 +53,128 @@ from .hopper_copy import copy_share
 from .shares import owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
 
-
-@gluon.constexpr_function
-def _params_layout(keys, block_tokens):
-    """Parameters [pages, block_tokens] of a tile: in a thread those of the rows of its scores."""
-    at = [[key // block_tokens, key % block_tokens] for key in (1, 2, 4, 8, 16, 32, 64)]
-    registers = [at[3], at[6]] if keys == 128 else [at[3]]
-    shape = [keys // block_tokens, block_tokens]
-    return gl.DistributedLinearLayout(registers, [[0, 0], [0, 0], *at[:3]], at[4:6], [], shape)
+WARPS = gl.constexpr(4)  # of the group that computes
 
 
 @gluon.constexpr_function
-def _assembly(form):
-    """PTX that makes bfloat16 of four bytes: two pairs, of 4 bits two of low and two of high ones.
+def _layouts(keys, words, block_tokens):
+    """Layouts of a tile in which no element has to leave its thread, since a warp has its own keys.
 
-    Integers come less 128, or less 8. See `packed_linear.hopper_codes` for the ways.
+    Of the codes of keys and of values, words of two bytes [keys, words], and of the parameters of
+    keys, [pages, block_tokens].
     """
-    if form in ("e4m3", "e5m2"):
-        down, mask, factor = (
-            (4, 0x07F007F0, 0x7B807B80) if form == "e4m3" else (3, 0x0FE00FE0, 0x77807780)
-        )
-        lines = [f"mov.b32 f, {factor};"]  # 2 ** 120, 2 ** 112
-        for pair, to_high_bytes in enumerate(("0x1404", "0x3424")):
-            lines += [
-                f"prmt.b32 t, $2, 0, {to_high_bytes};",
-                f"shr.u32 u, t, {down};",
-                f"and.b32 u, u, {mask};",
-                "lop3.b32 t, t, 0x80008000, u, 0xea;",  # (t & sign) | u
-                f"mul.bf16x2 ${pair}, t, f;",
-            ]
-    elif form == "int8":
-        lines = []
-        for pair, to_low_bytes in enumerate(("0x4140", "0x4342")):
-            lines += [
-                f"prmt.b32 t, $2, 0, {to_low_bytes};",
-                "lop3.b32 u, t, 0x007f007f, 0x43004300, 0xea;",  # 128 + the low 7 bits
-                "lop3.b32 t, t, 0x00800080, 0x43804380, 0x6a;",  # 128, or 256 without the 8th
-                f"sub.bf16x2 ${pair}, u, t;",
-            ]
-    else:
-        lines = ["mov.b32 f, 0x43084308;"]  # 128 + 8
-        for pair, to_low_bytes in enumerate(("0x4140", "0x4342")):
-            lines += [
-                f"prmt.b32 t, $4, 0, {to_low_bytes};",
-                "lop3.b32 u, t, 0x000f000f, 0x43004300, 0xea;",
-                f"sub.bf16x2 ${pair}, u, f;",
-                "shr.u32 t, t, 4;",
-                "lop3.b32 u, t, 0x000f000f, 0x43004300, 0xea;",
-                f"sub.bf16x2 ${pair + 2}, u, f;",
-            ]
-    return "{ .reg .b32 t, u, f;\n" + "\n".join(lines) + "\n}"
-
-
-@gluon.constexpr_function
-def _bfloat16(count):
-    return (gl.bfloat16,) * count
+    own = keys // WARPS.value
+    few = [[1 << bit, 0] for bit in range(4, own.bit_length() - 1)]  # keys of a warp past 16
+    many = [[0, 1 << bit] for bit in range(3, words.bit_length() - 1)]
+    warps = [[own, 0], [2 * own, 0]]
+    rows, columns = [[1, 0], [2, 0], [4, 0]], [[0, 1], [0, 2], [0, 4]]
+    key_registers, value_registers = [columns[0], [8, 0]], [rows[0], [8, 0]]
+    at = [[key // block_tokens, key % block_tokens] for key in [1 << bit for bit in range(8)]]
+    count = keys.bit_length() - 1
+    return (
+        gl.DistributedLinearLayout(
+            key_registers + many + few, columns[1:] + rows, warps, [], [keys, words]
+        ),
+        gl.DistributedLinearLayout(
+            value_registers + many + few, rows[1:] + columns, warps, [], [keys, words]
+        ),
+        gl.DistributedLinearLayout(
+            at[3 : count - 2], [[0, 0], [0, 0], *at[:3]], at[count - 2 : count], [],
+            [keys // block_tokens, block_tokens],
+        ),
+    )  # fmt: skip
 
 
 @gluon.jit
-def _numbers(tile, FORM: gl.constexpr):
-    """Codes [KEYS, bytes of a head] -> numbers [KEYS, D] bfloat16, in a layout that follows."""
-    asm: gl.constexpr = _assembly(FORM)
-    if FORM == "int4":
-        kinds: gl.constexpr = _bfloat16(2)
-        low, high = gl.inline_asm_elementwise(asm, "=r,=r,=r,=r,r", (tile,), kinds, True, 4)
-        both = gl.join(low, high).permute((0, 2, 1))
-        return both.reshape([tile.shape[0], 2 * tile.shape[1]])
-    else:  # noqa: RET505
-        kind: gl.constexpr = _bfloat16(1)
-        (numbers,) = gl.inline_asm_elementwise(asm, "=r,=r,r", (tile,), kind, True, 4)
-        return numbers
+def _apart(numbers, LAYOUT: gl.constexpr):
+    """[KEYS, D] -> [WARPS, keys of a warp, D], operand of a product over D, in its order: of 16
+    elements the even ones first, since words of two bytes become two pairs of every second one."""
+    KEYS: gl.constexpr = numbers.shape[0]
+    D: gl.constexpr = numbers.shape[1]
+    parts = numbers.reshape([WARPS, KEYS // WARPS, D // 16, 8, 2]).permute((0, 1, 2, 4, 3))
+    whole = parts.reshape([WARPS, KEYS // WARPS, D])
+    return gl.convert_layout(whole, LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
-def _params(ring, stage, BLOCK_TOKENS: gl.constexpr, MIDDLE: gl.constexpr, LAYOUT: gl.constexpr):
-    """(scales, zeros of codes less MIDDLE) of a tile's keys or values, [KEYS, 1] float32."""
+def _turned(numbers, LAYOUT: gl.constexpr):
+    """[KEYS, D] -> [WARPS, D, keys of a warp], operand of a product over keys, whose rows have the
+    order of `_apart`."""
+    KEYS: gl.constexpr = numbers.shape[0]
+    D: gl.constexpr = numbers.shape[1]
+    parts = numbers.reshape([WARPS, KEYS // WARPS, D // 16, 8, 2]).permute((0, 2, 4, 3, 1))
+    return gl.convert_layout(parts.reshape([WARPS, D, KEYS // WARPS]), LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _as_operand(weights, LAYOUT: gl.constexpr):
+    """Weights [WARPS, keys, heads] float16 in the layout of a sum -> in that of an operand.
+
+    Each 8 x 8 of them is transposed between the lanes of a warp, and so named the other way round.
+    """
+    KEYS: gl.constexpr = weights.shape[1]
+    HEADS: gl.constexpr = weights.shape[2]
+    squares = weights.reshape([WARPS, KEYS // 8, 8, HEADS // 8, 8])
+    squares = gl.inline_asm_elementwise(
+        "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", "=r,r", (squares,), gl.float16, True, 2
+    )
+    named = squares.permute((0, 1, 4, 3, 2)).reshape([WARPS, KEYS, HEADS])
+    return gl.convert_layout(named, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _log2(x):
+    return gl.inline_asm_elementwise(
+        "lg2.approx.ftz.f32 $0, $1;", "=r,r", (x,), gl.float32, True, 1
+    )
+
+
+@gluon.jit
+def _params(
+    ring, stage, BLOCK_TOKENS: gl.constexpr, MIDDLE: gl.constexpr,
+    P_LAYOUT: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """(scales, zeros of codes less MIDDLE) of a tile's keys or values, [WARPS, keys] float32."""
     KEYS: gl.constexpr = ring.shape[1] * BLOCK_TOKENS
-    P_LAYOUT: gl.constexpr = _params_layout(KEYS, BLOCK_TOKENS)
-    words = ring.index(stage).slice(0, BLOCK_TOKENS, 1).load(P_LAYOUT).reshape([KEYS])
-    words = gl.convert_layout(words, gl.SliceLayout(1, LAYOUT), assert_trivial=True)
-    scale = (words & 0xFFFF).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-    zero = (words >> 16).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-    return scale[:, None], (zero + MIDDLE * scale)[:, None]
+    words = ring.index(stage).slice(0, BLOCK_TOKENS, 1).load(P_LAYOUT)
+    words = words.reshape([WARPS, KEYS // WARPS])
+    words = gl.convert_layout(words, LAYOUT, assert_trivial=True)
+    scale, zero = scales_and_zeros(words)
+    return scale, zero + MIDDLE * scale
+
+
+@gluon.jit
+def _tile_params(
+    rings, stage, seen,
+    BLOCK_TOKENS: gl.constexpr, MIDDLE: gl.constexpr, P_LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """(scales, zeros) of a tile's keys and those of its values, each [WARPS, keys, 1].
+
+    Of values that are not seen they are 0: NaN would not be silenced by a weight of 0.
+    """
+    LAYOUT: gl.constexpr = seen.type.layout
+    key_scales, key_zeros = _params(rings[0], stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, LAYOUT)
+    scales, zeros = _params(rings[1], stage, BLOCK_TOKENS, MIDDLE, P_LAYOUT, LAYOUT)
+    scales, zeros = gl.where(seen, scales, 0.0), gl.where(seen, zeros, 0.0)
+    return key_scales[:, :, None], key_zeros[:, :, None], scales[:, :, None], zeros[:, :, None]
+
+
+@gluon.jit
+def _scores(products, seen, unit, query_sums, params, BITS: gl.constexpr):
+    """Scores of a tile, and what the softmax takes the peak of.
+
+    Weights times scales are an operand in float16. So its peak is that of scores plus log2(scale),
+    and none exceeds 1.
+    """
+    scores = products * unit[:, None, :]
+    if BITS != 0:
+        scores = scores * params[0]
+        scores += query_sums[:, None, :] * params[1]
+    scores = gl.where(seen[:, :, None], scores, float("-inf"))
+    if BITS != 0:
+        return scores, scores + _log2(params[2])
+    else:  # noqa: RET505
+        return scores, scores
 
 
 @gluon.jit
@@ -177,13 +231,41 @@ def _newest_value(
     value, row, memory, L: gl.constexpr,
     BITS: gl.constexpr, D: gl.constexpr, LARGEST: gl.constexpr,
 ):  # fmt: skip
-    """The newest value [D, 1] as the cache now has it, in rows of L."""
-    column = gl.arange(0, D, gl.SliceLayout(1, L))
+    """The newest value [D] as the cache now has it, in the order of `_apart`."""
+    place = gl.arange(0, D, L)
+    column = place // 16 * 16 + place % 8 * 2 + place // 8 % 2
     x = gl.load(value + column).to(gl.float32)
     crossed = x
     if BITS == 4:
         crossed = gl.load(value + (column + D // 2) % D).to(gl.float32)
-    return _put(x, crossed, column, row, memory, BITS, D, LARGEST)[:, None]
+    return _put(x, crossed, column, row, memory, BITS, D, LARGEST)
+
+
+@gluon.jit
+def _put_operand(rotated, queries, D: gl.constexpr):
+    """Rotated queries [HEADS, D] as an operand [HEADS, D] float16 into shared memory, in the order
+    of `_apart`; returns the powers of two by which they are too small."""
+    HEADS: gl.constexpr = rotated.shape[0]
+    small, power = normalized(rotated)
+    parts = small.reshape([HEADS, D // 16, 8, 2]).permute((0, 1, 3, 2))
+    queries.store(parts.reshape([HEADS, D]))
+    return power
+
+
+@gluon.jit
+def _sums_of_warps(acc, peak, weight_sums, zero_sums, BITS: gl.constexpr):
+    """(of values [D, HEADS], peaks, of weights) over the keys of all warps."""
+    D: gl.constexpr = acc.shape[1]
+    HEADS: gl.constexpr = acc.shape[2]
+    top = gl.max(peak, 0)
+    shrink = gl.exp2(peak - top[None, :])
+    total = gl.sum(gl.sum(weight_sums, 1) * shrink, 0)
+    if BITS != 0:
+        acc += gl.sum(zero_sums, 1)[:, None, :]
+    acc = gl.sum(acc * shrink[:, None, :], 0)
+    acc = acc.reshape([D // 16, 2, 8, HEADS]).permute((0, 2, 1, 3)).reshape([D, HEADS])
+    L: gl.constexpr = gl.SliceLayout(0, acc.type.layout)
+    return acc, gl.convert_layout(top, L), gl.convert_layout(total, L)
 
 
 @gluon.jit
@@ -198,21 +280,29 @@ def _sum(
     q, k, v = qkv
     cos_sin, angle_stride = angles
     full, empty = bars
-    key_codes, value_codes, key_params, value_params = rings
-    query_blocks, queries, values, weights = operands
+    key_words, value_words, key_params, value_params = rings
+    query_blocks, rotated_queries, queries = operands
     begin, end, sequence, base, total, programs, extra, _ = share
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEADS, 16])
-    K_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
-    BYTES: gl.constexpr = key_codes.shape[2]
-    V_LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BYTES, BYTES // 8], [4, 1], [1, 0])
+    OWN: gl.constexpr = KEYS // WARPS
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8])
+    A_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
+    B_LAYOUT: gl.constexpr = gl.DotOperandLayout(1, S_LAYOUT, 2)
+    layouts: gl.constexpr = _layouts(KEYS, key_words.shape[2], BLOCK_TOKENS)
+    K_LAYOUT: gl.constexpr = layouts[0]
+    V_LAYOUT: gl.constexpr = layouts[1]
+    P_LAYOUT: gl.constexpr = layouts[2]
+    R_LAYOUT: gl.constexpr = gl.SliceLayout(2, S_LAYOUT)  # of a tile's keys [WARPS, OWN]
+    H_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)  # [WARPS, HEADS]
+    HEAD: gl.constexpr = gl.SliceLayout(0, H_LAYOUT)
     L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    H_LAYOUT: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
     MIDDLE: gl.constexpr = 128.0 if BITS == 8 else 8.0
-    blank = gl.zeros([KEYS, HEADS], gl.float32, S_LAYOUT)
-    key_row = gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
+    blank = gl.zeros([WARPS, OWN, HEADS], gl.float32, S_LAYOUT)
+    warp = gl.arange(0, WARPS, gl.SliceLayout(1, R_LAYOUT))
+    own = gl.arange(0, OWN, gl.SliceLayout(0, R_LAYOUT))
+    key_row = warp[:, None] * OWN + own[None, :]
+    value_row = gl.arange(0, KEYS, gl.SliceLayout(1, V_LAYOUT))
     query_row = gl.arange(0, HEADS, gl.SliceLayout(1, L))
-    query_head = gl.arange(0, HEADS, H_LAYOUT)
-    mine = (query_head < GROUP)[None, :]
+    first_warp = (gl.arange(0, WARPS, gl.SliceLayout(1, H_LAYOUT)) == 0)[:, None]
     if EARLY:
         gdc_wait()
     at, done = begin, 0
@@ -225,14 +315,16 @@ def _sum(
         turn = cos_sin + gl.maximum(length - 1, 0).to(gl.int64) * angle_stride
         x = q + wide * strides[0] + (head * GROUP + query_row) * strides[1]
         put_queries(x, turn, query_blocks, GROUP, HEADS, D)
-        fence_async_shared()
         barrier()
-        acc = gl.zeros([D, HEADS], gl.float32, S_LAYOUT)
-        peak = gl.full([HEADS], LOWEST, gl.float32, H_LAYOUT)
-        weight_sums = gl.zeros([KEYS, HEADS], gl.float32, S_LAYOUT)
-        zero_sums = gl.zeros([KEYS, HEADS], gl.float32, S_LAYOUT)
-        rotated = queries.load(L).to(gl.float32)
-        query_sums = gl.convert_layout(gl.sum(rotated, 1), H_LAYOUT)[None, :]
+        rotated = rotated_queries.load(L).to(gl.float32)
+        power = _put_operand(rotated, queries, D)
+        unit = gl.convert_layout(power, HEAD)[None, :] * scale
+        query_sums = gl.convert_layout(gl.sum(rotated, 1), HEAD)[None, :] * scale
+        barrier()
+        acc = gl.zeros([WARPS, D, HEADS], gl.float32, S_LAYOUT)
+        peak = gl.full([WARPS, HEADS], LOWEST, gl.float32, H_LAYOUT)
+        weight_sums = gl.zeros([WARPS, OWN, HEADS], gl.float32, S_LAYOUT)
+        zero_sums = gl.zeros([WARPS, OWN, HEADS], gl.float32, S_LAYOUT)
         if (skipped + count == tiles) & (length > 0):
             block = (place // BLOCK_TOKENS).to(gl.int64) * 2 * kv_heads + head
             row = block * BLOCK_TOKENS + place % BLOCK_TOKENS
@@ -240,57 +332,56 @@ def _sum(
             key = _newest_key(
                 k + wide * strides[2] + head * strides[3], turn, row, memory, L, BITS, D, LARGEST
             )
-            newest = gl.convert_layout(gl.sum(rotated * key, 1), H_LAYOUT) * scale
-            peak = gl.where(query_head < GROUP, newest, LOWEST)
-            weight_sums = gl.where((key_row == 0)[:, None] & mine, 1.0, weight_sums)
+            newest = gl.convert_layout(gl.sum(rotated * key, 1), HEAD)[None, :] * scale
+            peak = gl.where(first_warp, newest, LOWEST)
+            weight_sums = gl.where((key_row == 0)[:, :, None], 1.0, weight_sums)
             row = gl.where(place >= 0, row + kv_heads * BLOCK_TOKENS, -1)
             value = _newest_value(
-                v + wide * strides[4] + head * strides[5], row, memory, S_LAYOUT, BITS, D, LARGEST
-            )
-            acc = gl.where(mine, value, acc)
+                v + wide * strides[4] + head * strides[5], row, memory,
+                gl.SliceLayout(0, R_LAYOUT), BITS, D, LARGEST,
+            )  # fmt: skip
+            acc = gl.where(first_warp[:, None, :], value[None, :, None], acc)
+        column_operand = gl.zeros([WARPS, D, HEADS], gl.float16, B_LAYOUT)
+        column_operand += queries.permute((1, 0)).load(gl.SliceLayout(0, B_LAYOUT))[None, :, :]
         for i in range(count):
             stage = done % STAGES
             mbarrier.wait(full.index(stage), done // STAGES & 1)
-            keys = _numbers(key_codes.index(stage).load(K_LAYOUT), FORM)
-            keys = gl.convert_layout(keys, K_LAYOUT, assert_trivial=True)
-            flying = warpgroup_mma(
-                keys, queries.permute((1, 0)), blank, use_acc=False, is_async=True
-            )
-            acc = warpgroup_mma_wait(1, [acc])
-            values.store(_numbers(value_codes.index(stage).load(V_LAYOUT), FORM))
-            scores = warpgroup_mma_wait(0, [flying])
-            key = (first + skipped + i) * KEYS + key_row
-            seen = ((key < length - 1) & (key >= length - window))[:, None]
+            keys = key_words.index(stage).load(K_LAYOUT)
+            values = value_words.index(stage).load(V_LAYOUT)
+            behind = (first + skipped + i) * KEYS
+            key = behind + key_row
+            seen = (key < length - 1) & (key >= length - window)
+            params = seen, seen, seen, seen  # without scales and zeros nothing reads them
             if BITS != 0:
-                key_scales, key_zeros = _params(key_params, stage, BLOCK_TOKENS, MIDDLE, S_LAYOUT)
-                scores = scores * key_scales + query_sums * key_zeros
-            scores = gl.where(seen & mine, scores * scale, float("-inf"))
-            new_peak = gl.maximum(peak, gl.max(scores, 0))
-            weight = gl.exp2(scores - new_peak[None, :])
-            shrink = gl.exp2(peak - new_peak)[None, :]
+                params = _tile_params(
+                    (key_params, value_params), stage, seen, BLOCK_TOKENS, MIDDLE, P_LAYOUT
+                )
+            elif skipped + i == tiles - 1:  # here values may be NaN
+                exists = behind + value_row < length - 1
+                values = gl.where(exists[:, None], values, 0)
+            barrier()
+            mbarrier.arrive(empty.index(stage), count=1)
+            done += 1
+            products = mma_v2(_apart(numbers_of((keys,), FORM), A_LAYOUT), column_operand, blank)
+            scores, lifted = _scores(products, seen, unit, query_sums, params, BITS)
+            new_peak = gl.maximum(peak, gl.max(lifted, 1))
+            weight = gl.exp2(scores - new_peak[:, None, :])
+            shrink = gl.exp2(peak - new_peak)[:, None, :]
             peak = new_peak
             weight_sums = weight_sums * shrink + weight
             if BITS != 0:
-                scales, zeros = _params(value_params, stage, BLOCK_TOKENS, MIDDLE, S_LAYOUT)
-                zero_sums = zero_sums * shrink + gl.where(seen, weight * zeros, 0.0)
-                weight = gl.where(seen, weight * scales, 0.0)
-            weights.store(weight.to(weights.dtype))
-            fence_async_shared()
-            barrier()
-            mbarrier.arrive(empty.index(stage), count=1)
-            turned = values.permute((1, 0))
-            acc = warpgroup_mma(turned, weights, acc * shrink, is_async=True)
-            acc = warpgroup_mma_wait(1, [acc])  # it goes on beside the next keys
-            done += 1
-        acc = warpgroup_mma_wait(0, [acc])
-        if BITS != 0:
-            acc += gl.sum(zero_sums, 0)[None, :]
+                zero_sums = zero_sums * shrink + weight * params[3]
+                weight = weight * params[2]
+            turned = _turned(numbers_of((values,), FORM), A_LAYOUT)
+            weights = _as_operand(weight.to(gl.float16), B_LAYOUT)
+            acc = mma_v2(turned, weights, acc * shrink)
         owners = (
             owner_of(start + extra, total, programs),
             owner_of(start + extra + tiles - 1, total, programs),
         )
         put_pair(
-            (acc, peak, gl.sum(weight_sums, 0)), outs, (wide * kv_heads + head, head), owners,
+            _sums_of_warps(acc, peak, weight_sums, zero_sums, BITS), outs,
+            (wide * kv_heads + head, head), owners,
             (start, total, programs, gl.where(at > begin, 1, 0)), GROUP, D, SINKS,
         )  # fmt: skip
         at = start + tiles + extra
@@ -304,41 +395,39 @@ def _attend(
     codes_desc, params_desc, qkv, angles, slot_mapping, memory, tables, kv_len, outs, scale, window,
     strides, kv_heads, sequences, nowhere,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr, BYTES: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr,
+    D: gl.constexpr, WORDS: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr,
     LEAST: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr, LARGEST: gl.constexpr,
     SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = qkv[0].dtype.element_ty
     share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
     PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
-    C_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, BYTES], gl.uint8)
+    C_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, WORDS], gl.int16)
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, D], kind)
-    V_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], kind)
-    W_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, KEYS], kind)
     H_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, ATOM], kind)
-    queries = gl.allocate_shared_memory(kind, [HEADS, D], Q_LAYOUT)
-    query_blocks = as_blocks(queries, D // ATOM, HEADS, ATOM, H_LAYOUT)
-    values = gl.allocate_shared_memory(kind, [KEYS, D], V_LAYOUT)
-    weights = gl.allocate_shared_memory(kind, [HEADS, KEYS], W_LAYOUT)
-    keys = gl.allocate_shared_memory(gl.uint8, [STAGES, KEYS, BYTES], C_LAYOUT)
-    vals = gl.allocate_shared_memory(gl.uint8, [STAGES, KEYS, BYTES], C_LAYOUT)
+    O_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, D], gl.float16)
+    rotated = gl.allocate_shared_memory(kind, [HEADS, D], Q_LAYOUT)
+    query_blocks = as_blocks(rotated, D // ATOM, HEADS, ATOM, H_LAYOUT)
+    queries = gl.allocate_shared_memory(gl.float16, [HEADS, D], O_LAYOUT)
+    keys = gl.allocate_shared_memory(gl.int16, [STAGES, KEYS, WORDS], C_LAYOUT)
+    values = gl.allocate_shared_memory(gl.int16, [STAGES, KEYS, WORDS], C_LAYOUT)
     B_LAYOUT: gl.constexpr = codes_desc.layout
     blocks = (
-        as_blocks(keys, STAGES * PAGES, BLOCK_TOKENS, BYTES, B_LAYOUT),
-        as_blocks(vals, STAGES * PAGES, BLOCK_TOKENS, BYTES, B_LAYOUT),
+        as_blocks(keys, STAGES * PAGES, BLOCK_TOKENS, WORDS, B_LAYOUT),
+        as_blocks(values, STAGES * PAGES, BLOCK_TOKENS, WORDS, B_LAYOUT),
     )
     descs, copied = (codes_desc,), (blocks,)
-    key_params, value_params = keys, vals
-    ROWS: gl.constexpr = params_desc.block_shape[0]
-    TILE_BYTES: gl.constexpr = 2 * KEYS * (BYTES if BITS == 0 else BYTES + ROWS * 4)
+    key_params, value_params = keys, values
+    TILE_BYTES: gl.constexpr = 2 * KEYS * (2 * WORDS if BITS == 0 else 2 * WORDS + 4)
     if BITS != 0:
         P_LAYOUT: gl.constexpr = params_desc.layout
-        shape: gl.constexpr = [STAGES, PAGES, ROWS * BLOCK_TOKENS]
+        SLOT: gl.constexpr = slot_of(BLOCK_TOKENS)
+        shape: gl.constexpr = [STAGES, PAGES, SLOT]
         key_params = gl.allocate_shared_memory(gl.int32, shape, P_LAYOUT)
         value_params = gl.allocate_shared_memory(gl.int32, shape, P_LAYOUT)
         some = (
-            as_blocks(key_params, STAGES * PAGES, ROWS, BLOCK_TOKENS, P_LAYOUT),
-            as_blocks(value_params, STAGES * PAGES, ROWS, BLOCK_TOKENS, P_LAYOUT),
+            as_blocks(key_params, STAGES * PAGES, 1, SLOT, P_LAYOUT),
+            as_blocks(value_params, STAGES * PAGES, 1, SLOT, P_LAYOUT),
         )
         descs, copied = (codes_desc, params_desc), (blocks, some)
     bars = make_bars(STAGES, 1)
@@ -347,9 +436,8 @@ def _attend(
         [
             (_sum, (
                 qkv, angles, slot_mapping, memory, kv_len, outs,
-                (keys, vals, key_params, value_params), bars,
-                (query_blocks, queries, values, weights.permute((1, 0))), share, kv_heads,
-                window, scale, strides,
+                (keys, values, key_params, value_params), bars,
+                (query_blocks, rotated, queries), share, kv_heads, window, scale, strides,
                 GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, FORM, BITS, LARGEST, SINKS, EARLY,
             )),
             (copy_share, (
@@ -363,20 +451,19 @@ def _attend(
 
 
 class Tiles(NamedTuple):
-    """Keys of a tile, tiles of a program's ring, tiles of a share at least, programs resident."""
+    """Keys of a tile, tiles of a program's ring, tiles of a share at least, programs resident, and
+    registers of a thread on average."""
 
     keys: int
     stages: int
     least: int
     resident: int
+    registers: int
 
 
 def tiles_of(size: int, row_bytes: int) -> Tiles:
     """Launch constants for heads of `size` in rows of `row_bytes`."""
-    return Tiles(64, 4, 2, 2) if row_bytes >= 128 else Tiles(64, 6, 2, 2)
-
-
-FORMS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+    return Tiles(64, 4, 2, 2, 128) if row_bytes >= 128 else Tiles(64, 6, 2, 2, 128)
 
 
 def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
@@ -388,7 +475,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
     q, k, v, cos_sin, slot_mapping, out = tensors
     scale, window, sinks = rule
     kv_cache, block_tables, slots, kv_len, kv_params = memory
-    if not fits(q, kv_cache):
+    if not fits(q, kv_cache) or q.shape[1] > GREATEST * kv_cache.shape[2]:
         return False
     sequences, heads, size = q.shape
     _, _, kv_heads, block_tokens, row_bytes = kv_cache.shape
@@ -399,10 +486,10 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
     parts = torch.empty((programs * 2 * group, size), dtype=torch.float32, device=q.device)
     peaks = torch.empty((programs * 2 * group, 2), dtype=torch.float32, device=q.device)
     form = stored_as(kv_cache, size)
-    codes_view = rows_of(kv_cache)
+    codes_view = code_blocks(kv_cache)
     _attend[(programs,)](
         codes_view,
-        codes_view if kv_params is None else params_of(kv_params),
+        codes_view if kv_params is None else param_blocks(kv_params),
         (q, k, v),
         (cos_sin, cos_sin.stride(0)),
         slot_mapping,
@@ -421,45 +508,17 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
         BLOCK_TOKENS=block_tokens,
         KEYS=tiles.keys,
         D=size,
-        BYTES=row_bytes,
+        WORDS=row_bytes // 2,
         STAGES=tiles.stages,
         # Of 32 a warp adds up the tiles by itself.
         SEQUENCES=32 if sequences <= 32 else max(128, power_of_two(sequences)),
         LEAST=tiles.least,
-        FORM=FORMS.get(kv_cache.dtype, f"int{form['BITS']}"),
+        FORM=form_of(kv_cache, size),
         **form,
         SINKS=sinks is not None,
         EARLY=early,
         num_warps=4,
-        maxnreg=128,
+        maxnreg=tiles.registers,
         launch_pdl=early,
     )
     return True
-
-
-def fits(q: Tensor, kv_cache: Tensor) -> bool:
-    """Whether the kernel takes such tensors: weights times scales are too small for float16."""
-    block_tokens, row_bytes = kv_cache.shape[3:]
-    size, group = q.shape[2], q.shape[1] // kv_cache.shape[2]
-    shapes = block_tokens in (8, 16, 32, 64) and size in (64, 128) and group <= GREATEST
-    return shapes and q.dtype == torch.bfloat16 and row_bytes * kv_cache.element_size() <= size
-
-
-def rows_of(kv_cache: Tensor) -> TensorDescriptor:
-    """The copy engine's view of the codes, one plane of a block at a time."""
-    rows = kv_cache.view(torch.uint8).view(-1, kv_cache.shape[4])
-    block = list(kv_cache.shape[3:])
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.uint8)
-    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), block, layout)
-
-
-def params_of(kv_params: Tensor) -> TensorDescriptor:
-    """The copy engine's view of scales and zeros, as words: one plane of a block at a time.
-
-    Copies go to multiples of 128 bytes, so with those of a small block come those of the next ones.
-    """
-    block_tokens = kv_params.shape[3]
-    words = kv_params.view(torch.int32).view(-1, block_tokens)
-    block = [max(1, 32 // block_tokens), block_tokens]
-    layout = gl.NVMMASharedLayout(0, 32, 2)
-    return TensorDescriptor(words, list(words.shape), list(words.stride()), block, layout)

@@ -121,6 +121,18 @@ CASES = [
         _case(Size.FULL, "bf16", LLAMA_8B, [(64, 640), (3, 5)], spare=70_000, kv=kv)
         for kv in QUANTIZED_KV
     ),
+    # Blocks of other sizes, groups of one head and of many, contexts that are split.
+    *(
+        _case(Size.FULL, kind, heads, chunks, window, rule=rule, kv=kv)
+        for kind, heads, chunks, window, rule in [
+            ("f16", Heads(14, 2, 64, 64), MIXED, 300, PLAIN),
+            ("f16", Heads(2, 2, 128, 32), MIXED, 0, PLAIN),
+            ("bf16", Heads(32, 2, 128, 8), [(160, 6000), (0, 7), (1, 1)], 0, SINKS),
+            ("bf16", Heads(8, 2, 128, 64), [(1500, 2500), (40, 40)], 300, PLAIN),
+            ("bf16", LLAMA_8B, [(n % 40, 50 + n) for n in range(75)], 0, PLAIN),
+        ]
+        for kv in QUANTIZED_KV
+    ),
     *(
         _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=rule)
         for kind, size, window, rule in SCORED

@@ -36,7 +36,10 @@ from ..hopper import (
     fits,
     make_bars,
 )
+from ..kv_quantization import bits_of
+from ..kv_quantization_hopper import code_blocks, form_of, normalized, param_blocks
 from ..online_softmax import LOG2_E, LOWEST, with_sink
+from .hopper_convert import code_rings, convert_tiles, copy_codes, interchanged
 from .splits import (
     LEAST,
     ROUNDS,
@@ -98,13 +101,19 @@ def _clear(
 
 
 @gluon.jit
-def _put_result(acc, total, out, targets, place, GROUP: gl.constexpr, D: gl.constexpr):
+def _put_result(
+    acc, total, out, targets, place,
+    GROUP: gl.constexpr, D: gl.constexpr, CONVERTED: gl.constexpr,
+):  # fmt: skip
     """The quotient of both sums, to its rows of `out`."""
     token, row, column, live = targets
     _, _, _, _, heads, head = place
     whole = gl.convert_layout(total, gl.SliceLayout(1, acc.type.layout))
     LOAD: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
-    result = gl.convert_layout((acc / whole[:, None]).to(out.dtype.element_ty), LOAD)
+    result = (acc / whole[:, None]).to(out.dtype.element_ty)
+    if CONVERTED:
+        result = interchanged(result)
+    result = gl.convert_layout(result, LOAD)
     places = ((token * heads + head) * GROUP + row % GROUP) * D
     gl.store(out + places[:, None] + column[None, :], result, mask=live)
 
@@ -123,9 +132,9 @@ def _attend_rows(
     q, outs, which, rings, bars, queries, place, strides, span, rule,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
     STAGES: gl.constexpr, SPLITS: gl.constexpr, WINDOWED: gl.constexpr, SINKS: gl.constexpr,
-    PART: gl.constexpr,
+    CONVERTED: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
-    """A warp group: its rows against every tile that the copying warp brings."""
+    """A warp group: its rows against every tile of keys and values."""
     out, parts, peaks, arrived = outs
     item, wanted, split, used = which
     key_tiles, value_tiles, value_blocks = rings
@@ -138,7 +147,7 @@ def _attend_rows(
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     LOAD: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
-    kind: gl.constexpr = q.dtype.element_ty
+    kind: gl.constexpr = queries.dtype
 
     row = first_row + PART * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LOAD))
     column = gl.arange(0, D, gl.SliceLayout(0, LOAD))
@@ -146,7 +155,12 @@ def _attend_rows(
     rows = token * strides[0] + (head * GROUP + row % GROUP) * strides[1]
     live = (row // GROUP < count)[:, None]
     own = queries.index(PART)
-    own.store(gl.load(q + rows[:, None] + column[None, :], mask=live, other=0))
+    x = gl.load(q + rows[:, None] + column[None, :], mask=live, other=0)
+    scales = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, S_LAYOUT)) * scale
+    if CONVERTED:
+        x, power = normalized(interchanged(x))
+        scales *= gl.convert_layout(power, gl.SliceLayout(1, S_LAYOUT))
+    own.store(x)
     fence_async_shared()
     barrier()
 
@@ -161,8 +175,8 @@ def _attend_rows(
     mbarrier.arrive(empty_keys.index(0), count=1)
     last = last_tile * KEYS
     scores = _masked(scores, last + column_key, position, window, WINDOWED)
-    peak = gl.maximum(gl.max(scores, 1) * scale, LOWEST)
-    weights = gl.exp2(scores * scale - peak[:, None])
+    peak = gl.maximum(gl.max(scores, 1) * scales, LOWEST)
+    weights = gl.exp2(scores * scales[:, None] - peak[:, None])
     total = gl.sum(weights, 1)
     p = gl.convert_layout(weights.to(kind), P_LAYOUT)
     mbarrier.wait(full_values.index(0), 0)
@@ -183,8 +197,8 @@ def _attend_rows(
         if (i < masked) | (WINDOWED & (i >= windowed)):
             key = (last_tile - i) * KEYS + column_key
             scores = _masked(scores, key, position, window, WINDOWED)
-        new_peak = gl.maximum(peak, gl.max(scores, 1) * scale)
-        weights = gl.exp2(scores * scale - new_peak[:, None])
+        new_peak = gl.maximum(peak, gl.max(scores, 1) * scales)
+        weights = gl.exp2(scores * scales[:, None] - new_peak[:, None])
         shrink = gl.exp2(peak - new_peak)
         total = total * shrink + gl.sum(weights, 1)
         peak = new_peak
@@ -200,11 +214,11 @@ def _attend_rows(
     own_sinks = sinks + head * GROUP
     if SPLITS == 1:
         total = with_sink(total, peak, own_sinks, s_row % GROUP, s_row >= 0, SINKS)
-        _put_result(acc, total, out, targets, place, GROUP, D)
+        _put_result(acc, total, out, targets, place, GROUP, D, CONVERTED)
     else:
         if used == 1:
             total = with_sink(total, peak, own_sinks, s_row % GROUP, s_row >= 0, SINKS)
-            _put_result(acc, total, out, targets, place, GROUP, D)
+            _put_result(acc, total, out, targets, place, GROUP, D, CONVERTED)
         else:
             first = item * wanted * 2 + PART
             put_part(acc, peak, total, parts, peaks, first + 2 * split, D)
@@ -215,15 +229,16 @@ def _attend_rows(
                 sums, top, whole = sum_parts(parts, peaks, first, used, O_LAYOUT, D)
                 o_row = first_row + PART * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, O_LAYOUT))
                 whole = with_sink(whole, top, own_sinks, o_row % GROUP, o_row >= 0, SINKS)
-                _put_result(sums, whole, out, targets, place, GROUP, D)
+                _put_result(sums, whole, out, targets, place, GROUP, D, CONVERTED)
 
 
 @gluon.jit(do_not_specialize=["sequences"])
 def _attend(
-    desc, q, tables, query_start, kv_len, outs, rule, strides, heads, sequences, nowhere,
+    desc, params_desc, q, tables, query_start, kv_len, outs, rule, strides, heads, sequences,
+    nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, PROGRAMS: gl.constexpr,
-    WINDOWED: gl.constexpr, SINKS: gl.constexpr,
+    STAGES: gl.constexpr, CODE_STAGES: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr,
+    SPLITS: gl.constexpr, PROGRAMS: gl.constexpr, WINDOWED: gl.constexpr, SINKS: gl.constexpr,
 ):  # fmt: skip
     L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     every = gl.arange(0, SEQUENCES, L)
@@ -265,42 +280,69 @@ def _attend(
     after = first + seen * (split + 1) // used
     tiles = after - first - seen * split // used
 
-    kind: gl.constexpr = q.dtype.element_ty
+    kind: gl.constexpr = q.dtype.element_ty if FORM == "" else gl.float16
     BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
     T_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], kind)
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, D], kind)
     queries = gl.allocate_shared_memory(kind, [2, ROWS, D], Q_LAYOUT)
     keys = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
     values = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
-    B_LAYOUT: gl.constexpr = desc.layout
+    B_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_TOKENS, ATOM], kind)
     key_blocks = as_blocks(keys, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
     value_blocks = as_blocks(values, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
     bars = (make_bars(STAGES, 2), make_bars(STAGES, 2))
-    fence_async_shared()
 
-    rings = (keys, values, value_blocks)
     place = (start, count, earlier, first_row, heads, head)
     span = (after - 1, tiles, after - whole, after - inside, length)
     blocks = (begin // BLOCK_TOKENS, gl.cdiv(length, BLOCK_TOKENS))
     which = (item * heads + head, wanted, split, used)
-    gl.warp_specialize(
-        [
-            (_attend_rows, (
-                q, outs, which, rings, bars, queries, place, strides, span, rule,
-                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 0,
-            )),
-            (_attend_rows, (
-                q, outs, which, rings, bars, queries, place, strides, span, rule,
-                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, 1,
-            )),
-            (_copy, (
-                desc, table, (key_blocks, value_blocks), bars, (heads, head, nowhere), after - 1,
-                tiles, blocks, BLOCK_TOKENS, KEYS, D, STAGES,
-            )),
-        ],
-        [4, 1],
-        [240, 24],
-    )  # fmt: skip
+    plane = (heads, head, nowhere)
+    rings = (keys, values, value_blocks)
+    if FORM == "":
+        fence_async_shared()
+        gl.warp_specialize(
+            [
+                (_attend_rows, (
+                    q, outs, which, rings, bars, queries, place, strides, span, rule,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 0,
+                )),
+                (_attend_rows, (
+                    q, outs, which, rings, bars, queries, place, strides, span, rule,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 1,
+                )),
+                (_copy, (
+                    desc, table, (key_blocks, value_blocks), bars, plane, after - 1, tiles, blocks,
+                    BLOCK_TOKENS, KEYS, D, STAGES,
+                )),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        code = code_rings(desc, params_desc, KEYS, BLOCK_TOKENS, CODE_STAGES, BITS)
+        fence_async_shared()
+        gl.warp_specialize(
+            [
+                (_attend_rows, (
+                    q, outs, which, rings, bars, queries, place, strides, span, rule,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 0,
+                )),
+                (_attend_rows, (
+                    q, outs, which, rings, bars, queries, place, strides, span, rule,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 1,
+                )),
+                (convert_tiles, (
+                    code, (keys, values), bars, tiles,
+                    BLOCK_TOKENS, KEYS, STAGES, CODE_STAGES, FORM, BITS,
+                )),
+                (copy_codes, (
+                    (desc, params_desc), table, code, plane, after - 1, tiles, blocks,
+                    BLOCK_TOKENS, KEYS, CODE_STAGES, BITS,
+                )),
+            ],
+            [4, 4, 1],
+            [224, 40, 24],
+        )  # fmt: skip
 
 
 # On an H200, 32 query and 8 key heads of 128, one prompt of 4,096 tokens: 484 TFLOP/s; with three
@@ -309,7 +351,9 @@ KEYS = 128
 STAGES = 2
 
 
-def launch(tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: Rule) -> bool:
+def launch(
+    tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], kv_params: Tensor | None, rule: Rule
+) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len), `rule` =
@@ -319,6 +363,7 @@ def launch(tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: Rul
     kv_cache, block_tables, slots, query_start, kv_len = memory
     if not fits(q, kv_cache):
         return False
+    cache = kv_cache, kv_params
     most = SEQUENCES.value
     splits = most_splits(q, kv_cache.shape[2])
     outs = (out, out, out, out)  # without splits no more is needed
@@ -331,23 +376,33 @@ def launch(tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: Rul
     for first in range(0, len(kv_len), most):
         last = min(first + most, len(kv_len))
         some = slots[first:last], query_start[first : last + 1], kv_len[first:last]
-        _launch(q, outs, (kv_cache, block_tables, *some), rule, splits)
+        _launch(q, outs, cache, (block_tables, *some), rule, splits)
     return True
 
 
 def _launch(
-    q: Tensor, outs: tuple[Tensor, ...], memory: tuple[Tensor, ...], rule: Rule, splits: int
+    q: Tensor,
+    outs: tuple[Tensor, ...],
+    cache: tuple[Tensor, Tensor | None],
+    places: tuple[Tensor, ...],
+    rule: Rule,
+    splits: int,
 ) -> None:
-    """`outs` = (out, parts, peaks, arrivals), `memory` of SEQUENCES or fewer."""
-    kv_cache, block_tables, slots, query_start, kv_len = memory
+    """`outs` = (out, parts, peaks, arrivals), `places` = (block_tables, slots, query_start, kv_len)
+    of SEQUENCES or fewer."""
+    kv_cache, kv_params = cache
+    block_tables, slots, query_start, kv_len = places
     scale, window, sinks = rule
     tokens, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
     group, programs = heads // kv_heads, processors(q.device)
     full = divided_up(tokens * group, 2 * ROWS.value)
     most = kv_heads * (full + len(kv_len))  # each sequence may begin a tile of rows
+    quantized = kv_cache.dtype != q.dtype
+    blocks = code_blocks(kv_cache) if quantized else blocks_of(kv_cache)
     _attend[(max(most, ROUNDS.value * programs) if splits > 1 else most,)](
-        blocks_of(kv_cache),
+        blocks,
+        blocks if kv_params is None else param_blocks(kv_params),
         q,
         (block_tables, slots, block_tables.stride(0)),
         query_start,
@@ -357,16 +412,19 @@ def _launch(
         q.stride()[:2],
         kv_heads,
         len(kv_len),
-        kv_cache.numel() // size,
+        kv_cache.numel() // kv_cache.shape[4],
         GROUP=group,
         BLOCK_TOKENS=block_tokens,
         KEYS=KEYS,
         D=size,
         STAGES=STAGES,
+        CODE_STAGES=2,
+        FORM=form_of(kv_cache, size) if quantized else "",
+        BITS=bits_of(kv_cache, size),
         SPLITS=splits,
         PROGRAMS=programs,
         WINDOWED=window > 0,
         SINKS=sinks is not None,
         num_warps=4,
-        maxnreg=168,
+        maxnreg=128 if quantized else 168,
     )

@@ -154,7 +154,8 @@ def paged_prefill_attention(
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
     # The kernel for Hopper knows no caps.
-    if not softcap and HOPPER.launch(q.device, (q, out), memory, (scale, window, sinks)):
+    rule = scale, window, sinks
+    if not softcap and HOPPER.launch(q.device, (q, out), memory, kv_params, rule):
         return out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q, kv_cache, rows)
