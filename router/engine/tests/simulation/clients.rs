@@ -193,11 +193,11 @@ impl Client {
             read(stream, events, within(pause), on_tokens)
         });
         let answers = join_all(reads).await;
-        self.judge(answers, deadline, world)
+        self.judge(&answers, deadline, world)
     }
 
     /// Compares the answers with those of the undisturbed engine.
-    fn judge(&self, answers: Vec<Answer>, deadline: Option<Instant>, world: &World) -> Fate {
+    fn judge(&self, answers: &[Answer], deadline: Option<Instant>, world: &World) -> Fate {
         let whole = self.number.map(|number| &ANSWERS[number as usize]);
         let (mut fate, mut ends) = (Fate::Served, 0);
         for (choice, got) in answers.iter().enumerate() {

@@ -55,10 +55,10 @@ pub(crate) fn wanted(number: u32) -> EngineRequest {
         priority: 0,
         prompt: prompt(number),
         sampling: SamplingParams {
-            temperature: if number % 2 == 0 { 0.0 } else { 1.0 },
+            temperature: if number.is_multiple_of(2) { 0.0 } else { 1.0 },
             seed: u64::from(number) * 31,
-            top_logprobs: if number % 7 == 0 { 2 } else { 0 },
-            prompt_logprobs: (number % 11 == 0).then_some(1),
+            top_logprobs: if number.is_multiple_of(7) { 2 } else { 0 },
+            prompt_logprobs: number.is_multiple_of(11).then_some(1),
             ..SamplingParams::default()
         },
         grammar: (number % 6 == 5).then(grammar),
