@@ -81,8 +81,9 @@ impl Core {
 
     /// Handles a panic of the engine: like a loss of the workers, but the scheduler may be half
     /// changed, so it is discarded. A new one is filled from the records, which hold the tokens that
-    /// the clients have; later ones are computed again.
-    pub(super) fn rebuild(&mut self) -> Result<(), ConfigError> {
+    /// the clients have; later ones are computed again. If the workers were down, no request that
+    /// ran before is suspect.
+    pub(super) fn rebuild(&mut self, workers_down: bool) -> Result<(), ConfigError> {
         self.arrived = None;
         // The batch may hold a client's last event.
         self.event_batch.flush();
@@ -96,7 +97,7 @@ impl Core {
                 slow: false,
             })
             .collect();
-        if let Some(id) = self.suspects.on_loss(&in_flight, Evidence::Strong) {
+        if !workers_down && let Some(id) = self.suspects.on_loss(&in_flight, Evidence::Strong) {
             self.forget(id, FAILS);
         }
         self.scheduler = loop {

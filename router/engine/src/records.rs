@@ -357,6 +357,7 @@ impl Record {
         steer: impl FnMut(SequenceId, &[TokenId]) -> Vec<SequenceId>,
         event_batch: &mut EventBatch,
     ) -> bool {
+        self.unprepared_entries = 0;
         let search = self.search.as_mut();
         let Some(found) = search.and_then(|search| search.take(sequence, next, steer)) else {
             return false;

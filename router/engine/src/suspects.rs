@@ -15,6 +15,8 @@
 //!
 //! A request that was alone by accident goes on where possible:
 //!
+//! - A suspect that returned together with requests that were not in flight, as after a kill from
+//!   outside, was not alone: the cause may be one of those.
 //! - Kills from outside condemn a request only if they keep coming while it is alone: at its fourth
 //!   loss in a row, the third at which it was alone.
 //! - A slow request, which is prepared before it runs, gets on later than the others, so it is
@@ -79,6 +81,8 @@ pub(super) struct Suspects {
     steps: u32,
     /// Whether requests that are no suspects wait.
     holding: bool,
+    /// Whether requests that were not in flight at the last loss run beside suspects.
+    mixed: bool,
 }
 
 /// Requests that the workers may run from now on.
@@ -115,11 +119,11 @@ impl Suspects {
         let is_uncleared = |each: &InFlight| self.suspicions.contains_key(&each.id);
         let (mut uncleared, cleared): (Vec<_>, Vec<_>) =
             in_flight.iter().copied().partition(is_uncleared);
-        self.suspect(&in_flight, uncleared.len() == 1, &unreleased);
-        let condemned = match uncleared[..] {
-            [only] => self.condemn(only, in_flight.len() > 1, evidence),
-            _ => None,
-        };
+        let beside_others = in_flight.len() > 1;
+        let mixed = std::mem::take(&mut self.mixed) && beside_others;
+        let alone = uncleared.first().filter(|_| uncleared.len() == 1 && !mixed);
+        self.suspect(&in_flight, alone.is_some(), &unreleased);
+        let condemned = alone.and_then(|&only| self.condemn(only, beside_others, evidence));
         uncleared.retain(|each| Some(each.id) != condemned);
         let new = uncleared.is_empty() && condemned.is_none();
         self.groups = match (new, evidence) {
@@ -224,6 +228,7 @@ impl Suspects {
             }
         }
         self.holding = false;
+        self.mixed = !self.suspicions.is_empty();
         Some(Release::Rest)
     }
 
@@ -380,6 +385,20 @@ mod tests {
         }
         let found = suspects.on_loss(&in_flight([1]), Evidence::Weak);
         assert_eq!(found, Some(RequestId(1)));
+    }
+
+    #[test]
+    fn a_request_that_comes_after_a_kill_from_outside_may_be_the_cause() {
+        let mut suspects = Suspects::default();
+        suspects.on_loss(&in_flight([1]), Evidence::Weak);
+        suspects.hold_rest();
+        assert_eq!(suspects.release(|_| true), Some(Release::Rest));
+        // 2 is the cause; 1 has not got on since it was killed.
+        assert_eq!(suspects.on_loss(&in_flight([1, 2]), Evidence::Strong), None);
+        assert_eq!(group(&mut suspects), [2]);
+        let found = suspects.on_loss(&in_flight([2]), Evidence::Strong);
+        assert_eq!(found, Some(RequestId(2)));
+        assert_eq!(group(&mut suspects), [1]);
     }
 
     #[test]

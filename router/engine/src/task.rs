@@ -166,8 +166,9 @@ impl Task {
     async fn serve(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> String {
         // In a row: each soon after a start, and each without an answered step.
         let (mut losses, mut fruitless) = (0, 0);
+        let mut wait = Duration::ZERO;
         loop {
-            let session = AssertUnwindSafe(self.run_worker_session(core, workers));
+            let session = AssertUnwindSafe(self.run_worker_session(core, workers, wait));
             let session_end = match session.catch_unwind().await {
                 Ok(session_end) => session_end,
                 Err(panic) => self.on_panic(core, panic_message(&*panic)).await,
@@ -196,7 +197,7 @@ impl Task {
             }
             let worked = std::mem::take(&mut self.worked);
             fruitless = if worked { 1 } else { fruitless + 1 };
-            let wait = self.config.restart.wait(fruitless);
+            wait = self.config.restart.wait(fruitless);
             let loss = self.losses;
             tracing::warn!(
                 loss,
@@ -207,10 +208,6 @@ impl Task {
             self.shared
                 .publish(EngineState::Restarting { reason: lost });
             self.shared.set_overdue_at(None);
-            if let Err(SessionEnd::Stop(reason)) = self.while_down(core.as_mut(), sleep(wait)).await
-            {
-                return reason;
-            }
         }
     }
 
@@ -223,23 +220,26 @@ impl Task {
         self.metrics.lost();
         self.losses += 1;
         self.lost_at.get_or_insert_with(Instant::now);
-        match core.as_mut().map(Core::rebuild) {
+        let down = self.ready.is_none();
+        match core.as_mut().map(|core| core.rebuild(down)) {
             Some(Err(error)) => SessionEnd::Stop(format!("{reason}; and then: {error}")),
             _ => SessionEnd::Lost(reason),
         }
     }
 
-    /// Runs one session of the workers, from start to end.
+    /// Runs one session of the workers, from their start, which comes after this wait, to their end.
     async fn run_worker_session(
         &mut self,
         core: &mut Option<Core>,
         workers: &mut dyn Workers,
+        wait: Duration,
     ) -> SessionEnd {
         let progress = ProgressSink::new(Arc::clone(&self.shared));
-        let (mut group, loaded) = match self
-            .while_down(core.as_mut(), workers.start(&progress))
-            .await
-        {
+        let start = async {
+            sleep(wait).await;
+            workers.start(&progress).await
+        };
+        let (mut group, loaded) = match self.while_down(core.as_mut(), start).await {
             Ok(Ok(started)) => started,
             Ok(Err(error)) => return SessionEnd::Lost(error.to_string()),
             Err(session_end) => return session_end,

@@ -150,10 +150,12 @@ impl Client {
 
     /// Returns how many choices show that the request gets on; `None`: none does.
     fn visible_choices(&self) -> Option<u32> {
-        match self.number {
-            None => Some(0),
-            Some(_) if self.request.beam.is_some() => None,
-            Some(_) => Some(self.request.choices),
+        match (self.number, self.behaviour) {
+            (None, _) => Some(0),
+            // It may read now what it was sent before a loss.
+            (_, Behaviour::ReadsSlowly(_)) => None,
+            _ if self.request.beam.is_some() => None,
+            _ => Some(self.request.choices),
         }
     }
 

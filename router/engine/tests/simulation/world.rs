@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    future::pending,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -217,9 +218,9 @@ impl World {
         self.take(|fault| fault == Fault::Panic).is_some()
     }
 
-    /// Kills workers at random times, for ever.
+    /// Kills workers at random times. Does not end.
     pub(crate) async fn kill_at_times(&self) {
-        loop {
+        while !self.state().faults.is_empty() {
             sleep(self.within(1, 200)).await;
             if self.take(|fault| fault == Fault::KilledAnytime).is_some() {
                 let state = self.state();
@@ -228,6 +229,7 @@ impl World {
                 }
             }
         }
+        pending::<()>().await;
     }
 
     /// Nothing goes wrong from now on.
