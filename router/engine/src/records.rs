@@ -593,8 +593,11 @@ impl Records {
         assert!(open, "a request is over and has a record");
     }
 
+    /// Removes all requests; returns them in order of arrival.
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Record)> {
         self.deadlines.clear();
-        self.records.drain().collect()
+        let mut all: Vec<_> = self.records.drain().collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
     }
 }

@@ -212,6 +212,7 @@ impl Episode {
         let clients = self.clients.iter().cloned();
         let clients = join_all(clients.map(|client| client.run(&engine, world)));
         let fates = tokio::select! {
+            biased;
             fates = clients => fates,
             () = world.kill_at_times() => unreachable!("it goes on for ever"),
         };
