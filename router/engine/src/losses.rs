@@ -112,10 +112,12 @@ impl Core {
         Ok(())
     }
 
-    /// Fails all requests.
+    /// Fails all requests, in order of arrival.
     pub(super) fn fail_all(&mut self, reason: &str) {
         self.deliver();
-        for (_, record) in self.records.take_all() {
+        let mut all = self.records.take_all();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        for (_, record) in all {
             record.fail(unavailable(reason.to_owned()));
         }
         self.scheduler.drain();

@@ -593,11 +593,8 @@ impl Records {
         assert!(open, "a request is over and has a record");
     }
 
-    /// Removes all requests; returns them in order of arrival.
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Record)> {
         self.deadlines.clear();
-        let mut all: Vec<_> = self.records.drain().collect();
-        all.sort_unstable_by_key(|(id, _)| *id);
-        all
+        self.records.drain().collect()
     }
 }
