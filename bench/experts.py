@@ -14,7 +14,7 @@ import sys
 from functools import partial
 
 import torch
-from harness.graphs import captured
+from harness.graphs import captured, copy_bandwidth
 from penstock_kernels import expert_mlp
 from penstock_kernels.case import cases
 from penstock_kernels.expert_mlp import Experts
@@ -32,14 +32,6 @@ NAMES = (
     "fp8-1-of128-top8-2048x768-g128",
     "fp4-1-of32-top4-2880x2880-clamped_swiglu-g32-bias",
 )
-
-
-def copy_bandwidth() -> float:
-    """Bytes per second of a large copy, read and written."""
-    source = torch.randn(1 << 29, dtype=torch.bfloat16, device=CUDA)
-    target = torch.empty_like(source)
-    time = float(do_bench(lambda: target.copy_(source), return_mode="median"))
-    return 2e3 * source.nbytes / time
 
 
 def routings(tokens: int, top_k: int, count: int) -> list[Routed]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from harness.graphs import copy_bandwidth
 from harness.shapes import SHAPES
 from penstock.cache import LayerCache, kv_format
 from penstock.config import MoeSpec, Specification
@@ -36,7 +37,6 @@ from penstock.worker.run.graphs import DeviceCapture
 from penstock.worker.run.runner import Pending, RankModel, Runner
 from penstock.worker.startup.loader import full_sums, kv_geometry
 from penstock.worker.state import State
-from triton.testing import do_bench
 
 CUDA = torch.device("cuda")
 BLOCK_TOKENS = 16
@@ -95,14 +95,6 @@ CASES = [
     Case(256, 1100, 768),
     Case(256, 1100, 1792),
 ]
-
-
-def copy_bandwidth() -> float:
-    """Bytes per second of a large copy, read and written."""
-    source = torch.randn(1 << 30, dtype=torch.bfloat16, device=CUDA)
-    target = torch.empty_like(source)
-    time_ms = float(do_bench(lambda: target.copy_(source), return_mode="median"))
-    return 2 * source.numel() * source.element_size() / time_ms * 1e3
 
 
 @dataclass(frozen=True)

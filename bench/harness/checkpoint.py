@@ -26,6 +26,7 @@ from penstock.layers import Build
 from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import read_methods
+from penstock.weights.files import DTYPES
 from penstock.weights.target import Target
 
 from harness.shapes import SHAPES
@@ -39,14 +40,7 @@ E8M0_SCALE = 127 - 7
 """The same as the biased exponent of an e8m0 number."""
 WRITERS = 8
 FLOAT32 = "weight_scale_inv"
-NAMES = {
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float32: "F32",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.uint8: "U8",
-    torch.int32: "I32",
-}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -103,7 +97,7 @@ def stored(name: str, target: Target) -> Stored:
     """How a checkpoint usually stores a tensor."""
     if target.suffixes:
         name = f"{name.rpartition('.')[0]}.{target.suffixes[0]}"
-    dtype = (target.form and target.form.dtype) or target.destination.dtype
+    dtype = target.dtype
     if dtype == torch.float32 and not name.endswith(FLOAT32):
         dtype = torch.bfloat16  # a layer may keep it in float32, files rarely do
     return Stored(name, target.shapes[0], dtype)

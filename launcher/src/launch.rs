@@ -69,8 +69,6 @@ pub struct RunningEngine {
     pub engine: Engine,
     /// The generator: text in and out.
     pub generator: Generator,
-    /// The default sampling parameters of a request that sets none.
-    pub defaults: GenerationDefaults,
     /// All metrics, the generator's included.
     pub metrics: Arc<Metrics>,
     /// The directory of the workers' sockets; `None` if another process started the workers.
@@ -173,7 +171,6 @@ impl Launch {
         Ok(RunningEngine {
             engine,
             generator,
-            defaults: self.defaults,
             metrics,
             workers_directory: directory,
         })

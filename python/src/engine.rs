@@ -131,7 +131,7 @@ impl Engine {
     #[getter]
     fn generation_defaults(&self) -> PyResult<String> {
         self.with(|open| {
-            let given = open.running.defaults.given();
+            let given = open.running.generator.model_text().defaults.given();
             let members = given
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), value.clone()));

@@ -24,12 +24,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..device import arrivals, divided_up, early_options, power_of_two, processors
 from ..hopper import KINDS, as_blocks, barrier
+from ..packed_linear.hopper_codes import pieces, strip_layout, x_layout
 from ..packed_linear.plan import COUNTERS
 from ..packed_linear.weight import Kind, PackedWeight
 from ..route_experts.routing import Routed
 from .experts import Experts
 from .hopper import activated
-from .line_codes import line_layout, numbers_of_line, unit
+from .line_codes import numbers_of_line, unit
 
 LINE = gl.constexpr(16)  # outputs of a matrix instruction
 TURN = gl.constexpr(128)  # inputs of a warp's turn
@@ -45,15 +46,6 @@ MOST_TURNS = 6
 MANY = (
     5  # programs of the first product on a multiprocessor from which threads have fewer registers
 )
-
-
-@gluon.constexpr_function
-def _x_layout(warps):
-    """Half a turn of rows [warps, 64] in the order of lanes: 16 in a row in each of four."""
-    registers = [[0, 1], [0, 2], [0, 4], [0, 8]]
-    lanes = [[0, 16], [0, 32], [0, 0], [0, 0], [0, 0]]
-    of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
-    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 64])
 
 
 @gluon.jit
@@ -76,7 +68,7 @@ def _words(
     """Loads the words of 16 outputs and of half a turn of every warp; `words` [WARPS] point at
     their matrices."""
     outputs, _, width = sizes
-    L: gl.constexpr = line_layout(KIND, WARPS)
+    L: gl.constexpr = strip_layout(KIND, 4, WARPS)
     W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
     N: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
     C: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
@@ -130,21 +122,6 @@ def _load(
 
 
 @gluon.jit
-def _pieces(block, AXIS: gl.constexpr, COUNT: gl.constexpr):
-    """COUNT parts of a tensor [WARPS, 64] or [WARPS, 16, 64] along its last dimension."""
-    if COUNT == 1:
-        return (block,)
-    else:  # noqa: RET505
-        SHAPE: gl.constexpr = block.shape
-        if AXIS == 1:
-            low, high = block.reshape([SHAPE[0], 2, SHAPE[1] // 2]).permute((0, 2, 1)).split()
-        else:
-            halves = block.reshape([SHAPE[0], SHAPE[1], 2, SHAPE[2] // 2])
-            low, high = halves.permute((0, 1, 3, 2)).split()
-        return _pieces(low, AXIS, COUNT // 2) + _pieces(high, AXIS, COUNT // 2)
-
-
-@gluon.jit
 def _add(
     total, loaded, ring, turn, KIND: gl.constexpr, PIECE: gl.constexpr,
     WARPS: gl.constexpr,
@@ -159,9 +136,9 @@ def _add(
     part = blank
     for half in gl.static_range(2):
         numbers = numbers_of_line(words[half], KIND)
-        x = ring.index(turn * 2 + half).load(_x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
+        x = ring.index(turn * 2 + half).load(x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
         x = x.permute((0, 2, 3, 1, 4)).reshape([WARPS, 64])
-        a, b = _pieces(numbers, 2, COUNT), _pieces(x, 1, COUNT)
+        a, b = pieces(numbers, 2, COUNT), pieces(x, 1, COUNT)
         for at in gl.static_range(COUNT):
             left = gl.convert_layout(a[at], A, assert_trivial=True)
             right = gl.convert_layout(b[at], gl.SliceLayout(2, B), assert_trivial=True)
@@ -364,7 +341,7 @@ def _product(
         if (expert < 0) | (expert >= count):
             return
     routed = ids, first, count, 1 if FIRST else TOP_K
-    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, line_layout(KIND, WARPS)))
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, strip_layout(KIND, 4, WARPS)))
     of_words = _experts(routed, number, W, PARTS, WARPS)
     V: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
     places = _experts(routed, number, V, PARTS, WARPS)

@@ -17,20 +17,6 @@ def unit(kind):
 
 
 @gluon.constexpr_function
-def line_layout(kind, warps):
-    """16 outputs and 64 inputs of each warp, four words in a row in a thread: [warps, 16, 16] words
-    of fp8, else [warps, 1, 128]."""
-    of_warps = [[1 << bit, 0, 0] for bit in range(warps.bit_length() - 1)]
-    registers = [[0, 0, 1], [0, 0, 2]]
-    if kind == "fp8":
-        registers.append([0, 8, 0])
-        lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
-        return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 16, 16])
-    lanes = [[0, 0, 4 << bit] for bit in range(5)]
-    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 1, 128])
-
-
-@gluon.constexpr_function
 def _assembly(kind):
     """PTX of one word: pairs of float16 numbers.
 
@@ -73,7 +59,7 @@ def _halves(count):
 
 @gluon.jit
 def numbers_of_line(words, KIND: gl.constexpr):
-    """Numbers [warps, 16, 64] float16 of words in `line_layout`, columns in the order of the
+    """Numbers [warps, 16, 64] float16 of words in `strip_layout`, columns in the order of the
     instruction: column / 16, + 8, lane, lowest bit."""
     WARPS: gl.constexpr = words.shape[0]
     COUNT: gl.constexpr = 8 if KIND == "fp4" else 4

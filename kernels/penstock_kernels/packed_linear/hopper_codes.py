@@ -314,3 +314,27 @@ def numbers_of_strip(words, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.co
     else:  # lowest, row + 8; k4 and k3 are column / 16 and column + 8
         block = every.permute((0, 6, 2, 1, 4, 3, 5))
     return block.reshape([WARPS, 16, 64])
+
+
+@gluon.constexpr_function
+def x_layout(warps):
+    """Half a turn of rows [warps, 64] in the order of lanes: 16 in a row in each of four."""
+    registers = [[0, 1], [0, 2], [0, 4], [0, 8]]
+    lanes = [[0, 16], [0, 32], [0, 0], [0, 0], [0, 0]]
+    of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
+    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 64])
+
+
+@gluon.jit
+def pieces(block, AXIS: gl.constexpr, COUNT: gl.constexpr):
+    """COUNT parts of a tensor [warps, 64] or [warps, 16, 64] along its last dimension."""
+    if COUNT == 1:
+        return (block,)
+    else:  # noqa: RET505
+        SHAPE: gl.constexpr = block.shape
+        if AXIS == 1:
+            low, high = block.reshape([SHAPE[0], 2, SHAPE[1] // 2]).permute((0, 2, 1)).split()
+        else:
+            halves = block.reshape([SHAPE[0], SHAPE[1], 2, SHAPE[2] // 2])
+            low, high = halves.permute((0, 1, 3, 2)).split()
+        return pieces(low, AXIS, COUNT // 2) + pieces(high, AXIS, COUNT // 2)

@@ -29,22 +29,13 @@ from ..hopper import KINDS, as_blocks, barrier
 from ..online_softmax import LOG2_E
 from ..rms_norm import NormInput
 from . import plan
-from .hopper_codes import numbers_of_strip, offset_of_strip, strip_layout
+from .hopper_codes import numbers_of_strip, offset_of_strip, pieces, strip_layout, x_layout
 from .weight import BLOCK, Kind, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 STRIP = gl.constexpr(plan.STRIP)  # outputs of a matrix instruction
 TURN = gl.constexpr(plan.DEPTH)  # inputs of a warp's turn
 HALF = gl.constexpr(plan.DEPTH // 2)
-
-
-@gluon.constexpr_function
-def _x_layout(warps):
-    """Half a turn of x [warps, 64] in the order of lanes: 16 in a row in each of four."""
-    registers = [[0, 1], [0, 2], [0, 4], [0, 8]]
-    lanes = [[0, 16], [0, 32], [0, 0], [0, 0], [0, 0]]
-    of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
-    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 64])
 
 
 @gluon.jit
@@ -108,21 +99,6 @@ def _load(
     return found, factors, points
 
 
-@gluon.jit
-def _pieces(block, AXIS: gl.constexpr, COUNT: gl.constexpr):
-    """COUNT parts of a tensor [warps, 64] or [warps, 16, 64] along its last dimension."""
-    if COUNT == 1:
-        return (block,)
-    else:  # noqa: RET505
-        SHAPE: gl.constexpr = block.shape
-        if AXIS == 1:
-            low, high = block.reshape([SHAPE[0], 2, SHAPE[1] // 2]).permute((0, 2, 1)).split()
-        else:
-            halves = block.reshape([SHAPE[0], SHAPE[1], 2, SHAPE[2] // 2])
-            low, high = halves.permute((0, 1, 3, 2)).split()
-        return _pieces(low, AXIS, COUNT // 2) + _pieces(high, AXIS, COUNT // 2)
-
-
 @gluon.constexpr_function
 def _place(half, count, at, piece):
     """Which sum of a turn has part `at` of a half."""
@@ -149,10 +125,10 @@ def _add(
     ones = gl.full([WARPS, 16, 64 // COUNT], 1.0, dtype, A)
     part, row = blank, blank
     for half in gl.static_range(2):
-        x = ring.index(turn * 2 + half).load(_x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
+        x = ring.index(turn * 2 + half).load(x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
         x = x.permute((0, 2, 3, 1, 4)).reshape([WARPS, 64])
         numbers = numbers_of_strip(words[half], dtype, KIND, BITS)
-        a, b = _pieces(numbers, 2, COUNT), _pieces(x, 1, COUNT)
+        a, b = pieces(numbers, 2, COUNT), pieces(x, 1, COUNT)
         for at in gl.static_range(COUNT):
             left = gl.convert_layout(a[at], A, assert_trivial=True)
             right = gl.convert_layout(b[at], gl.SliceLayout(2, B), assert_trivial=True)

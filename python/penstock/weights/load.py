@@ -139,7 +139,7 @@ def _check(name: str, stored: StoredTensor, target: Target) -> None:
             f"{stored.path}: tensor {name} has shape {list(stored.shape)}, but config.json makes "
             f"it {shapes} (with its quantization_config, if it has one)"
         )
-    form, stored, wanted = target.form, _read_as(stored, target), _wanted(target)
+    form, stored, wanted = target.form, _read_as(stored, target), target.dtype
     if stored.dtype != wanted and not {stored.dtype, wanted} <= FLOATS:
         raise BadModel(
             f"{stored.path}: tensor {name} is {_short(stored.dtype)}, but its layer takes "
@@ -156,15 +156,10 @@ def _check(name: str, stored: StoredTensor, target: Target) -> None:
         )
 
 
-def _wanted(target: Target) -> torch.dtype:
-    """The dtype in which files store a target that is not a float."""
-    return (target.form and target.form.dtype) or target.destination.dtype
-
-
 def _read_as(stored: StoredTensor, target: Target) -> StoredTensor:
     """A tensor with the dtype that the target takes its bytes for: some files name those of powers
     of two float8_e8m0fnu, others uint8."""
-    if stored.dtype == torch.float8_e8m0fnu and _wanted(target) == torch.uint8:
+    if stored.dtype == torch.float8_e8m0fnu and target.dtype == torch.uint8:
         return replace(stored, dtype=torch.uint8)
     return stored
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from penstock.weights.form import Form, Shape
@@ -33,6 +34,11 @@ class Target:
     def shapes(self) -> list[Shape]:
         """The shapes that a file may give the tensor."""
         return [self.shape] if self.form is None else self.form.shapes(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which files store a tensor that is not a float."""
+        return (self.form and self.form.dtype) or self.destination.dtype
 
     @property
     def gathered(self) -> bool:

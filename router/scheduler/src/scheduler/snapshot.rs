@@ -110,9 +110,7 @@ impl Scheduler {
         let each = self.pacing.predict(full).unwrap_or(0.0) / step;
         starts.max((each * tokens as f64) as u64)
     }
-}
 
-impl Scheduler {
     /// Returns the microseconds between places in the queue that become free.
     #[must_use]
     pub fn start_interval(&self) -> u64 {
