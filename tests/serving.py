@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import httpx
 READY_SECONDS = 120
 # `make client-test` sets it: the environments of large clients are without Penstock.
 PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)
+WORKER_SOCKET = re.compile(r"\d+-\d+\.sock")  # generation and rank
 
 
 def free_port() -> int:
@@ -116,7 +118,35 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """The children of `pid`, and theirs."""
+    return [found for child in children(pid) for found in (child, *descendants(child))]
+
+
+def worker_sockets(pid: int) -> dict[int, Path]:
+    """Process id -> socket of the workers that run among the descendants of `pid`."""
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    paths = {f"socket:[{row[6]}]": Path(row[7]) for row in rows if len(row) > 7}
+    return {
+        process: paths[file]
+        for process in descendants(pid)
+        for file in open_files(process)
+        if file in paths and WORKER_SOCKET.fullmatch(paths[file].name)
+    }
+
+
+def open_files(pid: int) -> list[str]:
+    """What the descriptors of a process stand for; none if it has ended."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.append(str(descriptor.readlink()))
+    return found
+
+
 def parent(pid: int) -> int | None:
+    """The parent of a process; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -281,7 +281,8 @@ pub struct LifeArgs {
     /// the only one, which starts new workers if there are none. The settings must be the same
     #[arg(long, value_name = "DIRECTORY|auto", conflicts_with = "worker")]
     pub attach: Option<PathBuf>,
-    /// Keep a second process per worker, with everything imported, which replaces a lost one sooner
+    /// Keep a process that has imported the modules of workers and forks them: a lost worker is
+    /// replaced sooner
     #[arg(long, conflicts_with = "worker")]
     pub standby: bool,
     /// Exit after this many losses of the workers in a row, each within 30 s of a start. By default

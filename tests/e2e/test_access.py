@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from serving import Server, children, free_port
+from serving import Server, free_port, worker_sockets
 
 CERTIFICATES = Path(__file__).parents[2] / "router/http/tests/all/certificates"
 KEY, SECOND, TOKEN = "sk-e2e-first", "sk-e2e-second", "admin-e2e"
@@ -128,12 +128,8 @@ def test_certificates_are_read_again(server: Server, folder: Path) -> None:
 
 
 def test_only_the_user_can_connect_to_the_workers(server: Server) -> None:
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(server.process.pid)]
-    words = [command.split(b"\0") for command in commands]
-    sockets = [
-        Path(word[word.index(b"--socket") + 1].decode()) for word in words if b"--socket" in word
-    ]
+    sockets = worker_sockets(server.process.pid)
     assert sockets
-    for path in sockets:
+    for path in sockets.values():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

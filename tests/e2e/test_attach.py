@@ -133,29 +133,3 @@ def test_kept_workers_end_when_no_server_attaches_in_time(tmp_path: Path) -> Non
     late = Server(tmp_path / "late.log", ["--attach", str(sockets)]).start()
     assert late.process.wait(SECONDS) == 1
     assert "they may have ended" in late.output()
-
-
-def test_standby_process_takes_over_and_ends_with_the_launcher(tmp_path: Path) -> None:
-    with Server(tmp_path / "serve.log", ["--standby"]) as server:
-        expected = text(server)
-        deadline = time.monotonic() + SECONDS
-        while len(processes := children(server.process.pid)) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        serving, standby = sorted(processes, key=started)
-        os.kill(serving, signal.SIGKILL)
-        # The next one stands by after the standby process has loaded.
-        while serving in (processes := children(server.process.pid)) or len(processes) < 2:
-            assert time.monotonic() < deadline, server.output()
-            time.sleep(0.05)
-        assert sorted(processes, key=started)[0] == standby
-        server.wait_ready()
-        assert text(server) == expected
-        kill(server)
-        wait_gone(processes)
-
-
-def started(pid: int) -> int:
-    """Returns the time at which a process began."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    return int(stat.rsplit(") ", 1)[1].split()[19])

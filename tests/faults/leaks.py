@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from ..serving import children
+from ..serving import children, worker_sockets
 from .server import FaultyServer
 
 IDLE_SECONDS = 30
@@ -33,7 +33,7 @@ class Held:
     files: int
     threads: int
     resident: int  # bytes
-    children: int
+    processes: int  # children and workers
 
     @classmethod
     def of(cls, pid: int) -> Held:
@@ -44,7 +44,7 @@ class Held:
             files=len(os.listdir(f"/proc/{pid}/fd")),
             threads=int(fields["Threads"]),
             resident=int(fields["VmRSS"].split()[0]) << 10,
-            children=len(children(pid)),
+            processes=len({*children(pid), *worker_sockets(pid)}),
         )
 
 
@@ -74,6 +74,6 @@ def _leaked(server: FaultyServer, before: Held) -> dict[str, float]:
         found["descriptors"] = held.files - before.files
     if held.threads > before.threads + SPARE:
         found["threads"] = held.threads - before.threads
-    if held.children > before.children:
-        found["processes"] = held.children - before.children
+    if held.processes > before.processes:
+        found["processes"] = held.processes - before.processes
     return found

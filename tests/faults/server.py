@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from ..serving import Server, children
+from ..serving import Server, descendants, worker_sockets
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -27,7 +27,6 @@ ROOT = HERE.parents[1]
 LOG_START = 1 << 30
 ORDER_SECONDS = 30  # a worker that starts listens for orders at once, a stopped one never
 LEASE_SECONDS = 15
-CONNECTED = "03"  # SS_CONNECTED, the state of a socket in /proc/net/unix
 
 
 # Prompts that no other request has -> what a step with them does to the worker.
@@ -88,25 +87,13 @@ class FaultyServer(Server):
             return log.read().decode(errors="replace")
 
     def workers(self) -> dict[int, int]:
-        """Rank -> process id of the workers that serve, or will as soon as they have loaded: those
-        that the server is connected to. It is not to standby processes."""
-        connected = connected_sockets()
+        """Rank -> process id of the workers that serve, or will as soon as they have loaded."""
         found: list[tuple[int, int, int]] = []  # generation, rank, process id
-        for pid, path in self._processes().items():
-            if str(path) in connected:
-                generation, rank = path.stem.split("-")
-                found.append((int(generation), int(rank), pid))
+        for pid, path in worker_sockets(self.process.pid).items():
+            generation, rank = path.stem.split("-")
+            found.append((int(generation), int(rank), pid))
         # The newest: one that the server has given up may take a moment to end.
         return {rank: pid for _, rank, pid in sorted(found)}
-
-    def _processes(self) -> dict[int, Path]:
-        """Process id -> socket of all worker processes, standby processes included."""
-        commands = {pid: _command(pid) for pid in children(self.process.pid)}
-        return {
-            pid: Path(words[words.index("--socket") + 1])
-            for pid, words in commands.items()
-            if "penstock.worker" in words and "--socket" in words
-        }
 
     def worker(self, rank: int) -> int:
         """The process id of a worker, once it runs. Raises NoWorker if none starts."""
@@ -138,7 +125,7 @@ class FaultyServer(Server):
 
     def worker_sockets(self) -> list[Path]:
         """Paths on which the workers that run listen."""
-        sockets = self._processes()
+        sockets = worker_sockets(self.process.pid)
         return [sockets[pid] for pid in self.workers().values() if pid in sockets]
 
     def fill_disk(self) -> None:
@@ -159,24 +146,19 @@ class FaultyServer(Server):
             memory[:] = struct.pack("q", seconds)
 
     def kill_launcher(self) -> list[int]:
-        """SIGKILL of the server's process. Returns the workers that still run some time later."""
-        left = list(self._processes())
+        """SIGKILL of the server's process. Returns the processes of workers that still run some
+        time later."""
+        left = [pid for pid in descendants(self.process.pid) if _of_workers(pid)]
         self.process.kill()
         self.process.wait()
         until = time.monotonic() + LEASE_SECONDS
         while left and time.monotonic() < until:
             time.sleep(0.05)
-            left = [pid for pid in left if "penstock.worker" in _command(pid)]
+            left = [pid for pid in left if _of_workers(pid)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return left
-
-
-def connected_sockets() -> set[str]:
-    """Paths of the Unix sockets on which a process has accepted a connection that is open."""
-    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    return {row[7] for row in rows if len(row) > 7 and row[5] == CONNECTED}
 
 
 def write_poison(path: Path) -> None:
@@ -186,9 +168,10 @@ def write_poison(path: Path) -> None:
     path.write_text(json.dumps({effect: encode(text).ids for effect, text in POISON.items()}))
 
 
-def _command(pid: int) -> list[str]:
-    """The words of a process's command; none if it has ended."""
+def _of_workers(pid: int) -> bool:
+    """Whether a process is a worker, or forks workers."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
-        return []
+        return False
+    return b"penstock.worker" in command

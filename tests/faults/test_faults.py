@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +17,7 @@ from tests.faults.load import drawn, draws
 from tests.faults.run import Plan, run
 from tests.faults.schedule import Kind, faults
 from tests.faults.server import FaultyServer
-from tests.serving import children
+from tests.serving import parent
 
 T = TypeVar("T")
 SECONDS = 30
@@ -46,18 +45,17 @@ def test_streams_survive_what_happens_to_workers(plan: Plan, tmp_path: Path) -> 
     assert report.losses > 0 and report.streams_hit > 0, report.text()
 
 
-def test_a_standby_process_is_no_worker_until_the_server_connects_to_it(tmp_path: Path) -> None:
+def test_workers_that_were_forked_carry_out_orders_as_others_do(tmp_path: Path) -> None:
     with FaultyServer(tmp_path / "serve.log", ["--standby"]) as server:
-        worker, launcher = server.worker(0), server.process.pid
-        standby = wait_for(lambda: set(children(launcher)) - {worker})
-        assert server.workers() == {0: worker}
-        os.kill(launcher, signal.SIGSTOP)
-        try:
-            os.kill(worker, signal.SIGKILL)
-            wait_for(lambda: not server.workers())
-        finally:
-            os.kill(launcher, signal.SIGCONT)
-        assert server.worker(0) in standby
+        for _ in range(2):
+            worker = server.worker(0)
+            assert server.order(0, {"do": "close"}) == worker
+            wait_for(partial(has_ended, worker))
+            server.wait_ready()
+
+
+def has_ended(pid: int) -> bool:
+    return parent(pid) is None
 
 
 def wait_for(found: Callable[[], T]) -> T:

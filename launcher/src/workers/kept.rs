@@ -11,7 +11,7 @@ use nix::unistd::{Pid, Uid};
 use tokio::time::{Instant, sleep};
 
 use super::log::{self, Growing};
-use super::process::thread;
+use super::process::{name, thread};
 use crate::error::Outcome;
 
 /// Time for a worker's end after each signal.
@@ -23,6 +23,9 @@ const LOG_POLL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptWorker {
     pid: Pid,
+    /// Ticks from the system's start to the process's. An id alone may belong to another process
+    /// later.
+    started: u64,
     socket: PathBuf,
 }
 
@@ -37,8 +40,10 @@ impl KeptWorker {
             .peer_cred()
             .ok()?;
         let ours = peer.uid() == Uid::effective().as_raw();
+        let pid = Pid::from_raw(peer.pid().filter(|_| ours)?);
         Some(Self {
-            pid: Pid::from_raw(peer.pid().filter(|_| ours)?),
+            pid,
+            started: started(pid)?,
             socket: socket.to_owned(),
         })
     }
@@ -52,7 +57,7 @@ impl KeptWorker {
         let path = self.log();
         let begin = std::fs::metadata(&path).map_or(0, |file| file.len());
         let worker = self.clone();
-        thread(format!("worker-{rank}-log"), move || {
+        thread(format!("worker {rank} log"), move || {
             // The worker creates it once it has noticed that its launcher is gone.
             while worker.runs() {
                 let Ok(mut file) = File::open(&path) else {
@@ -61,7 +66,7 @@ impl KeptWorker {
                 };
                 if file.seek(SeekFrom::Start(begin)).is_ok() {
                     let alive = || worker.runs();
-                    log::forward(Growing { file, alive }, rank, drop);
+                    log::forward(Growing { file, alive }, &name(rank), drop);
                 }
                 return;
             }
@@ -90,13 +95,19 @@ impl KeptWorker {
         }
     }
 
-    /// Whether the process runs. Its id may belong to another process by now, so the command line
-    /// must name the worker's socket.
     fn runs(&self) -> bool {
-        let command = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        let socket = self.socket.as_os_str().as_encoded_bytes();
-        command.split(|byte| *byte == 0).any(|word| word == socket)
+        started(self.pid) == Some(self.started)
     }
+}
+
+/// Returns when a process began, in ticks since the system's start; `None` if it has ended.
+fn started(pid: Pid) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may contain anything. Fields 3 (state) and 22 (start) follow it.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    (state != "Z").then_some(())?;
+    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -106,11 +117,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_a_process_that_names_the_socket_is_stopped() {
+    async fn a_process_that_has_the_id_of_an_ended_worker_is_not_stopped() {
         let mut other = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(other.id()).unwrap());
         let kept = KeptWorker {
             pid,
+            started: started(pid).unwrap() - 1,
             socket: "/nowhere/1-0.sock".into(),
         };
         kept.stop().await;
@@ -120,6 +132,7 @@ mod tests {
         );
         other.kill().unwrap();
         other.wait().unwrap();
+        assert_eq!(started(pid), None);
     }
 
     #[tokio::test]

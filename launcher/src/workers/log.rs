@@ -30,8 +30,8 @@ impl<A: Fn() -> bool> Read for Growing<A> {
     }
 }
 
-/// Copies the log of the worker of `rank` until it ends, and passes each line to `keep`.
-pub(super) fn forward(log: impl Read, rank: u32, mut keep: impl FnMut(String)) {
+/// Copies the log of the process `name` until it ends, and passes each line to `keep`.
+pub(super) fn forward(log: impl Read, name: &str, mut keep: impl FnMut(String)) {
     let mut reader = BufReader::new(log);
     let mut line = Vec::new();
     while matches!(
@@ -46,22 +46,22 @@ pub(super) fn forward(log: impl Read, rank: u32, mut keep: impl FnMut(String)) {
         if text.is_empty() {
             continue;
         }
-        write(rank, &text);
+        write(name, &text);
         keep(text);
     }
 }
 
-/// Logs a line of a worker. Lines without a level, such as those of a traceback, are logged as
+/// Logs a line of a process. Lines without a level, such as those of a traceback, are logged as
 /// well.
-fn write(rank: u32, line: &str) {
+fn write(name: &str, line: &str) {
     match line.split_once(' ').unwrap_or((line, "")) {
-        ("DEBUG", text) => tracing::debug!(target: "worker", "[worker {rank}] {text}"),
-        ("INFO", text) => tracing::info!(target: "worker", "[worker {rank}] {text}"),
-        ("WARNING", text) => tracing::warn!(target: "worker", "[worker {rank}] {text}"),
+        ("DEBUG", text) => tracing::debug!(target: "worker", "[{name}] {text}"),
+        ("INFO", text) => tracing::info!(target: "worker", "[{name}] {text}"),
+        ("WARNING", text) => tracing::warn!(target: "worker", "[{name}] {text}"),
         ("ERROR" | "CRITICAL", text) => {
-            tracing::error!(target: "worker", "[worker {rank}] {text}");
+            tracing::error!(target: "worker", "[{name}] {text}");
         }
-        _ => tracing::info!(target: "worker", "[worker {rank}] {line}"),
+        _ => tracing::info!(target: "worker", "[{name}] {line}"),
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
         };
         let (send, lines) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            scope.spawn(|| forward(growing, 0, move |line| send.send(line).unwrap()));
+            scope.spawn(|| forward(growing, "worker 0", move |line| send.send(line).unwrap()));
             assert_eq!(lines.recv().unwrap(), "INFO first");
             writer.write_all(b"ING second\nthe end").unwrap();
             assert_eq!(lines.recv().unwrap(), "WARNING second");

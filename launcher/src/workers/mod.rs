@@ -1,5 +1,6 @@
 //! The workers of one engine: child processes on this host, started and replaced as a group.
 
+mod fork_server;
 mod kept;
 mod log;
 mod process;
@@ -21,6 +22,7 @@ pub use kept::KeptWorker;
 pub use process::WorkerProcess;
 pub use scratch::{KeptGroup, Scratch};
 
+use self::fork_server::ForkServer;
 use crate::error::Failure;
 use crate::interpreter::Interpreter;
 
@@ -41,9 +43,10 @@ pub struct LocalWorkers {
     generation: u64,
     /// The group in use.
     current: Option<Group>,
-    /// A group that was started in advance and has loaded nothing.
+    /// A group that was started in advance, or attached to, and that this process has not loaded.
     next: Option<Group>,
-    /// Whether there is always a next group.
+    /// Forks all groups, with `WorkerOptions::standby`.
+    fork_server: Option<ForkServer>,
     standby: bool,
     /// Whether the current group has loaded the model.
     loaded: bool,
@@ -56,7 +59,7 @@ pub struct WorkerOptions {
     pub attach: Option<PathBuf>,
     /// Seconds that loaded workers outlive this process; 0 = they end with it.
     pub keep_seconds: u32,
-    /// Whether a second group of processes, which has loaded nothing, is ready to replace a lost one.
+    /// Whether a process that has imported the modules of workers is ready to fork them.
     pub standby: bool,
 }
 
@@ -106,10 +109,13 @@ impl LocalWorkers {
             generation: next.as_ref().map_or(0, |group| group.generation),
             current: None,
             next,
+            fork_server: None,
             standby: options.standby,
             loaded: false,
         };
-        if workers.next.is_none() {
+        if workers.standby {
+            workers.fork_server()?;
+        } else if workers.next.is_none() {
             workers.next = Some(workers.spawn()?);
         }
         Ok(workers)
@@ -120,18 +126,49 @@ impl LocalWorkers {
         self.scratch.path()
     }
 
-    fn spawn(&mut self) -> Result<Group, Failure> {
+    /// Creates the sockets of the next generation: rank -> path.
+    fn sockets(&mut self) -> Result<Vec<PathBuf>, Failure> {
         self.generation += 1;
         self.scratch.renew(self.generation)?;
-        let spawn = |rank| {
-            let socket = self.scratch.socket(self.generation, rank);
-            WorkerProcess::spawn(&self.interpreter, &socket, rank)
-        };
-        let processes: Result<_, _> = (0..self.load.world_size).map(spawn).collect();
+        let ranks = 0..self.load.world_size;
+        Ok(ranks
+            .map(|rank| self.scratch.socket(self.generation, rank))
+            .collect())
+    }
+
+    fn spawn(&mut self) -> Result<Group, Failure> {
+        let sockets = self.sockets()?;
+        let spawn =
+            |(socket, rank): (&PathBuf, _)| WorkerProcess::spawn(&self.interpreter, socket, rank);
+        let processes: Result<_, _> = sockets.iter().zip(0..).map(spawn).collect();
         Ok(Group {
             generation: self.generation,
             processes: Processes::Own(processes?),
         })
+    }
+
+    async fn fork(&mut self) -> Result<Group, Failure> {
+        let sockets = self.sockets()?;
+        let generation = self.generation;
+        let server = self.fork_server()?;
+        let mut processes = Vec::new();
+        for (socket, rank) in sockets.iter().zip(0..) {
+            processes.push(server.fork(socket, rank).await?);
+        }
+        Ok(Group {
+            generation,
+            processes: Processes::Own(processes),
+        })
+    }
+
+    /// Returns the process that forks workers; starts it if it does not run.
+    fn fork_server(&mut self) -> Result<&ForkServer, Failure> {
+        let running = self.fork_server.take().filter(ForkServer::runs);
+        let server = match running {
+            Some(server) => server,
+            None => ForkServer::start(&self.interpreter)?,
+        };
+        Ok(self.fork_server.insert(server))
     }
 
     /// Returns the next group; starts one if there is none, or if it has lost a process or its
@@ -143,17 +180,10 @@ impl LocalWorkers {
             }
             group.kill().await;
         }
-        self.spawn()
-    }
-
-    /// Starts the next group, if there is to be one.
-    fn keep_standby(&mut self) {
-        if !self.standby || self.next.is_some() {
-            return;
-        }
-        match self.spawn() {
-            Ok(group) => self.next = Some(group),
-            Err(failure) => tracing::warn!("no standby workers: {failure}"),
+        if self.standby {
+            self.fork().await
+        } else {
+            self.spawn()
         }
     }
 
@@ -321,20 +351,13 @@ impl Workers for LocalWorkers {
     ) -> Result<(ShardGroup, Loaded), WorkersError> {
         let process = |failure: Failure| WorkersError::Process(failure.message);
         self.loaded = false;
-        let lost = self.current.take();
-        let restarts = lost.is_some();
-        if let Some(mut lost) = lost {
+        if let Some(mut lost) = self.current.take() {
             lost.kill().await;
         }
         self.current = Some(self.take_next().await.map_err(process)?);
-        if restarts {
-            // Its imports use cores that are idle until the streams go on.
-            self.keep_standby();
-        }
         let connected = self.connect(progress).await?;
         self.loaded = true;
         self.scratch.kept = false;
-        self.keep_standby();
         Ok(connected)
     }
 

@@ -6,9 +6,11 @@
 //! (threads wait instead), so the code also works inside another program's Python process.
 
 use std::collections::VecDeque;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
 
 /// Importing torch from a cold disk takes a minute; a longer start counts as a hang.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(300);
+pub(super) const LISTEN_TIMEOUT: Duration = Duration::from_secs(300);
 /// The wait after closing the pipe, and again after SIGTERM, before SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
@@ -34,12 +36,98 @@ const TAIL_LINES: usize = 12;
 pub struct WorkerProcess {
     rank: u32,
     socket: PathBuf,
-    group: Pid,
-    lease: Option<ChildStdin>,
+    process: Process,
+    lease: Option<OwnedFd>,
     /// Whether the worker outlives this process.
     released: bool,
+}
+
+/// A process and its process group, whose log is copied to this process's.
+#[derive(Debug)]
+pub(super) struct Process {
+    pid: Pid,
     ended: watch::Receiver<Option<ExitStatus>>,
     log_tail: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Process {
+    /// Starts to copy the log of a process, each line after `[name]`, and to wait for its end: `wait`
+    /// returns then.
+    pub(super) fn watch(
+        name: &str,
+        pid: Pid,
+        log: impl Read + Send + 'static,
+        wait: impl FnOnce() -> Option<ExitStatus> + Send + 'static,
+    ) -> Outcome<Self> {
+        let log_tail = Arc::new(Mutex::new(VecDeque::new()));
+        let (report, ended) = watch::channel(None);
+        let (copy, title) = (Arc::clone(&log_tail), name.to_owned());
+        thread(format!("{name} log"), move || {
+            forward_log(log, &title, &copy)
+        })?;
+        thread(format!("{name} wait"), move || {
+            if let Some(status) = wait() {
+                report.send_replace(Some(status));
+            }
+        })?;
+        Ok(Self {
+            pid,
+            ended,
+            log_tail,
+        })
+    }
+
+    /// Starts a command as a child with a process group of its own: Ctrl-C in the terminal reaches
+    /// only the launcher. Returns the write end of its standard input, if that is a pipe.
+    pub(super) fn spawn(name: &str, command: &mut Command) -> Outcome<(Self, Option<OwnedFd>)> {
+        let spawned = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        let mut child = spawned.map_err(|error| {
+            let shown = command.get_program().display();
+            Failure::runtime(format!("cannot start {name} with {shown}: {error}"))
+        })?;
+        let stdin = child.stdin.take().map(OwnedFd::from);
+        let log = child.stderr.take();
+        let log = log.ok_or_else(|| Failure::runtime(format!("{name} has no standard error")))?;
+        let pid = pid_of(&child);
+        let process = Self::watch(name, pid, log, move || child.wait().ok())?;
+        Ok((process, stdin))
+    }
+
+    /// Returns the exit status once the process has ended.
+    pub(super) fn exit_status(&self) -> Option<ExitStatus> {
+        *self.ended.borrow()
+    }
+
+    /// Returns the last lines of the process's log, with an introduction for an error message; empty
+    /// if there are none.
+    pub(super) fn stderr_tail(&self) -> String {
+        let log_tail = self.log_tail.lock().unwrap_or_else(PoisonError::into_inner);
+        if log_tail.is_empty() {
+            return String::new();
+        }
+        let lines: Vec<&str> = log_tail.iter().map(String::as_str).collect();
+        format!(" The last lines of its log:\n  {}", lines.join("\n  "))
+    }
+
+    /// Returns whether the process ended in time.
+    async fn ends(&self) -> bool {
+        let mut ended = self.ended.clone();
+        timeout(STOP_TIMEOUT, ended.wait_for(Option::is_some))
+            .await
+            .is_ok()
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Once the process was reaped, the id may belong to another process.
+        if self.exit_status().is_none() {
+            // The process may end at this moment, so an error is fine.
+            let _ = killpg(self.pid, signal);
+        }
+    }
 }
 
 impl WorkerProcess {
@@ -48,40 +136,24 @@ impl WorkerProcess {
     /// # Errors
     /// If the operating system cannot start it.
     pub fn spawn(interpreter: &Interpreter, socket: &Path, rank: u32) -> Outcome<Self> {
-        let mut child = Command::new(&interpreter.path)
+        let mut command = Command::new(&interpreter.path);
+        command
             .args(["-m", "penstock.worker", "--socket"])
             .arg(socket)
             .args(["--rank", &rank.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            // Ctrl-C in the terminal reaches only the launcher, which then drains the worker.
-            .process_group(0)
-            .spawn()
-            .map_err(|error| {
-                let shown = interpreter.path.display();
-                Failure::runtime(format!("cannot start worker {rank} with {shown}: {error}"))
-            })?;
-        let log_tail = Arc::new(Mutex::new(VecDeque::new()));
-        if let Some(stderr) = child.stderr.take() {
-            let log_tail = Arc::clone(&log_tail);
-            thread(format!("worker-{rank}-log"), move || {
-                forward_log(stderr, rank, &log_tail);
-            })?;
-        }
-        let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
-        let lease = child.stdin.take();
-        let (report, ended) = watch::channel(None);
-        thread(format!("worker-{rank}-wait"), move || wait(child, &report))?;
-        Ok(Self {
+            .stdin(Stdio::piped());
+        let (process, lease) = Process::spawn(&name(rank), &mut command)?;
+        Ok(Self::new(rank, socket, process, lease))
+    }
+
+    pub(super) fn new(rank: u32, socket: &Path, process: Process, lease: Option<OwnedFd>) -> Self {
+        Self {
             rank,
             socket: socket.to_owned(),
-            group,
+            process,
             lease,
             released: false,
-            ended,
-            log_tail,
-        })
+        }
     }
 
     /// Waits until the worker listens.
@@ -116,23 +188,17 @@ impl WorkerProcess {
 
     /// Returns the process id, for logs and tests.
     pub fn pid(&self) -> i32 {
-        self.group.as_raw()
+        self.process.pid.as_raw()
     }
 
     /// Returns the exit status once the worker has ended.
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        *self.ended.borrow()
+        self.process.exit_status()
     }
 
-    /// Returns the last lines of the worker's log, with an introduction for an error message; empty
-    /// if there are none.
+    /// Returns the last lines of the worker's log, as [`Process::stderr_tail`].
     pub fn stderr_tail(&self) -> String {
-        let log_tail = self.log_tail.lock().unwrap_or_else(PoisonError::into_inner);
-        if log_tail.is_empty() {
-            return String::new();
-        }
-        let lines: Vec<&str> = log_tail.iter().map(String::as_str).collect();
-        format!(" The last lines of its log:\n  {}", lines.join("\n  "))
+        self.process.stderr_tail()
     }
 
     /// Stops the worker: closes the pipe, then sends SIGTERM, then SIGKILL to its process group.
@@ -140,26 +206,21 @@ impl WorkerProcess {
         drop(self.lease.take());
         for signal in [None, Some(Signal::SIGTERM)] {
             if let Some(signal) = signal {
-                self.signal(signal);
+                self.process.signal(signal);
             }
-            let mut ended = self.ended.clone();
-            let gone = timeout(STOP_TIMEOUT, ended.wait_for(Option::is_some))
-                .await
-                .is_ok();
-            if gone {
+            if self.process.ends().await {
                 return;
             }
         }
         tracing::warn!(rank = self.rank, "the worker ignored SIGTERM; sent SIGKILL");
-        self.signal(Signal::SIGKILL);
+        self.process.signal(Signal::SIGKILL);
     }
 
     /// Kills the worker and its process group, and waits for the end: for a worker that is lost.
     pub async fn kill(&mut self) {
-        self.signal(Signal::SIGKILL);
-        let mut ended = self.ended.clone();
+        self.process.signal(Signal::SIGKILL);
         // A process that the kernel cannot end yet must not delay the next one.
-        let _ = timeout(STOP_TIMEOUT, ended.wait_for(Option::is_some)).await;
+        self.process.ends().await;
     }
 
     /// Leaves the worker to the next launcher: it lives on for as long as its Load asked for.
@@ -173,16 +234,8 @@ impl WorkerProcess {
         if self.exit_status().is_none() {
             // Its children would end by this signal. A stopped process must continue to handle it.
             // It may end at this moment, so an error is fine.
-            let _ = kill(self.group, Signal::SIGUSR1);
-            let _ = kill(self.group, Signal::SIGCONT);
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        // Once the process was reaped, the id may belong to another process.
-        if self.exit_status().is_none() {
-            // The process may end at this moment, so an error is fine.
-            let _ = killpg(self.group, signal);
+            let _ = kill(self.process.pid, Signal::SIGUSR1);
+            let _ = kill(self.process.pid, Signal::SIGCONT);
         }
     }
 }
@@ -190,7 +243,7 @@ impl WorkerProcess {
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
         if !self.released {
-            self.signal(Signal::SIGKILL);
+            self.process.signal(Signal::SIGKILL);
         }
     }
 }
@@ -202,15 +255,18 @@ pub(super) fn thread(name: String, body: impl FnOnce() + Send + 'static) -> Outc
         .map_err(|error| Failure::runtime(format!("cannot start a thread: {error}")))
 }
 
-fn wait(mut child: Child, report: &watch::Sender<Option<ExitStatus>>) {
-    if let Ok(status) = child.wait() {
-        report.send_replace(Some(status));
-    }
+/// Returns what the worker of a rank is called in logs.
+pub(super) fn name(rank: u32) -> String {
+    format!("worker {rank}")
 }
 
-/// Copies the worker's log to the launcher's, and the last lines to `log_tail`.
-fn forward_log(stderr: ChildStderr, rank: u32, log_tail: &Mutex<VecDeque<String>>) {
-    log::forward(stderr, rank, |line| {
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
+}
+
+/// Copies the log of a process to the launcher's, and the last lines to `log_tail`.
+fn forward_log(log: impl Read, name: &str, log_tail: &Mutex<VecDeque<String>>) {
+    log::forward(log, name, |line| {
         let mut log_tail = log_tail.lock().unwrap_or_else(PoisonError::into_inner);
         if log_tail.len() == TAIL_LINES {
             log_tail.pop_front();

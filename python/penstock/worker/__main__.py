@@ -33,15 +33,16 @@ LOADED = (  # what `ShardService` imports when Load comes
 )
 
 
-def main() -> None:
-    """Serves until the lease ends or Shutdown comes."""
+def main(words: list[str] | None = None) -> None:
+    """Serves until the lease ends or Shutdown comes. `words` is the command line, by default that
+    of the process."""
     parser = argparse.ArgumentParser(prog="python -m penstock.worker", description=__doc__)
     parser.add_argument("--socket", required=True, help="path of the unix socket to serve on")
     parser.add_argument("--rank", type=int, default=0, help="place in the tensor-parallel group")
     parser.add_argument(
         "--trace", type=Path, help="file for the timeline of the last steps, written at the end"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     logs.start()
     # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -149,9 +149,17 @@ def listen(directory: Path) -> None:
                     lines.write(f"{type(error).__name__}: {error}\n")
 
 
-if "penstock.worker" in sys.orig_argv and "FAULT_ORDERS" in os.environ:
+def plant() -> None:
+    """Starts the threads of a worker."""
     orders = Path(os.environ["FAULT_ORDERS"])
     threading.Thread(target=listen, args=(orders,), name="faults", daemon=True).start()
     if (planted := orders / "poison").exists():
         effects = json.loads(planted.read_text())
         threading.Thread(target=poison, args=(effects,), name="poison", daemon=True).start()
+
+
+if "FAULT_ORDERS" in os.environ:
+    if "penstock.worker" in sys.orig_argv:
+        plant()
+    elif "penstock.worker.fork_server" in sys.orig_argv:
+        os.register_at_fork(after_in_child=plant)

@@ -1,0 +1,80 @@
+"""The fork server's protocol, without a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass
+class Forked:
+    """A worker: its process id, the launcher's end of its lease, and the rest of its report."""
+
+    pid: int
+    lease: int
+    report: Iterator[str]
+
+
+@dataclass
+class Launcher:
+    """The launcher's side."""
+
+    connection: socket.socket
+    server: subprocess.Popen[bytes]
+
+    def fork(self, path: Path) -> Forked:
+        their_lease, lease = os.pipe()
+        report, their_report = os.pipe()
+        log = os.open(os.devnull, os.O_WRONLY)
+        request = json.dumps({"socket": str(path), "rank": 0}).encode()
+        socket.send_fds(self.connection, [request], [their_lease, log, their_report])
+        for descriptor in (their_lease, log, their_report):
+            os.close(descriptor)
+        lines = os.fdopen(report)
+        return Forked(int(next(lines)), lease, lines)
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "penstock.worker.fork_server"]
+    server = subprocess.Popen(command, stdin=theirs)
+    theirs.close()
+    with ours:
+        yield Launcher(ours, server)
+    assert server.wait(30) == 0
+
+
+def test_a_worker_ends_with_its_lease_and_its_status_is_reported(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    workers = [launcher.fork(tmp_path / f"1-{n}.sock") for n in range(2)]
+    os.close(workers[0].lease)
+    assert [int(line) for line in workers[0].report] == [0]
+    os.kill(workers[1].pid, signal.SIGKILL)
+    assert [int(line) for line in workers[1].report] == [signal.SIGKILL]
+
+
+def test_a_worker_is_the_leader_of_its_process_group(launcher: Launcher, tmp_path: Path) -> None:
+    worker = launcher.fork(tmp_path / "1-0.sock")
+    assert os.getpgid(worker.pid) == worker.pid
+    os.killpg(worker.pid, signal.SIGTERM)
+    assert [int(line) for line in worker.report] == [signal.SIGTERM]
+
+
+def test_an_unusable_socket_ends_the_worker_alone(launcher: Launcher, tmp_path: Path) -> None:
+    worker = launcher.fork(tmp_path / "missing" / "1-0.sock")
+    (status,) = worker.report
+    assert os.waitstatus_to_exitcode(int(status)) == 1
+    other = launcher.fork(tmp_path / "1-0.sock")
+    os.close(other.lease)
+    assert [int(line) for line in other.report] == [0]
