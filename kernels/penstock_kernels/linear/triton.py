@@ -26,7 +26,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.errors import OutOfResources
 
 from ..act_mul import act_mul
-from ..arch_kernel import ArchKernel
 from ..device import (
     arrivals,
     divided_up,
@@ -36,6 +35,7 @@ from ..device import (
     processors,
     shared_bytes,
 )
+from ..op import ArchKernel
 from ..rms_norm import NormInput
 from .plan import (
     COUNTERS,
