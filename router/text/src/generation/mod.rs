@@ -13,9 +13,7 @@ use penstock_request::deadline::Deadline;
 use penstock_request::error::{ApiError, ErrorKind};
 use penstock_request::grammar_spec::ExpectedReasoning;
 use penstock_request::types::SubmitError;
-use penstock_request::validate::{
-    FieldNames, TokenLimits, TokenizedPrompt, ValidParameters, ValidRequest, too_long,
-};
+use penstock_request::validate::{TokenLimits, TokenizedPrompt, ValidParameters, ValidRequest};
 use penstock_request::{EngineState, Limits};
 
 use self::answer::PendingGeneration;
@@ -268,20 +266,6 @@ impl Generator {
             to_request(&text, prompt, parameters)
         };
         self.inner.pool.run(size, work).await
-    }
-}
-
-/// Refuses a text that is too long for a prompt however it is tokenized.
-fn check_bound(
-    model: &ModelText,
-    text: &str,
-    (names, limits): (FieldNames, TokenLimits),
-) -> Result<(), ApiError> {
-    match model.least_tokens(text) {
-        least if least > limits.max_input => {
-            Err(too_long(names, limits, format_args!("at least {least}")))
-        }
-        _ => Ok(()),
     }
 }
 
