@@ -1,5 +1,7 @@
 """Dispatch of ops: Triton kernels for CUDA tensors, the torch reference for others.
 
+On some architectures, another kernel does the work of the portable Triton kernel (`ArchKernel`).
+
 `penstock.cpu` registers kernels for tensors on the host.
 """
 
@@ -92,6 +94,39 @@ class Op(Generic[P, R]):
 
 
 OPS: dict[str, Op[..., Any]] = {}
+
+
+class ArchKernel:
+    """A module whose `launch` replaces an op's portable kernel on some devices.
+
+    `launch` returns False, without doing anything, if it does not support the arguments. If it
+    cannot be built (it may need an architecture or a version of Triton), the portable kernel is
+    used, with one warning.
+    """
+
+    def __init__(self, module: str, applies: Callable[[torch.device], bool]) -> None:
+        """`module` is imported at its first use, on a device that `applies` accepts."""
+        self.module = module
+        self.applies = applies
+        self._broken = False
+
+    def launch(self, device: torch.device, *args: Any) -> bool:
+        """Launches the kernel if it supports the arguments; returns whether it did."""
+        if self._broken or not self.applies(device):
+            return False
+        try:
+            return bool(importlib.import_module(self.module).launch(*args))
+        except Exception as error:
+            if not cannot_build(error):
+                raise
+            self._broken = True
+            log.warning(
+                "%s cannot be built here, so a portable kernel does its work, which takes up to "
+                "twice as long: %s",
+                self.module,
+                reason(error),
+            )
+            return False
 
 
 def cannot_build(error: Exception) -> bool:

@@ -15,9 +15,8 @@ from penstock_kernels.case import QUANTIZED_KV, Heads, paged, stored
 from penstock_kernels.expert_mlp import Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.linear import hopper as product
-from penstock_kernels.linear import launch as choice
-from penstock_kernels.linear.plan import Problem
-from penstock_kernels.linear.tiling import TALL
+from penstock_kernels.linear import triton as choice
+from penstock_kernels.linear.plan import TALL, Problem
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack
 from penstock_kernels.packed_linear import hopper as packed
 from penstock_kernels.packed_linear import hopper_row as packed_row

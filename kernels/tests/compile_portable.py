@@ -37,7 +37,7 @@ from penstock_kernels.latent_attention import triton as latent
 from penstock_kernels.latent_attention.cases import latent_arguments
 from penstock_kernels.latent_kv_write import triton as latent_write
 from penstock_kernels.latent_kv_write.cases import write_arguments
-from penstock_kernels.linear import launch
+from penstock_kernels.linear import triton as choice
 from penstock_kernels.linear.plan import BUCKETS
 from penstock_kernels.norm_route import triton as norm_router
 from penstock_kernels.packed_linear import Kind, PackedWeight
@@ -156,10 +156,10 @@ def latents(heads: int, kind: torch.dtype) -> None:
 def main() -> None:
     driver.set_active(Absent(CAPABILITY))
     JITFunction.run = compile_only
-    for module in (splits, launch, latent_splits):
+    for module in (splits, choice, latent_splits):
         module.processors = lambda _device: PROCESSORS
     prefill.is_hopper = lambda _device: CAPABILITY == 90  # of its tiles
-    for module in (launch, experts):
+    for module in (choice, experts):
         module.shared_bytes = lambda _device: SHARED_BYTES
     for layer in LAYERS:
         attention(*layer)
@@ -175,7 +175,7 @@ def main() -> None:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)
     for rows in (rows for rows in BUCKETS if rows <= 64):
-        launch.multiply(torch.empty((rows, 4096), dtype=torch.bfloat16), weight, None, gated=True)
+        choice.linear(torch.empty((rows, 4096), dtype=torch.bfloat16), weight, None, gated=True)
     mixtures()
 
 

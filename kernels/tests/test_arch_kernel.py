@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from penstock_kernels.arch_kernel import ArchKernel
+from penstock_kernels.op import ArchKernel
 
 CPU = torch.device("cpu")
 

@@ -64,7 +64,7 @@ def test_a_plan_that_does_not_fit_is_the_librarys_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Products of other numbers of rows keep their kernels."""
-    launch = importlib.import_module("penstock_kernels.linear.launch")
+    launch = importlib.import_module("penstock_kernels.linear.triton")
     launched = []
 
     def skinny(_plan: Any, _problem: Any, x: torch.Tensor, *_: Any) -> None:
@@ -77,14 +77,14 @@ def test_a_plan_that_does_not_fit_is_the_librarys_alone(
     weight = torch.randn(256, 128).bfloat16()
     for rows in (32, 8, 32, 8):
         x = torch.randn(rows, 128).bfloat16()
-        out = launch.multiply(x, weight, None, gated=False)
+        out = launch.linear(x, weight, None, gated=False)
         assert rows == 8 or torch.equal(out, torch.nn.functional.linear(x, weight))
     assert launched == [32, 8, 8]
     assert caplog.text.count("the plan for 32 rows") == 1
 
 
 def test_a_gpu_without_a_table_follows_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = importlib.import_module("penstock_kernels.linear.launch")
+    launch = importlib.import_module("penstock_kernels.linear.triton")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Maker's GPU 9000")
     monkeypatch.setattr(launch, "processors", lambda device: 60)
     monkeypatch.setattr(launch, "shared_bytes", lambda device: SHARED)
@@ -94,7 +94,7 @@ def test_a_gpu_without_a_table_follows_the_rule(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_triton_all_products_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "penstock_kernels.linear.launch", None)
+    monkeypatch.setitem(sys.modules, "penstock_kernels.linear.triton", None)
     x: Any = SimpleNamespace(is_cuda=True)
     assert adds(x, x)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock_kernels.linear.tiling import (
+from penstock_kernels.linear.plan import (
     LARGE,
     MOST_PARTS,
     NARROW,

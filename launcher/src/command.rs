@@ -3,20 +3,18 @@
 use std::ffi::OsString;
 
 use crate::cli::{Command, DownloadArgs, ServeArgs};
-use crate::convert_model;
 use crate::error::{Failure, Outcome};
 use crate::explain::explain;
 use crate::hardware;
 use crate::hub::{self, ModelSource};
 use crate::interpreter::Interpreter;
 use crate::launch::Launch;
-use crate::quantize_model;
+use crate::python_commands;
 use crate::resolve::{resolve_http, resolve_life};
 use crate::serve;
 use crate::settings::{self, Settings, SettingsError, Sources, Variables};
 use crate::terminal::{flush, print, print_error, print_note};
 use crate::tgi;
-use crate::tune;
 use crate::values::Device;
 use crate::watermark;
 
@@ -45,9 +43,9 @@ fn execute(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
         Command::Download(args) => download(args, host),
         Command::Chat(args) => serve::run_chat(args, sources, host),
         Command::WatermarkDetect(args) => watermark::detect(args, host),
-        Command::Quantize(args) => quantize_model::quantize(args, host),
-        Command::Convert(args) => convert_model::convert(args, host),
-        Command::Tune(args) => tune::tune(args, host),
+        Command::Quantize(args) => python_commands::quantize(args, host),
+        Command::Convert(args) => python_commands::convert(args, host),
+        Command::Tune(args) => python_commands::tune(args, host),
         // `read` replaced it with `serve`.
         Command::Tgi(_) => Ok(()),
     };

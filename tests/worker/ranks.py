@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 from checkpoints import prompt
-from penstock.attention import Chunks, KvPlaces, StepContext
 from penstock.cache import KvGeometry, KvShape, kv_format
 from penstock.config import read_config
 from penstock.layers import Build
+from penstock.layers.attention import Chunks, KvPlaces, StepContext
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods

@@ -15,8 +15,8 @@ import torch
 from checkpoints import checkpoint_maker, prompt
 from driver import Driver, greedy
 from local import LocalWorker
-from penstock.attention import StepContext
 from penstock.cache import KvGeometry, KvShape, kv_format
+from penstock.layers.attention import StepContext
 from penstock.parallel import Group
 from penstock.worker.batch import TOKENS, Shape
 from penstock.worker.protocol.sampling_params import SamplerVariant

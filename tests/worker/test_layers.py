@@ -9,10 +9,10 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker
-from penstock.attention import Chunks, KvPlaces, StepContext
 from penstock.cache import LayerCache
 from penstock.config import AttentionSpec, NormSpec, ResidualSpec
 from penstock.layers import Attention, Build, attention
+from penstock.layers.attention import Chunks, KvPlaces, StepContext
 from penstock.models import fewer_layers
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized, unquantized

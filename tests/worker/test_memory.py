@@ -14,11 +14,11 @@ import torch
 from checkpoints import checkpoint_maker
 from driver import Driver, greedy
 from local import LocalWorker, Refused
-from penstock.attention import StepContext
 from penstock.cache import KvGeometry, KvShape, kv_format
 from penstock.config import read_config
 from penstock.faults import TooLittleMemory
 from penstock.layers import Build
+from penstock.layers.attention import StepContext
 from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized

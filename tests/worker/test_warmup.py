@@ -11,7 +11,7 @@ from penstock.worker import batch
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.startup import warmup
 from penstock.worker.startup.warmup import Warmup, captured_shapes
-from penstock_kernels.linear.tiling import Tiling, tiling
+from penstock_kernels.linear.plan import Tiling, tiling
 
 
 @pytest.mark.parametrize(

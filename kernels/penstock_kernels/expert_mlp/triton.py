@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch_kernel import ArchKernel
 from ..device import divided_up, early_options, is_hopper, shared_bytes
+from ..op import ArchKernel
 from ..packed_linear.portable import block
 from ..packed_linear.weight import PackedWeight
 from ..route_experts.routing import Routed

@@ -41,7 +41,7 @@ def adds(x: Tensor, weight: Tensor) -> bool:
     if not x.is_cuda:
         return False
     try:
-        from .launch import library  # CPU machines never need it
+        from .triton import library  # CPU machines never need it
     except ImportError:  # without Triton, `linear` is its reference
         return True
     return library(x, weight)

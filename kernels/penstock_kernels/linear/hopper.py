@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ..device import processors
 from ..hopper import ATOM, KINDS, ROWS, copy, in_rows, make_bars, view_of
 from ..online_softmax import LOG2_E
-from .tiling import MOST_PARTS, Tiling
+from .plan import MOST_PARTS, Tiling
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 DEPTH = gl.constexpr(ATOM.value)  # inputs of one turn

@@ -20,9 +20,9 @@ import triton
 from torch import Tensor
 
 from ..device import divided_up, power_of_two
-from .launch import run
 from .plan import BUCKETS, FEW, LEAST_ROWS, Gemv, Library, Plan, Problem, Skinny
 from .table import Measured, written
+from .triton import run
 
 CUDA = torch.device("cuda")
 CHAIN = 48  # kernels of a graph at least: its launch must not count

@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..device import divided_up, early_launch, power_of_two
-from ..linear.launch import multiply
+from ..linear.triton import linear
 from ..rms_norm import NormInput
 from ..route_experts.routing import Routing
 from ..route_experts.triton import route_experts
@@ -112,7 +112,7 @@ def norm_route(
         normed, total, logits = _launch(norm_input, weight, bias)
     else:
         normed, total = norm_input.normed()
-        logits = multiply(normed.to(weight.dtype), weight, bias, gated=False)
+        logits = linear(normed.to(weight.dtype), weight, bias, gated=False)
     return normed, total, *route_experts(logits, correction, routing)
 
 

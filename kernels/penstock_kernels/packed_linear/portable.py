@@ -8,7 +8,7 @@ registers.
 import triton
 import triton.language as tl
 
-from ..linear.skinny import sum_of_splits
+from ..linear.triton import sum_of_splits
 
 TILE = tl.constexpr(64)  # outputs and inputs of a block of words
 INT8, FP8, FP4 = tl.constexpr("int8"), tl.constexpr("fp8"), tl.constexpr("fp4")

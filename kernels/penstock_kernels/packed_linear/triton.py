@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ..act_mul import act_mul
-from ..arch_kernel import ArchKernel
 from ..device import arrivals, divided_up, is_hopper, power_of_two, processors
 from ..linear import linear
+from ..op import ArchKernel
 from . import float8
 from .plan import (
     COUNTERS,

@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..arch_kernel import ArchKernel
 from ..device import arrivals, is_hopper, power_of_two
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import LOWEST, constants, fold, scored, with_sink
+from ..op import ArchKernel
 from .splits import PAIRS, SPLIT, plan
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)

@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..arch_kernel import ArchKernel
 from ..device import divided_up, is_hopper, power_of_two
 from ..kv_quantization import bits_of
 from ..online_softmax import LOWEST, constants, fold, with_sink
+from ..op import ArchKernel
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.attention import StepContext
 from penstock.config import (
     AttentionSpec,
     MlpSpec,
@@ -19,6 +18,7 @@ from penstock.layers.attention import (
     NormedAttention,
     PositionScaledAttention,
     SelfAttention,
+    StepContext,
 )
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.experts import MoeMlp

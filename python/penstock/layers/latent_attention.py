@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from penstock_kernels import latent_attention, latent_kv_write
 from torch import Tensor
 
-from penstock.attention import StepContext, attend_latent
 from penstock.config import AttentionSpec, ResidualSpec
-from penstock.layers.attention import SelfAttention
+from penstock.layers.attention import SelfAttention, StepContext
 from penstock.layers.base import Build, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import RmsNorm
@@ -90,10 +90,40 @@ class LatentAttention(SelfAttention):
         still, rotated = q.view(len(q), self.heads, -1).split(self.sizes, dim=2)
         query = q.new_empty((len(q), self.heads, self.row))
         _multiply(still, keys, query[..., : self.rank])
-        latents = attend_latent(query, rotated, kv, self, context)
+        latents = self._attend(query, rotated, kv, context)
         mixed = q.new_empty((len(q), self.heads, values.shape[2]))
         _multiply(latents, values, mixed)
         return mixed.view(len(q), -1)
+
+    def _attend(self, q: Tensor, rotated: Tensor, kv: Tensor, context: StepContext) -> Tensor:
+        """Attends over rows of latents that all heads share. Returns [T, heads, rank].
+
+        q [T, heads, rank + R]: its first `rank` columns are the queries' products with the key
+        projection; the others become `rotated` [T, heads, R] by its position. kv [T, rank + R] is
+        normalised, rotated and stored.
+        """
+        places, cache = context.places[self.index], context.caches[self.index].data
+        norm, turn = self.kv_norm, (self.cos_sin, context.positions, places.slot_mapping)
+        latent_kv_write(rotated, kv, norm.weight, norm.eps, *turn, cache, q, self.interleaved)
+        out = torch.empty((*q.shape[:2], self.rank), dtype=q.dtype, device=q.device)
+        if context.decodes is not None:
+            decodes, first = context.decodes, slice(context.decodes.count)
+            latent_attention(
+                *(q[first], cache, places.tables, decodes.slots, None, decodes.kv_len, self.scale),
+                rank=self.rank,
+                max_query=1,
+                out=out[first],
+            )
+        if context.chunks is not None:
+            chunks = context.chunks
+            latent_attention(
+                *(q, cache, places.tables, chunks.slots, chunks.query_start, chunks.kv_len),
+                self.scale,
+                rank=self.rank,
+                max_query=chunks.max_query,
+                out=out,
+            )
+        return out
 
 
 def _multiply(x: Tensor, matrices: Tensor, out: Tensor) -> None:

@@ -12,10 +12,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from penstock.attention import StepContext
 from penstock.config import ReadFields, Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
+from penstock.layers.attention import StepContext
 from penstock.weights import Stage, Target
 
 FAMILIES: dict[str, str] = {

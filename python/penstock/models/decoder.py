@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from penstock.attention import StepContext
 from penstock.config import Specification
 from penstock.layers import (
     Build,
@@ -20,6 +19,7 @@ from penstock.layers import (
     block_of,
     norm_of,
 )
+from penstock.layers.attention import StepContext
 from penstock.weights import Names, Stage, Target
 
 LLAMA_NAMES = {

@@ -13,7 +13,6 @@ METHODS = {
     "gptq": "error compensation (arXiv:2210.17323), int4 or int8, GPTQ's layout",
     "rtn": "round to nearest, int4 or int8, GPTQ's layout",
 }
-CALIBRATED = ("awq", "gptq")
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from penstock.attention import Chunks, KvPlaces, StepContext
 from penstock.cache import LayerCache
 from penstock.config import Specification
 from penstock.faults import BadModel
 from penstock.layers import Build, Layer, Linear, Residual
+from penstock.layers.attention import Chunks, KvPlaces, StepContext
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Plain, Weights, WeightTensor

@@ -7,7 +7,9 @@
 use penstock_scheduler::ids::{SequenceId, TokenId};
 
 use super::token_tree::{Node, TokenTree};
-use super::types::{BeamParameters, Candidate, EarlyStopping, End, EngineRequest, Stopping, Token};
+use penstock_request::types::{
+    BeamParameters, Candidate, EarlyStopping, End, EngineRequest, Stopping, Token,
+};
 
 /// The beam search of one request.
 pub(super) struct BeamSearch {

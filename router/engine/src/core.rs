@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use penstock_request::{client::Client, deadline::Deadline};
+use penstock_request::{
+    client::Client,
+    deadline::Deadline,
+    types::{Candidate, EngineRequest, Logprobs, SubmitError, Token, TokenEvent},
+};
 use penstock_scheduler::{
     Policy, Scheduler, Snapshot,
     config::{ConfigError, SchedulerConfig},
@@ -28,7 +32,6 @@ use super::{
         slot_error_message,
     },
     suspects::{Release, Suspects},
-    types::{Candidate, EngineRequest, Logprobs, SubmitError, Token, TokenEvent},
 };
 use crate::shard::{PrepareError, StepAnswer, StepLogprobs};
 

@@ -16,7 +16,7 @@ use foldhash::HashMap;
 use penstock_scheduler::ids::SequenceId;
 use tokio::sync::mpsc;
 
-use super::types::{End, Entry, TokenEvent};
+use penstock_request::types::{End, Entry, TokenEvent};
 
 /// Maximum tokens in an event, however long its stream was not polled.
 const MAX_EVENT_TOKENS: usize = 64;

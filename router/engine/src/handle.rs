@@ -13,11 +13,12 @@ use std::{
 use async_trait::async_trait;
 use futures_core::Stream;
 use penstock_request::{
+    EngineState, Limits,
     backend::{Backend, Sources, TokenSource},
     client::Client,
     deadline::Deadline,
     tenant::Caller,
-    types::{Entry, TokenEvent},
+    types::{EngineRequest, Entry, SubmitError, TokenEvent},
 };
 use penstock_scheduler::{
     FairShare, Policy,
@@ -26,7 +27,7 @@ use penstock_scheduler::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, Workers,
+    EngineConfig, EngineMetrics, Workers,
     event_router::{EventRouter, EventSender, Inbox},
     records::Submission,
     state::Shared,

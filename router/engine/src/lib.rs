@@ -23,9 +23,6 @@ mod task;
 mod token_tree;
 mod workers;
 
-use penstock_request::types::{self, EngineRequest, SubmitError};
-use penstock_request::{EngineState, Limits};
-
 pub use config::{EngineConfig, PreparePolicy, RestartPolicy};
 pub use handle::{Engine, TokenStream};
 pub use metrics::EngineMetrics;

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use penstock_request::types::{EngineRequest, SubmitError};
 use penstock_scheduler::{
     Scheduler,
     config::{ConfigError, SchedulerConfig},
@@ -18,7 +19,6 @@ use super::{
     core::{Core, unavailable},
     records::{Record, see_log},
     suspects::{Evidence, InFlight},
-    types::{EngineRequest, SubmitError},
 };
 
 /// The message for the clients of a request on which the engine panics.

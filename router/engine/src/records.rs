@@ -6,7 +6,9 @@ use foldhash::HashMap;
 use penstock_request::{
     client::Client,
     deadline::Deadline,
+    sampling_params::WHOLE_VOCABULARY,
     tenant::{Caller, Share},
+    types::{Candidate, End, EngineRequest, Logprobs, SubmitError, TokenEvent},
 };
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
@@ -18,9 +20,7 @@ use tokio::sync::oneshot;
 
 use super::beam::{BeamOutput, BeamSearch};
 use super::event_router::{EventBatch, EventSender};
-use super::types::{Candidate, End, EngineRequest, Logprobs, SubmitError, TokenEvent};
 use crate::shard::{PromptLogprobs, SlotError};
-use penstock_request::sampling_params::WHOLE_VOCABULARY;
 
 /// Entries into a slot while unprepared, without a token in between, after which a request fails.
 const MAX_UNPREPARED_ENTRIES: u8 = 3;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use penstock_request::panic_message;
+use penstock_request::{EngineState, panic_message, types::SubmitError};
 use penstock_scheduler::{
     FairShare,
     ids::{RequestId, SequenceId},
@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    EngineConfig, EngineMetrics, EngineState, ProgressSink, Workers, WorkersEnd,
+    EngineConfig, EngineMetrics, ProgressSink, Workers, WorkersEnd,
     config::scheduler_config,
     core::{Core, MakePolicy},
     losses::Loss,
@@ -30,7 +30,6 @@ use super::{
     records::Submission,
     state::Shared,
     suspects::Evidence,
-    types::SubmitError,
 };
 use crate::shard::{Loaded, PrepareError, Preparer, ShardError, ShardGroup};
 

@@ -4,7 +4,7 @@
 //! that the last pruning left, so a search holds little more than its running and finished
 //! hypotheses.
 
-use super::types::{Candidate, Token};
+use penstock_request::types::{Candidate, Token};
 
 /// Smaller trees are not worth pruning.
 const MIN_NODES_TO_PRUNE: usize = 1024;

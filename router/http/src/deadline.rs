@@ -7,7 +7,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use penstock_request::deadline::Deadline;
 use penstock_request::error::{ApiError, Excerpt};
-use penstock_request::validate::input::check_timeout;
+use penstock_request::validate::check_timeout;
 
 use super::error;
 

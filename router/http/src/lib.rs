@@ -17,7 +17,6 @@ mod deadline;
 mod docs;
 mod error;
 mod half_close;
-mod half_open;
 mod health;
 mod ids;
 mod invocations;

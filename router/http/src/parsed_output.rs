@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use penstock_request::error::ApiError;
 use penstock_request::grammar_spec::{GrammarFormat, OutputConstraint};
-use penstock_text::generation::{FinishReason, Generation, TextEnd, TextEvent};
+use penstock_text::generation::{FinishReason, Generation, Generator, TextEnd, TextEvent};
 use penstock_text::tool_parsers::{
     OutputDelta, OutputDeltas, OutputParser, OutputParserOptions, ParameterTypes, ToolChoiceMode,
     ToolFields, ToolFormat, ToolSet,
@@ -166,8 +166,8 @@ pub(super) struct ToolPlan {
 
 /// Combines the tools with the response grammar, which applies to outputs that are no tool call.
 pub(super) fn plan_tools(
-    (tool_set, fields): (Option<&ToolSet>, ToolFields),
-    generator: &penstock_text::Generator,
+    tool_set: Option<&ToolSet>,
+    generator: &Generator,
     grammar: Option<OutputConstraint>,
 ) -> Result<ToolPlan, ApiError> {
     let mut parser_options = OutputParserOptions {
@@ -185,7 +185,7 @@ pub(super) fn plan_tools(
     let Some(format) = format else {
         let rule =
             "cannot be used: the server has no tool-call parser for this model; set --tool-parser";
-        return Err(ApiError::at(fields.list, rule));
+        return Err(ApiError::at(tool_set.fields.list, rule));
     };
     parser_options.tools = Some((format, tool_set.names()));
     if format.needs_types() {
@@ -197,16 +197,17 @@ pub(super) fn plan_tools(
     Ok(ToolPlan {
         tools: Some(tool_set.to_json()),
         parser_options,
-        grammar: grammar_with_calls(format, (tool_set, fields), grammar)?,
+        grammar: grammar_with_calls(format, tool_set, grammar)?,
     })
 }
 
 /// Returns the grammar of an output that may contain tool calls.
 fn grammar_with_calls(
     format: ToolFormat,
-    (tool_set, fields): (&ToolSet, ToolFields),
+    tool_set: &ToolSet,
     grammar: Option<OutputConstraint>,
 ) -> Result<Option<OutputConstraint>, ApiError> {
+    let fields = tool_set.fields;
     let Some(document) = grammar else {
         let text = format.call_grammar(tool_set);
         return Ok(text.map(|text| calls_grammar(fields.list, text)));

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use penstock_text::generation::Generator;
 use prometheus_client::metrics::counter::Counter;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
-use super::half_open::close_half_open;
 #[cfg(feature = "kserve")]
 use super::kserve::grpc::start as start_grpc;
 use super::threads::{ConnectionKind, NewConnection, Threads};
@@ -27,6 +27,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 /// One in this many connections is reserved for the gRPC server, if it runs.
 const GRPC_SHARE: usize = 8;
+
+/// Silence after which the system asks the client's whether the connection still exists.
+const PROBE_IDLE: Duration = Duration::from_secs(30);
+/// Interval of further questions.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// Unanswered questions after which the connection is closed.
+const PROBE_RETRIES: u32 = 3;
 
 /// The sockets on which the server listens.
 #[derive(Debug)]
@@ -86,6 +93,20 @@ pub async fn serve(
         ended(kserve.as_mut()).await;
     }
     Ok(())
+}
+
+/// Lets the system close the connections of `listener` whose clients are gone without a word: their
+/// host lost power or its network, so neither a FIN nor a reset comes. It does so after about a minute
+/// of silence, or if data is not acknowledged for `unacknowledged`; otherwise a connection that waits
+/// for a token would wait forever, and one that sends for 15 minutes. Accepted sockets inherit this.
+fn close_half_open(listener: &TcpListener, unacknowledged: Duration) -> io::Result<()> {
+    let socket = SockRef::from(listener);
+    let keepalive = TcpKeepalive::new()
+        .with_time(PROBE_IDLE)
+        .with_interval(PROBE_INTERVAL)
+        .with_retries(PROBE_RETRIES);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(unacknowledged))
 }
 
 #[cfg(not(feature = "kserve"))]
@@ -182,5 +203,27 @@ impl Server {
         self.stop.send_replace(true);
         self.limit.wait_until_empty().await;
         self.spare.wait_until_empty().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn accepted_connections_are_probed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        close_half_open(&listener, Duration::from_secs(7)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let accepted = accepted.unwrap().0;
+        let socket = SockRef::from(&accepted);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), PROBE_IDLE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), PROBE_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBE_RETRIES);
+        let limit = Some(Duration::from_secs(7));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), limit);
+        drop(client);
     }
 }

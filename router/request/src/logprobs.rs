@@ -1,8 +1,6 @@
-//! The logprob options of a request, and their rules.
+//! The logprob options of a request; `validate` has their rules.
 
-use crate::error::ApiError;
 use crate::range::Range;
-use crate::sampling_params::WHOLE_VOCABULARY;
 use crate::types::Candidate;
 
 /// Maximum top logprobs per token: the workers' limit.
@@ -10,10 +8,6 @@ pub const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// Maximum tokens whose logprobs are requested by id: the workers' limit.
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 128;
-
-/// Maximum logprobs of one prompt, including top logprobs: bounds the memory and the length of a
-/// response.
-const MAX_PROMPT_LOGPROBS: u64 = 1 << 20;
 
 /// The logprobs that a response includes. The logprob of each token itself is always available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,39 +95,5 @@ impl LogprobRequest {
     /// Whether the response includes anything about the prompt's tokens.
     pub fn includes_prompt(self) -> bool {
         self.echo || self.prompt.is_some() || self.ids
-    }
-
-    /// Fails if more than `most` top logprobs are requested. `name` is the client's field for those
-    /// of `tokens`.
-    pub fn check(self, name: &'static str, most: u32) -> Result<(), ApiError> {
-        let prompt = self.prompt.filter(|&count| count != WHOLE_VOCABULARY);
-        for (name, count) in [(name, self.tokens), ("prompt_logprobs", prompt)] {
-            range(most).check(name, count.unwrap_or(0))?;
-        }
-        Ok(())
-    }
-
-    /// Fails if the prompt has too many logprobs: `tokens` positions, returned with each of
-    /// `answers` choices. `prompt` is the field's name, `vocabulary` the size of the vocabulary.
-    pub fn check_prompt(
-        self,
-        prompt: &'static str,
-        (tokens, answers): (usize, u32),
-        vocabulary: usize,
-    ) -> Result<(), ApiError> {
-        let Some(top) = self.prompt_logprobs() else {
-            return Ok(());
-        };
-        let top = u64::from(top).min(vocabulary as u64);
-        let each = (top + 1) * u64::from(answers.max(1));
-        if tokens as u64 * each <= MAX_PROMPT_LOGPROBS {
-            return Ok(());
-        }
-        let most = MAX_PROMPT_LOGPROBS / each;
-        let rule = format!(
-            "`{prompt}` must have at most {most} tokens if {each} logprobs are returned for \
-             each. Given: {tokens}"
-        );
-        Err(ApiError::validation(prompt, rule))
     }
 }

@@ -21,7 +21,7 @@
 //!   as it recomputes (`scheduler::admission`).
 //! - **Order** is the [`Policy`]'s. Later sequences may pass one that does not fit, until it has
 //!   waited for `aging`. With [`FairShare`], tenants share the workers in proportion to their weights
-//!   (`accounts`, `queue`, `scheduler::fair`).
+//!   (`accounts`, `waiting`, `scheduler::fair`).
 //! - **Prefix cache** (`memory`). A full block becomes findable when an *outcome* confirms it,
 //!   chunk by chunk and for generated tokens too. Steps run in order, so the next step could read
 //!   the block before the outcome arrives; but a run can fail, and its readers would then be wrong.
@@ -44,7 +44,6 @@ mod cost;
 mod estimators;
 mod memory;
 mod plan_builder;
-mod queue;
 mod running;
 mod scheduler;
 mod sequence;

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use penstock_request::RequestLimits;
 use penstock_request::error::ApiError;
-use penstock_request::validate::{FieldNames, Parameters, TokenLimits, ValidParameters};
+use penstock_request::validate::{FieldNames, Parameters};
 
 use crate::chat::Chat;
 use crate::tokenize::SpecialTokens;
@@ -51,25 +50,6 @@ pub struct Charge(#[expect(dead_code, reason = "it is held, not read")] Option<A
 /// Any value that threads may share.
 trait Held: fmt::Debug + Send + Sync {}
 
-impl GenerateInput {
-    /// Checks every rule that needs no token ids.
-    pub fn validate(
-        self,
-        config: &RequestLimits,
-        limits: TokenLimits,
-    ) -> Result<(Prompt, ValidParameters), ApiError> {
-        let Self {
-            prompt,
-            parameters,
-            names,
-            charge: _,
-        } = self;
-        prompt.check(names.prompt)?;
-        let parameters = parameters.validate(names, config, limits)?;
-        Ok((prompt, parameters))
-    }
-}
-
 impl Prompt {
     /// Returns the approximate size of its text in bytes: the cost of preparing it.
     pub fn size(&self) -> usize {
@@ -81,7 +61,8 @@ impl Prompt {
         }
     }
 
-    fn check(&self, name: &'static str) -> Result<(), ApiError> {
+    /// Fails if the prompt is empty; `name` is the field's name.
+    pub(crate) fn check(&self, name: &'static str) -> Result<(), ApiError> {
         let empty = match self {
             Self::Text(text, _) => text.is_empty(),
             // The suffix alone is enough.

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from penstock.attention import KvScales, StepContext, attend
 from penstock.faults import BadModel
+from penstock.layers.attention import KvScales, StepContext, attend
 
 PAGED, PROBED = "penstock", "penstock_probed"
 LAYER = "penstock_layer"  # the attribute of an attention module that holds its PagedLayer

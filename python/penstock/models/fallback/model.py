@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.attention import StepContext
 from penstock.faults import BadModel
 from penstock.layers import Build
+from penstock.layers.attention import StepContext
 from penstock.models.fallback.description import Description, describe
 from penstock.models.fallback.interface import LAYER, PAGED, PagedLayer, Step, register
 from penstock.models.fallback.isolation import check_isolation

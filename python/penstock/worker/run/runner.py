@@ -17,9 +17,9 @@ import torch
 from penstock_kernels import apply_mask, copy_blocks, top_logprobs
 from torch import Tensor
 
-from penstock.attention import Chunks, Decodes, KvPlaces, StepContext
 from penstock.cache import KvMemory
 from penstock.faults import BadStep
+from penstock.layers.attention import Chunks, Decodes, KvPlaces, StepContext
 from penstock.models import Model
 from penstock.parallel import Group
 from penstock.worker.batch import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from penstock.attention import KvScales
 from penstock.faults import BadModel
+from penstock.layers.attention import KvScales
 from penstock.models import Model
 from penstock.weights import Checkpoint
 

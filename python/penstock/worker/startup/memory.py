@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from penstock.attention import Chunks, Decodes, KvPlaces, StepContext
 from penstock.cache import KvGeometry, KvGroup, LayerCache
 from penstock.faults import TooLittleMemory
+from penstock.layers.attention import Chunks, Decodes, KvPlaces, StepContext
 from penstock.models import Model
 from penstock.worker import sampling
 from penstock.worker.batch import buffer_words

@@ -10,7 +10,10 @@ use penstock_scheduler::{
     plan::{BlockCopy, Fork, Growth, NewSequence, StepOutcome, StepPlan, Table},
 };
 
-use super::{PrepareError, StepLogprobs, logprobs::parse_logprobs};
+use super::{
+    PrepareError, StepLogprobs,
+    logprobs::{has_logprobs, parse_logprobs},
+};
 use crate::generated::v1;
 
 /// The result of a step: the scheduler's part, and parts that only clients need.
@@ -193,7 +196,10 @@ pub(super) fn step_request<'a>(
 /// since it knows when the step began.
 pub(super) fn step_answer(mut reply: v1::StepReply) -> Result<StepAnswer, String> {
     check_lengths(&reply)?;
-    let step_logprobs = parse_logprobs(&mut reply)?;
+    let step_logprobs = match has_logprobs(&reply) {
+        true => Some(parse_logprobs(&mut reply)?),
+        false => None,
+    };
     let (unprepared, failed): (Vec<_>, Vec<_>) = reply.errors.into_iter().partition(is_unprepared);
     let errors: Vec<SlotError> = failed.into_iter().map(slot_error).collect();
     let timing = reply.timing.unwrap_or_default();

@@ -1,11 +1,16 @@
-//! The address of a worker.
+//! The address of a worker, and the connection to it, which carries all calls.
 
 use std::{fmt, future::Future, io, path::PathBuf, pin::Pin, str::FromStr, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint as Transport, Uri};
-use tower::service_fn;
+use tonic::{
+    Status,
+    body::Body,
+    codegen::http,
+    transport::{Channel, Endpoint as ChannelBuilder, Uri},
+};
+use tower::{ServiceExt, service_fn, util::BoxCloneSyncService};
 
 /// HTTP/2 window in bytes, large enough that a step never waits for an acknowledgement.
 const WINDOW_BYTES: u32 = 16 << 20;
@@ -20,29 +25,35 @@ pub enum Endpoint {
     Tcp(String),
 }
 
+/// Carries calls to one worker: a connection, or a service inside this process. The source of an
+/// error is the cause of the loss.
+pub type Transport = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
+
 /// The text is not a worker address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a worker address: write unix:PATH or HOST:PORT")]
 pub struct EndpointError(String);
 
 impl Endpoint {
-    /// Opens a connection. The error has only the cause, not the address.
-    pub(super) async fn connect(&self) -> Result<Channel, String> {
+    /// Connects. The error has only the cause, not the address.
+    pub(super) async fn connect(&self) -> Result<Transport, String> {
+        let channel = self.open().await.map_err(|error| root_cause(&error))?;
+        let error = |error| Status::from_error(Box::new(error));
+        Ok(Transport::new(channel.map_err(error)))
+    }
+
+    async fn open(&self) -> Result<Channel, tonic::transport::Error> {
         match self {
             Self::Unix(path) => {
                 let path = path.clone();
                 // HTTP/2 requires an authority; a unix socket ignores it.
                 let connector = service_fn(move |_: Uri| open_unix(path.clone()));
-                let transport = tuned(Transport::from_static("http://worker"));
-                transport
-                    .connect_with_connector(connector)
-                    .await
-                    .map_err(|e| root_cause(&e))
+                let channel = tuned(ChannelBuilder::from_static("http://worker"));
+                channel.connect_with_connector(connector).await
             }
             Self::Tcp(address) => {
-                let transport = Transport::from_shared(format!("http://{address}"))
-                    .map_err(|e| root_cause(&e))?;
-                tuned(transport).connect().await.map_err(|e| root_cause(&e))
+                let channel = ChannelBuilder::from_shared(format!("http://{address}"))?;
+                tuned(channel).connect().await
             }
         }
     }
@@ -83,8 +94,8 @@ fn open_unix(path: PathBuf) -> Opening {
     Box::pin(async move { UnixStream::connect(path).await.map(TokioIo::new) })
 }
 
-fn tuned(transport: Transport) -> Transport {
-    transport
+fn tuned(channel: ChannelBuilder) -> ChannelBuilder {
+    channel
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW_BYTES)

@@ -59,22 +59,22 @@ impl TopLogprobs {
     }
 }
 
+/// Whether a reply has more logprobs than those of its tokens.
+pub(super) fn has_logprobs(reply: &v1::StepReply) -> bool {
+    !reply.top_counts.is_empty() || !reply.prompt_logprobs.is_empty()
+}
+
 /// Parses the logprobs of a reply after checking that its arrays fit together.
-pub(super) fn parse_logprobs(
-    reply: &mut v1::StepReply,
-) -> Result<Option<Box<StepLogprobs>>, String> {
-    if reply.top_counts.is_empty() && reply.prompt_logprobs.is_empty() {
-        return Ok(None);
-    }
+pub(super) fn parse_logprobs(reply: &mut v1::StepReply) -> Result<Box<StepLogprobs>, String> {
     let top_logprobs = top_logprobs(reply)?;
     let prompts = std::mem::take(&mut reply.prompt_logprobs).into_iter();
     let prompts = prompts
         .map(|part| prompt_logprobs(&part))
         .collect::<Result<_, _>>()?;
-    Ok(Some(Box::new(StepLogprobs {
+    Ok(Box::new(StepLogprobs {
         top_logprobs,
         prompts,
-    })))
+    }))
 }
 
 fn top_logprobs(reply: &v1::StepReply) -> Result<TopLogprobs, String> {

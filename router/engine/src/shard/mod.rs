@@ -8,14 +8,12 @@ mod error;
 mod group;
 mod logprobs;
 mod stream;
-mod transport;
 mod worker;
 
 pub use config::{LoadConfig, Loaded, MemoryReport, Progress};
 pub use convert::{SlotError, StepAnswer, Timing};
 pub use deadline::StepLimits;
-pub use endpoint::{Endpoint, EndpointError};
+pub use endpoint::{Endpoint, EndpointError, Transport};
 pub use error::{PrepareError, ShardError};
 pub use group::{Preparer, ShardGroup};
 pub use logprobs::{PromptLogprobs, StepLogprobs, TopLogprobs};
-pub use transport::Transport;

@@ -31,7 +31,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) async fn connect(rank: u32, endpoint: &Endpoint) -> Result<Self, ShardError> {
         let transport = endpoint
-            .transport()
+            .connect()
             .await
             .map_err(|message| ShardError::Connect {
                 endpoint: endpoint.clone(),

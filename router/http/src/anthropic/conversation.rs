@@ -24,7 +24,7 @@ pub(super) fn conversation(
         tools,
         parser_options,
         grammar,
-    } = plan_tools((tool_set.as_ref(), FIELDS), generator, grammar)?;
+    } = plan_tools(tool_set.as_ref(), generator, grammar)?;
     let thinks = body
         .thinking
         .as_ref()
@@ -77,8 +77,9 @@ fn tool_set(body: &mut MessagesRequest) -> Result<Option<ToolSet>, ApiError> {
         tools: tools.into_iter().map(Tool::from).collect(),
         choice,
         parallel: single != Some(true),
+        fields: FIELDS,
     };
-    tool_set.check(FIELDS)?;
+    tool_set.check()?;
     Ok(Some(tool_set))
 }
 

@@ -7,7 +7,7 @@ use penstock_request::grammar_spec::GrammarFormat;
 use penstock_request::logprobs;
 use penstock_request::range::{Ends, Number, Range};
 use penstock_request::sampling_params::{FLOATS, INTEGERS, NumericParam};
-use penstock_request::validate::input::MAX_SALT_BYTES;
+use penstock_request::validate::MAX_SALT_BYTES;
 use penstock_request::validate::sampling::{LENGTH_PENALTY, MAX_BEAM_CANDIDATES};
 use penstock_request::validate::{Choices, MAX_STOP_BYTES, sampling as lists};
 use penstock_text::chat::MOST_TEMPLATE;

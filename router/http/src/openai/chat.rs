@@ -9,7 +9,6 @@ use penstock_request::grammar_spec::OutputConstraint;
 use penstock_request::validate::{FieldNames, Parameters};
 use penstock_text::chat::{Chat, GenerationPrompt};
 use penstock_text::generation::Generator;
-use penstock_text::tool_parsers::{Tool, ToolChoiceMode, ToolFields, ToolSet};
 use penstock_text::{GenerateInput, Prompt};
 use serde::de::IgnoredAny;
 
@@ -17,7 +16,6 @@ use super::wire::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, FunctionCall, ToolCall, Usage,
 };
 use super::wire::chat::{ChatRequest, Message};
-use super::wire::tools::ToolChoice;
 use super::wire::{Common, ErrorBody};
 use super::{ChoiceOutput, ChunkKind, FINGERPRINT, ResponseMeta, ResponseOptions, respond};
 use crate::error::OpenAiError;
@@ -184,18 +182,14 @@ pub(crate) fn conversation(
     grammar: Option<OutputConstraint>,
 ) -> Result<(Chat, Option<OutputConstraint>), ApiError> {
     let requested = body.take_tools()?;
-    let fields = requested.fields;
-    let tool_set = tool_set(
-        requested.tools,
-        requested.choice,
-        (requested.parallel, fields),
-    )?;
+    let legacy = requested.legacy;
+    let tool_set = requested.into_tool_set()?;
     let ToolPlan {
         tools,
         mut parser_options,
         grammar,
-    } = plan_tools((tool_set.as_ref(), fields), generator, grammar)?;
-    parser_options.legacy_function_call = requested.older;
+    } = plan_tools(tool_set.as_ref(), generator, grammar)?;
+    parser_options.legacy_function_call = legacy;
     parser_options.reasoning_display = body.reasoning_visibility();
     let special = body.special_variables(generator.reasoning_format().is_some())?;
     let variables = body.chat_template_kwargs.take();
@@ -230,53 +224,6 @@ pub(crate) fn conversation(
         ..Chat::default()
     };
     Ok((chat, grammar))
-}
-
-/// Returns the tools of a request, validated; `None` if there are none.
-pub(super) fn tool_set(
-    mut tools: Vec<Tool>,
-    choice: Option<ToolChoice>,
-    (parallel, fields): (Option<bool>, ToolFields),
-) -> Result<Option<ToolSet>, ApiError> {
-    let choice = choice.map(ToolChoice::into_parts);
-    let (choice, allowed) = choice.unwrap_or_default();
-    if tools.is_empty() {
-        return match choice {
-            ToolChoiceMode::None | ToolChoiceMode::Auto => Ok(None),
-            ToolChoiceMode::Required | ToolChoiceMode::Named(_) => {
-                let list = fields.list;
-                let rule = format!("must be `none` or `auto` when there are no `{list}`");
-                Err(ApiError::at(fields.choice, &rule))
-            }
-        };
-    }
-    if let Some(allowed) = allowed {
-        keep_allowed(&mut tools, &allowed)?;
-    }
-    let tool_set = ToolSet {
-        tools,
-        choice,
-        parallel: parallel.unwrap_or(true),
-    };
-    tool_set.check(fields)?;
-    Ok(Some(tool_set))
-}
-
-/// Removes the tools that `tool_choice` does not allow.
-fn keep_allowed(tools: &mut Vec<Tool>, allowed: &[String]) -> Result<(), ApiError> {
-    let refused = |rule: String| Err(ApiError::validation("tool_choice", rule));
-    if allowed.is_empty() {
-        return refused("`tool_choice.allowed_tools.tools` cannot be empty".to_owned());
-    }
-    let absent = |name: &&String| !tools.iter().any(|tool| tool.name == **name);
-    if let Some(name) = allowed.iter().find(absent) {
-        let name = Excerpt::new(name);
-        return refused(format!(
-            "`tool_choice.allowed_tools.tools` must name tools of `tools`. Given: `{name}`"
-        ));
-    }
-    tools.retain(|tool| allowed.contains(&tool.name));
-    Ok(())
 }
 
 /// Variables that the server itself passes to the chat template.

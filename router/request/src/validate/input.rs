@@ -1,15 +1,10 @@
 //! The parameters of a generation, independent of the API, and an API's names of them.
 
-use crate::deadline::{Deadline, MAX_TIMEOUT_SECONDS};
-use crate::error::ApiError;
 use crate::grammar_spec::OutputConstraint;
 use crate::logprobs::LogprobRequest;
 use crate::range::Range;
 use crate::sampling_params::SamplingParams;
 use crate::types::BeamParameters;
-
-/// Maximum bytes of a cache salt.
-pub const MAX_SALT_BYTES: usize = 256;
 
 /// Parameters of a generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,18 +167,6 @@ impl Truncation {
             side: TruncationSide::Left,
         }
     }
-
-    /// Truncates a prompt; `room` is how many tokens leave room for the output.
-    pub(super) fn cut(self, ids: &mut Vec<u32>, room: usize) {
-        let keep = match self.keep {
-            Keep::Tokens(tokens) => tokens,
-            Keep::Room => room,
-        };
-        match self.side {
-            TruncationSide::Left => drop(ids.drain(..ids.len().saturating_sub(keep))),
-            TruncationSide::Right => ids.truncate(keep),
-        }
-    }
 }
 
 impl Default for Choices {
@@ -209,26 +192,6 @@ impl Choices {
     /// Whether all choices must be complete before one can be returned.
     pub fn rank(self) -> bool {
         self.made() > self.n
-    }
-
-    /// Checks both numbers; `most` comes from the configuration.
-    pub(super) fn check(self, most: u32) -> Result<(), ApiError> {
-        Self::range(most).check("n", self.n)?;
-        if most == 1 && self.made() > 1 {
-            // TGI's message where only one choice is allowed.
-            let made = self.made();
-            let rule = format!(
-                "`best_of` != 1 is not allowed for this endpoint: it must be > 0 and <= 1. Given: {made}"
-            );
-            return Err(ApiError::validation("best_of", rule));
-        }
-        Self::range(most).check("best_of", self.made())?;
-        if self.made() < self.n {
-            let (n, made) = (self.n, self.made());
-            let rule = format!("`best_of` must be >= `n` ({n}). Given: {made}");
-            return Err(ApiError::validation("best_of", rule));
-        }
-        Ok(())
     }
 }
 
@@ -277,25 +240,4 @@ impl FieldNames {
             ..self
         }
     }
-}
-
-/// Checks the length of a cache salt.
-pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
-    let length = salt.map_or(1, str::len);
-    if (1..=MAX_SALT_BYTES).contains(&length) {
-        return Ok(());
-    }
-    let rule = format!("`cache_salt` must have 1 to {MAX_SALT_BYTES} bytes. Given: {length}");
-    Err(ApiError::validation("cache_salt", rule))
-}
-
-/// Checks the range of a timeout in seconds, which the client named `name`.
-pub fn check_timeout(name: &'static str, seconds: Option<f64>) -> Result<(), ApiError> {
-    let Some(given) = seconds.filter(|&seconds| Deadline::timeout(seconds).is_none()) else {
-        return Ok(());
-    };
-    let rule = format!(
-        "`{name}` must be above 0 and at most {MAX_TIMEOUT_SECONDS} seconds. Given: {given}"
-    );
-    Err(ApiError::validation(name, rule))
 }

@@ -1,11 +1,32 @@
-//! Rules of how many tokens a prompt and its output may have.
+//! The configured limits of requests, and the rules of how many tokens a prompt and its output may
+//! have.
 
 use std::fmt;
 
-use crate::RequestLimits;
 use crate::error::ApiError;
+use crate::logprobs::MAX_TOP_LOGPROBS;
+use crate::sampling_params::Watermark;
 
-use super::{Dialect, FieldNames, Keep, Parameters, Truncation};
+use super::{Dialect, FieldNames, Keep, Parameters, Truncation, TruncationSide};
+
+/// Limits of requests and what they may use. The launcher sets every field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestLimits {
+    /// Maximum stop strings per request.
+    pub max_stop_sequences: usize,
+    /// Maximum choices per prompt: the largest `n` and `best_of`.
+    pub max_best_of: u32,
+    /// Maximum top logprobs per token: at most `logprobs::MAX_TOP_LOGPROBS`.
+    pub max_top_tokens: u32,
+    /// Whether requests may use structured output.
+    pub structured_output: bool,
+    /// Maximum prompt tokens; `None` = limited by the context only.
+    pub max_input_tokens: Option<usize>,
+    /// Maximum tokens of prompt plus output; `None` = the limit of the model and the KV pool.
+    pub max_total_tokens: Option<usize>,
+    /// Watermark for requests that ask for one.
+    pub watermark: Watermark,
+}
 
 /// Token limits of a request, from the configuration and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +37,20 @@ pub struct TokenLimits {
     pub max_total: usize,
     /// Size of the vocabulary; token ids are below it.
     pub vocabulary: usize,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self {
+            max_stop_sequences: 16,
+            max_best_of: 32,
+            max_top_tokens: MAX_TOP_LOGPROBS,
+            structured_output: true,
+            max_input_tokens: None,
+            max_total_tokens: None,
+            watermark: Watermark::default(),
+        }
+    }
 }
 
 impl TokenLimits {
@@ -114,6 +149,18 @@ pub(super) fn room_for_prompt(parameters: &Parameters, limits: TokenLimits) -> u
     let wanted = wanted.max(parameters.min_new_tokens) as usize;
     let room = limits.max_total.saturating_sub(wanted);
     room.min(limits.max_input).max(1)
+}
+
+/// Truncates a prompt; `room` is how many tokens leave room for the output.
+pub(super) fn truncate(truncation: Truncation, ids: &mut Vec<u32>, room: usize) {
+    let keep = match truncation.keep {
+        Keep::Tokens(tokens) => tokens,
+        Keep::Room => room,
+    };
+    match truncation.side {
+        TruncationSide::Left => drop(ids.drain(..ids.len().saturating_sub(keep))),
+        TruncationSide::Right => ids.truncate(keep),
+    }
 }
 
 /// Returns how many tokens the output may have.

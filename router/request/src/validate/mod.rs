@@ -1,13 +1,14 @@
-//! Validation of requests. Only this module creates a `ValidRequest`. The rules of lengths and of
-//! sampling have files of their own.
+//! Validation of requests: all rules that do not belong to one API. Only this module creates a
+//! `ValidRequest`. The rules of lengths (`limits`), and of sampling, beam search and logprobs
+//! (`sampling`) have files of their own; `input` has the types that are validated.
 
-pub mod input;
+mod input;
 mod limits;
 pub mod sampling;
 
 use std::collections::HashSet;
 
-use crate::RequestLimits;
+use crate::deadline::{Deadline, MAX_TIMEOUT_SECONDS};
 use crate::error::ApiError;
 use crate::grammar_spec::{ExpectedReasoning, GrammarSpec};
 use crate::logprobs::{LogprobRequest, MAX_TOP_LOGPROBS};
@@ -20,11 +21,13 @@ pub use input::{
     AtEos, Choices, Dialect, FieldNames, Keep, OutputTextOptions, Parameters, Truncation,
     TruncationSide,
 };
-pub use limits::{TokenLimits, too_long};
+pub use limits::{RequestLimits, TokenLimits, too_long};
 
 /// Maximum bytes of a stop string. Its automaton uses several times its length for the whole
 /// request, also while it waits.
 pub const MAX_STOP_BYTES: usize = 4096;
+/// Maximum bytes of a cache salt.
+pub const MAX_SALT_BYTES: usize = 256;
 
 /// Validated parameters.
 #[derive(Clone, Debug)]
@@ -76,13 +79,14 @@ impl Parameters {
         sampling::check_texts(&parameters.bad_words)?;
         parameters.check_stop_token_ids(limits.vocabulary)?;
         parameters.check_ends(names, config.max_stop_sequences)?;
-        parameters.choices.check(config.max_best_of)?;
+        check_choices(parameters.choices, config.max_best_of)?;
         sampling::check_beam(&parameters, names)?;
         parameters.check_constraint(names, config.structured_output)?;
         limits::check_truncate(parameters.truncate, names, limits)?;
-        input::check_salt(parameters.cache_salt.as_deref())?;
-        input::check_timeout("timeout", parameters.timeout)?;
-        (parameters.logprob_request).check(names.top_logprobs, config.max_top_tokens)?;
+        check_salt(parameters.cache_salt.as_deref())?;
+        check_timeout("timeout", parameters.timeout)?;
+        let logprobs = parameters.logprob_request;
+        sampling::check_logprobs(logprobs, names.top_logprobs, config.max_top_tokens)?;
         Ok(ValidParameters {
             watermark: parameters.watermark.then_some(config.watermark),
             parameters,
@@ -99,8 +103,7 @@ impl Parameters {
         self.sampling.check(usize::MAX)?;
         sampling::check_texts(&self.bad_words)?;
         sampling::check_beam(self, names)?;
-        self.logprob_request
-            .check(names.top_logprobs, MAX_TOP_LOGPROBS)
+        sampling::check_logprobs(self.logprob_request, names.top_logprobs, MAX_TOP_LOGPROBS)
     }
 
     /// Checks the stop strings, and that an end is possible.
@@ -218,7 +221,7 @@ impl ValidParameters {
         sampling::check_ids(self.names.prompt, &ids, usize::MAX, vocabulary)?;
         if let Some(truncation) = self.parameters.truncate {
             let room = room_for_prompt(&self.parameters, self.limits);
-            truncation.cut(&mut ids, room);
+            limits::truncate(truncation, &mut ids, room);
         }
         Ok(ids)
     }
@@ -324,7 +327,7 @@ fn check_with_prompt(
 ) -> Result<(), ApiError> {
     let sizes = (prompt.ids.len(), parameters.choices.made());
     let logprob_request = parameters.logprob_request;
-    logprob_request.check_prompt(names.prompt, sizes, limits.vocabulary)?;
+    sampling::check_prompt_logprobs(logprob_request, names.prompt, sizes, limits.vocabulary)?;
     let ends = &*stopping.stop_token_ids;
     let early = parameters.min_new_tokens > 0;
     let impossible = if early { ends } else { &[] };
@@ -333,6 +336,46 @@ fn check_with_prompt(
         Some(beam) => sampling::check_beam_width(beam, ends.len(), limits.vocabulary),
         None => Ok(()),
     }
+}
+
+/// Checks the numbers of choices; `most` comes from the configuration.
+fn check_choices(choices: Choices, most: u32) -> Result<(), ApiError> {
+    let (n, made) = (choices.n, choices.made());
+    Choices::range(most).check("n", n)?;
+    if most == 1 && made > 1 {
+        // TGI's message where only one choice is allowed.
+        let rule = format!(
+            "`best_of` != 1 is not allowed for this endpoint: it must be > 0 and <= 1. Given: {made}"
+        );
+        return Err(ApiError::validation("best_of", rule));
+    }
+    Choices::range(most).check("best_of", made)?;
+    if made < n {
+        let rule = format!("`best_of` must be >= `n` ({n}). Given: {made}");
+        return Err(ApiError::validation("best_of", rule));
+    }
+    Ok(())
+}
+
+/// Checks the length of a cache salt.
+fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
+    let length = salt.map_or(1, str::len);
+    if (1..=MAX_SALT_BYTES).contains(&length) {
+        return Ok(());
+    }
+    let rule = format!("`cache_salt` must have 1 to {MAX_SALT_BYTES} bytes. Given: {length}");
+    Err(ApiError::validation("cache_salt", rule))
+}
+
+/// Checks the range of a timeout in seconds, which the client named `name`.
+pub fn check_timeout(name: &'static str, seconds: Option<f64>) -> Result<(), ApiError> {
+    let Some(given) = seconds.filter(|&seconds| Deadline::timeout(seconds).is_none()) else {
+        return Ok(());
+    };
+    let rule = format!(
+        "`{name}` must be above 0 and at most {MAX_TIMEOUT_SECONDS} seconds. Given: {given}"
+    );
+    Err(ApiError::validation(name, rule))
 }
 
 /// Returns the ids without duplicates.

@@ -6,13 +6,16 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 use crate::error::ApiError;
-use crate::logprobs::MAX_LOGPROB_TOKEN_IDS;
+use crate::logprobs::{self, LogprobRequest, MAX_LOGPROB_TOKEN_IDS};
 use crate::range::Range;
-use crate::sampling_params::{FLOATS, INTEGERS, SamplingParams};
+use crate::sampling_params::{FLOATS, INTEGERS, SamplingParams, WHOLE_VOCABULARY};
 use crate::types::BeamParameters;
 
 use super::{FieldNames, Parameters};
 
+/// Maximum logprobs of one prompt, including top logprobs: bounds the memory and the length of a
+/// response.
+const MAX_PROMPT_LOGPROBS: u64 = 1 << 20;
 /// Maximum entries of `logit_bias`: a worker's slot has room for this many.
 pub const MAX_LOGIT_BIASES: usize = 1024;
 /// Maximum entries of each list of token ids in a request.
@@ -255,4 +258,42 @@ pub(super) fn check_beam_width(
     }
     let rule = format!("`beam_width` must be > 0 and <= {most} for this model. Given: {width}");
     Err(ApiError::validation("beam_width", rule))
+}
+
+/// Fails if more than `most` top logprobs are requested. `name` is the client's field for those of
+/// generated tokens.
+pub(super) fn check_logprobs(
+    request: LogprobRequest,
+    name: &'static str,
+    most: u32,
+) -> Result<(), ApiError> {
+    let prompt = request.prompt.filter(|&count| count != WHOLE_VOCABULARY);
+    for (name, count) in [(name, request.tokens), ("prompt_logprobs", prompt)] {
+        logprobs::range(most).check(name, count.unwrap_or(0))?;
+    }
+    Ok(())
+}
+
+/// Fails if the prompt has too many logprobs: `tokens` positions, returned with each of `answers`
+/// choices. `prompt` is the field's name, `vocabulary` the size of the vocabulary.
+pub(super) fn check_prompt_logprobs(
+    request: LogprobRequest,
+    prompt: &'static str,
+    (tokens, answers): (usize, u32),
+    vocabulary: usize,
+) -> Result<(), ApiError> {
+    let Some(top) = request.prompt_logprobs() else {
+        return Ok(());
+    };
+    let top = u64::from(top).min(vocabulary as u64);
+    let each = (top + 1) * u64::from(answers.max(1));
+    if tokens as u64 * each <= MAX_PROMPT_LOGPROBS {
+        return Ok(());
+    }
+    let most = MAX_PROMPT_LOGPROBS / each;
+    let rule = format!(
+        "`{prompt}` must have at most {most} tokens if {each} logprobs are returned for each. \
+         Given: {tokens}"
+    );
+    Err(ApiError::validation(prompt, rule))
 }

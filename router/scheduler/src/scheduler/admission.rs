@@ -46,11 +46,10 @@ impl Scheduler {
         let aged = builder.now.0.checked_sub(self.config.aging).map(Micros);
         let is_aged = |sequence: &Sequence| aged.is_some_and(|aged| sequence.since <= aged);
         let mut misses = 0;
-        for key in self.waiting.queue().candidates(
-            &self.accounts,
-            aged,
-            self.running.free_slots() + MISSES,
-        ) {
+        for key in self
+            .waiting
+            .candidates(&self.accounts, aged, self.running.free_slots() + MISSES)
+        {
             if self.running.free_slots() == 0 || builder.budget == 0 || misses == MISSES {
                 return;
             }

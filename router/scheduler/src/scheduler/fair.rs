@@ -1,6 +1,6 @@
 //! Shares of accounts: places in the queue, charges, and who makes way for whom.
 //!
-//! `queue` decides which account's sequence is tried next. That is not enough for an account that
+//! `waiting` decides which account's sequence is tried next. That is not enough for an account that
 //! has nothing in a slot while another holds all of them, or whose prompts are long: then the other
 //! gives up a sequence, or lets the first chunk go first.
 
@@ -23,7 +23,7 @@ impl Scheduler {
     ) -> Result<(), AddError> {
         let account = self.accounts.find(self.policy.place(class).tenant);
         let (config, counts) = (&self.config, self.waiting.counts());
-        let share = self.waiting.queue().share(account);
+        let share = self.waiting.share(account);
         let (places, taken) = (config.max_waiting as u64, (counts.fresh + free) as u64);
         let places_left = taken < places || share.allows(share.own, places) && taken < 2 * places;
         if !places_left {
@@ -67,7 +67,7 @@ impl Scheduler {
         if self.running.free_slots() > 0 && !needs_blocks {
             return;
         }
-        let starved = self.waiting.queue().starved(&self.accounts);
+        let starved = self.waiting.starved(&self.accounts);
         let victim = starved.first().and_then(|&account| self.giver(account));
         if let Some(key) = victim {
             self.counters.preemptions += 1;
@@ -78,7 +78,7 @@ impl Scheduler {
     /// Called where blocks are scarce. If an account waits that has nothing in a slot, and others can
     /// make way for it, the next plan does that. Returns whether it will.
     pub(super) fn request_blocks(&mut self) -> bool {
-        let starved = self.waiting.queue().starved(&self.accounts);
+        let starved = self.waiting.starved(&self.accounts);
         let giver = starved.first().and_then(|&account| self.giver(account));
         self.needs_blocks |= giver.is_some();
         giver.is_some()
@@ -117,7 +117,7 @@ impl Scheduler {
         let running = others.map(|other| self.service_after(other)).min();
         let queued = match self.running.free_slots() {
             0 => None,
-            _ => self.waiting.queue().least_after(&self.accounts, own),
+            _ => self.waiting.least_after(&self.accounts, own),
         };
         let least = running.into_iter().chain(queued).min();
         let yields = least.is_some_and(|least| least < self.service_after(&self.store[key]));

@@ -118,21 +118,19 @@ impl TemplateSandbox {
         }
     }
 
-    /// Renders the chat with its own template; `None` if it has none.
+    /// Renders the chat with the template that came with it.
     pub(crate) async fn render(
         &self,
         chat: &Chat,
+        template: &str,
         special_tokens: &[(String, String)],
-    ) -> Result<Option<String>, ApiError> {
-        let Some(template) = &chat.template else {
-            return Ok(None);
-        };
+    ) -> Result<String, ApiError> {
         let command = match &self.templates {
             RequestTemplates::Refused => &[][..],
             RequestTemplates::Sandboxed(command) => command,
             RequestTemplates::Trusted => {
                 let text = render_here(chat, template, special_tokens.to_vec());
-                return text.map(Some).map_err(|why| refused(&why));
+                return text.map_err(|why| refused(&why));
             }
         };
         let Some((program, arguments)) = command.split_first() else {
@@ -158,9 +156,9 @@ impl TemplateSandbox {
         let reply = timeout(RENDER_TIMEOUT, run(program, arguments, &job)).await;
         drop(permit);
         match reply {
-            Ok(Ok(reply)) => parse_reply(&reply).map(Some),
+            Ok(Ok(reply)) => parse_reply(&reply),
             Ok(Err(error)) => Err(failed(&error)),
-            Err(_) => parse_reply(&[]).map(Some),
+            Err(_) => parse_reply(&[]),
         }
     }
 }

@@ -13,9 +13,7 @@ use penstock_request::deadline::Deadline;
 use penstock_request::error::{ApiError, ErrorKind};
 use penstock_request::grammar_spec::ExpectedReasoning;
 use penstock_request::types::SubmitError;
-use penstock_request::validate::{
-    FieldNames, TokenLimits, TokenizedPrompt, ValidParameters, ValidRequest, too_long,
-};
+use penstock_request::validate::{TokenLimits, TokenizedPrompt, ValidParameters, ValidRequest};
 use penstock_request::{EngineState, Limits};
 
 use self::answer::PendingGeneration;
@@ -216,16 +214,25 @@ impl Generator {
     /// Adds the server's system prompt, and renders the request's own template if it has one.
     async fn complete(&self, chat: &mut Chat) -> Result<(), ApiError> {
         chat.system.clone_from(&self.inner.config.system_prompt);
-        let template = self.inner.text.chat_template.as_ref();
-        let special_tokens = template.map_or(&[][..], |template| template.special_tokens());
-        chat.rendered_prompt = self.inner.renderer.render(chat, special_tokens).await?;
+        if let Some(source) = &chat.template {
+            let own = self.inner.text.chat_template.as_ref();
+            let special_tokens = own.map_or(&[][..], |template| template.special_tokens());
+            let text = self.inner.renderer.render(chat, source, special_tokens);
+            chat.rendered_prompt = Some(text.await?);
+        }
         Ok(())
     }
 
     async fn prepare(&self, input: GenerateInput) -> Result<TextRequest, ApiError> {
         let limits = self.token_limits()?;
-        let charge = input.charge.clone();
-        let (mut prompt, parameters) = input.validate(&self.inner.config.limits, limits)?;
+        let GenerateInput {
+            mut prompt,
+            parameters,
+            names,
+            charge,
+        } = input;
+        prompt.check(names.prompt)?;
+        let parameters = parameters.validate(names, &self.inner.config.limits, limits)?;
         if let Prompt::Chat(chat) = &mut prompt {
             self.complete(chat).await?;
         }
@@ -259,20 +266,6 @@ impl Generator {
             to_request(&text, prompt, parameters)
         };
         self.inner.pool.run(size, work).await
-    }
-}
-
-/// Refuses a text that is too long for a prompt however it is tokenized.
-fn check_bound(
-    model: &ModelText,
-    text: &str,
-    (names, limits): (FieldNames, TokenLimits),
-) -> Result<(), ApiError> {
-    match model.least_tokens(text) {
-        least if least > limits.max_input => {
-            Err(too_long(names, limits, format_args!("at least {least}")))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_request::error::{ApiError, ErrorKind};
 use penstock_request::validate::{FieldNames, TokenLimits, too_long};
 
-use super::{Generator, check_bound, prompt_text};
+use super::{Generator, prompt_text};
 use crate::chat::Chat;
 use crate::input::Charge;
 use crate::model_text::ModelText;
@@ -143,6 +143,20 @@ impl Generator {
             max_total: longest,
             vocabulary: usize::MAX,
         }
+    }
+}
+
+/// Refuses a text that is too long for a prompt however it is tokenized.
+fn check_bound(
+    model: &ModelText,
+    text: &str,
+    (names, limits): (FieldNames, TokenLimits),
+) -> Result<(), ApiError> {
+    match model.least_tokens(text) {
+        least if least > limits.max_input => {
+            Err(too_long(names, limits, format_args!("at least {least}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -16,6 +16,8 @@ pub struct ToolSet {
     pub choice: ToolChoiceMode,
     /// Whether one output may have several calls.
     pub parallel: bool,
+    /// The API's names of these fields.
+    pub fields: ToolFields,
 }
 
 /// A function that the model may call.
@@ -46,7 +48,7 @@ pub enum ToolChoiceMode {
 }
 
 /// An API's names of the fields checked here, for error messages.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolFields {
     /// The list of tools.
     pub list: &'static str,
@@ -69,7 +71,8 @@ pub const TOOL_NAME_SYMBOLS: &str = "_.-";
 
 impl ToolSet {
     /// Validates the names, schemas and choice.
-    pub fn check(&self, fields: ToolFields) -> Result<(), ApiError> {
+    pub fn check(&self) -> Result<(), ApiError> {
+        let fields = self.fields;
         let mut seen = HashSet::new();
         for (index, tool) in self.tools.iter().enumerate() {
             let at = |field: &str| format!("{}[{index}].{field}", fields.list);

@@ -7,7 +7,7 @@ use penstock_text::tool_parsers::{
     ToolFormat, ToolSet,
 };
 
-use crate::parsed::{check, parser_options, read, read_with};
+use crate::parsed::{TOOL_FIELDS, check, parser_options, read, read_with};
 
 #[test]
 fn qwen_xml_calls() {
@@ -113,6 +113,7 @@ fn values_without_quotes_get_the_type_of_the_schema() {
         }],
         choice: ToolChoiceMode::Auto,
         parallel: true,
+        fields: TOOL_FIELDS,
     };
     for format in [ToolFormat::QwenXml, ToolFormat::Glm] {
         let options = OutputParserOptions {

@@ -5,7 +5,16 @@
 use std::sync::Arc;
 
 use penstock_text::tool_parsers::{
-    OutputDelta, OutputDeltas, OutputParserOptions, ReasoningFormat, ToolFormat,
+    OutputDelta, OutputDeltas, OutputParserOptions, ReasoningFormat, ToolFields, ToolFormat,
+};
+
+/// The names of the tool fields in requests.
+pub(crate) const TOOL_FIELDS: ToolFields = ToolFields {
+    list: "tools",
+    name: "name",
+    parameters: "parameters",
+    choice: "tool_choice",
+    forcing: "`required`",
 };
 
 /// An output after its deltas are joined.

@@ -8,6 +8,8 @@ use penstock_text::tool_parsers::{
 };
 use serde_json::{Value, json};
 
+use crate::parsed::TOOL_FIELDS;
+
 /// Returns the content of an output and its calls as (name, arguments).
 fn read(parser_options: &OutputParserOptions, parts: &[&str]) -> (String, Vec<(String, String)>) {
     let mut pieces = OutputDeltas::default();
@@ -54,6 +56,7 @@ fn tool_set(choice: ToolChoiceMode, parallel: bool) -> ToolSet {
         tools: vec![tool("f", None), tool("a.b-c", Some(schema))],
         choice,
         parallel,
+        fields: TOOL_FIELDS,
     }
 }
 

@@ -5,6 +5,8 @@
 use penstock_text::tool_parsers::{ParameterTypes, Tool, ToolChoiceMode, ToolFormat, ToolSet};
 use serde_json::{Map, Value, json};
 
+use crate::parsed::TOOL_FIELDS;
+
 fn python(value: &Value) -> String {
     match value {
         Value::Null => "None".into(),
@@ -178,6 +180,7 @@ pub(crate) fn parameter_types(calls: &[Call]) -> ParameterTypes {
         tools: calls.iter().map(tool).collect(),
         choice: ToolChoiceMode::Auto,
         parallel: true,
+        fields: TOOL_FIELDS,
     })
 }
 

@@ -18,7 +18,7 @@ use penstock_request::validate::{FieldNames, Parameters};
 use penstock_text::chat::Chat;
 use penstock_text::chat::{REASONING_EFFORT, TemplateVariable};
 use penstock_text::generation::Generator;
-use penstock_text::tool_parsers::Tool;
+use penstock_text::tool_parsers::{Tool, ToolSet};
 use penstock_text::{GenerateInput, Prompt};
 
 use self::conversation::turns;
@@ -31,9 +31,10 @@ pub(crate) use self::stored_responses::{
 };
 use self::stored_responses::{PendingStore, PreviousConversation};
 use self::stream::ResponseWriter;
-use super::chat::{template_variables, token_limit, tool_set};
+use super::chat::{template_variables, token_limit};
 use super::unix_time;
 use super::wire::items::Item;
+use super::wire::requested_tools::RequestedTools;
 use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
 use super::wire::{Common, Delivery, ErrorBody};
 use crate::blocks::BlockStream;
@@ -133,22 +134,23 @@ fn conversation(
     grammar: Option<OutputConstraint>,
 ) -> Result<(Chat, Option<OutputConstraint>), ApiError> {
     let tools = body.tools.unwrap_or_default();
-    let tool_set = tool_set(
-        tools.into_iter().map(Tool::from).collect(),
-        body.tool_choice.map(|choice| choice.value.0),
-        (body.parallel_tool_calls, FLAT_FIELDS),
-    )?;
+    let requested = RequestedTools {
+        tools: tools.into_iter().map(Tool::from).collect(),
+        choice: body.tool_choice.map(|choice| choice.value.0),
+        parallel: body.parallel_tool_calls,
+        fields: FLAT_FIELDS,
+        legacy: false,
+    };
+    let tool_set = requested.into_tool_set()?;
     // A format applies to text: an output that is only calls has none.
-    let forced = tool_set
-        .as_ref()
-        .is_some_and(penstock_text::tool_parsers::ToolSet::forces_call);
+    let forced = tool_set.as_ref().is_some_and(ToolSet::forces_call);
     let of_text = ["text.format", "response_format"];
     let grammar = grammar.filter(|grammar| !(forced && of_text.contains(&grammar.field)));
     let ToolPlan {
         tools,
         parser_options,
         grammar,
-    } = plan_tools((tool_set.as_ref(), FLAT_FIELDS), generator, grammar)?;
+    } = plan_tools(tool_set.as_ref(), generator, grammar)?;
     let thinks = generator.reasoning_format().is_some();
     let effort = body.reasoning.and_then(|reasoning| reasoning.effort);
     let verbosity = body.text.and_then(|text| text.verbosity);

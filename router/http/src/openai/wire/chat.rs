@@ -9,8 +9,8 @@ use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
 use super::common::{prompt_logprobs, request};
-use super::functions::{FunctionChoice, RequestedTools, ToolCallIds, ToolRequestFields};
-use super::tools::{CalledFunction, Function, MessageCall, Tool, ToolChoice};
+use super::requested_tools::{FunctionChoice, LegacyTools, RequestedTools, ToolCallIds};
+use super::tools::{CalledFunction, FIELDS, Function, MessageCall, Tool, ToolChoice};
 use crate::neutral::{self, Neutral, Neutrals};
 use crate::strict::{self, JsonText, StringOrList, StringOrListEntry, from_object};
 
@@ -95,7 +95,7 @@ request! {
         /// explanation of the call format.
         tool_prompt: Option<String>,
         /// The older name of `tools`. The output then has at most one call, in `function_call`.
-        #[serde(default, deserialize_with = "super::functions::functions")]
+        #[serde(default, deserialize_with = "super::requested_tools::functions")]
         functions: Option<Vec<Function>>,
         /// The older name of `tool_choice`: `none`, `auto`, or an object with a function's name.
         #[schema(value_type = Option<String>, example = "auto")]
@@ -236,12 +236,19 @@ impl<'de> de::Deserialize<'de> for PartText {
 impl ChatRequest {
     /// Takes the tools and their options.
     pub(crate) fn take_tools(&mut self) -> Result<RequestedTools, ApiError> {
-        RequestedTools::from_fields(ToolRequestFields {
-            tools: self.tools.take(),
-            choice: self.tool_choice.take(),
+        let (tools, choice) = (self.tools.take(), self.tool_choice.take());
+        let legacy = LegacyTools::new(self.functions.take(), self.function_call.take());
+        if let Some(legacy) = legacy {
+            let current = tools.is_some() || choice.is_some();
+            return legacy.into_requested(current, self.parallel_tool_calls);
+        }
+        let tools = tools.unwrap_or_default().into_iter();
+        Ok(RequestedTools {
+            tools: tools.map(Into::into).collect(),
+            choice,
             parallel: self.parallel_tool_calls,
-            functions: self.functions.take(),
-            function_call: self.function_call.take(),
+            fields: FIELDS,
+            legacy: false,
         })
     }
 
