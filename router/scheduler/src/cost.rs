@@ -317,7 +317,7 @@ impl StepLoad {
     }
 
     /// Returns its decodes alone.
-    fn without_prompt(self) -> Self {
+    pub(crate) fn without_prompt(self) -> Self {
         Self {
             prompt: 0,
             pairs: 0,

@@ -5,14 +5,19 @@
 //! many prompt tokens wait. Larger steps read weights less often, but the first of a few prompts
 //! would wait for all of them.
 //!
-//! Beside decodes, a step has a time limit. Users do not notice gaps of a few tens of milliseconds
-//! between tokens, but they notice a late first token. So one waiting request may lengthen a step
-//! to half of `latency_target`, and the n-th further one by n tenths of it, up to two and a half
-//! times the target: with many waiting requests, streams slow down more, though for a shorter time. A
-//! step may always take `STRETCH` times as long as its decodes alone, whatever the target;
-//! otherwise prompts would starve on a slow device. While contexts are short it may take longer, up
-//! to the target: contexts lengthen every step as answers grow, so a stream that accepts the last
-//! gaps of a long answer accepts the same gaps at its start.
+//! Beside decodes, a step has a time limit. While prompts wait for a short time only, the limit keeps
+//! streams smooth: about a third of `latency_target`. Users notice a late first token more than gaps of
+//! a few tens of milliseconds. So the limit grows with the predicted wait for the last first token: a
+//! step may take one in `WAITS` of it, up to half of `latency_target` for one waiting request, and n
+//! tenths of it more for the n-th further one, up to two and a half times the target: many waiting
+//! requests lengthen the gaps of streams more, though for a shorter time. A step may then always take
+//! `STRETCH` times as long as its decodes alone, whatever the target; otherwise prompts would starve on
+//! a slow device. While contexts are short it may take longer, up to the target: contexts lengthen every
+//! step as answers grow, so a stream that accepts the last gaps of a long answer accepts the same gaps
+//! at its start.
+//!
+//! One step in a hundred may be long at any load, for the few prompts that would wait for longest: the
+//! 99th percentile of gaps does not change, that of waits does.
 //!
 //! Of the sizes that fit the limit, the step takes the one with the least time per prompt token,
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
@@ -35,7 +40,23 @@ use crate::sequence::{Phase, Sequence};
 const PLENTY: f64 = 1.5;
 /// and if it takes no more microseconds than this.
 const LONGEST: f64 = 500_000.0;
-/// A step with a prompt may always take this many times as long as without,
+/// Share of `latency_target`: the time of a smooth step,
+const SMOOTH_SHARE: f64 = 0.36;
+/// or this many times its time without a prompt, if that is more.
+const SMOOTH_STRETCH: f64 = 1.5;
+/// A step may take one in this many microseconds of the longest wait for a first token.
+const WAITS: f64 = 5.0;
+/// Shares of `latency_target`: such a wait may be shortened by a long step,
+const LONG_STEP_WAITS: std::ops::Range<f64> = 2.0..4.0;
+/// which takes at most this,
+const LONG_STEP_SHARE: f64 = 1.0;
+/// and one in this many steps may be long.
+const STEPS_PER_LONG_STEP: f64 = 125.0;
+/// Long steps that may be saved for later.
+const MAX_LONG_STEPS: f64 = 4.0;
+/// Steps planned to be smooth may be predicted to take this many times as long when they are complete.
+const TOLERANCE: f64 = 1.03;
+/// While prompts wait for long, a step may take this many times as long as without them,
 const STRETCH: f64 = 2.1;
 /// or this many times as long without the attention of its decodes, if that is more and known.
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
@@ -71,6 +92,8 @@ pub(crate) struct Pacing {
     /// What the last plan predicts for the next one.
     streams: Streams,
     last_outcome: Micros,
+    /// Long steps that streams may see now.
+    long_steps: f64,
 }
 
 impl Pacing {
@@ -79,6 +102,7 @@ impl Pacing {
             cost: StepCost::new(&config.step_sizes, config.decode_reads),
             streams: Streams::default(),
             last_outcome: Micros(0),
+            long_steps: 0.0,
         }
     }
 
@@ -130,7 +154,7 @@ impl Scheduler {
     }
 
     /// Returns the prompt tokens of the next step.
-    pub(super) fn prompt_budget(&self) -> u32 {
+    pub(super) fn prompt_budget(&self, now: Micros) -> u32 {
         let decodes = self.running.len() as u32 - self.running.prefilling();
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
@@ -147,8 +171,7 @@ impl Scheduler {
         if self.pacing.cost().alone(beside).is_none() {
             return self.largest_size().min(left);
         }
-        let pace = self.pace(beside);
-        let paced = pace.and_then(|pace| self.budget_for_pace(&pace, decodes * k));
+        let paced = self.paced_budget(beside, decodes * k, now);
         paced.unwrap_or(PROBE).max(k).min(left)
     }
 
@@ -184,19 +207,65 @@ impl Scheduler {
         self.waiting.counts().queued.min(self.running.free_slots()) as f64
     }
 
-    /// Returns the pace beside decodes; None until the cost of prompts is known.
-    fn pace(&self, beside: StepLoad) -> Option<Pace> {
-        let least = self.pacing.cost().least(beside)?;
-        Some(Pace {
+    /// Returns the prompt tokens of a step beside `decodes` tokens of decodes; None until the cost of
+    /// prompts is known.
+    fn paced_budget(&self, beside: StepLoad, decodes: u32, now: Micros) -> Option<u32> {
+        let mut pace = Pace {
             beside,
             position: self.prefills().last().map_or(0, |first| first.planned),
-            target: self.time_limit(beside, least),
-        })
+            target: self.smooth(beside)?,
+        };
+        let smooth = self.budget_for_pace(&pace, decodes)?;
+        let longest = self.longest(beside)?;
+        let wait = self.longest_wait(self.price(&pace, smooth), now);
+        let latency = self.config.latency_target as f64;
+        let excused =
+            self.pacing.long_steps >= 1.0 && LONG_STEP_WAITS.contains(&(wait / latency));
+        pace.target = match excused {
+            true => longest.max(LONG_STEP_SHARE * latency),
+            false => longest.min(wait / WAITS).max(pace.target),
+        };
+        self.budget_for_pace(&pace, decodes)
     }
 
-    /// Returns the microseconds that a step with prompts may take beside decodes. `least`: the
-    /// least time that it takes.
-    fn time_limit(&self, beside: StepLoad, least: f64) -> f64 {
+    /// Returns the microseconds of the longest step that streams always accept.
+    fn smooth(&self, beside: StepLoad) -> Option<f64> {
+        let least = self.pacing.cost().least(beside)?;
+        let latency = self.config.latency_target as f64;
+        Some((SMOOTH_SHARE * latency).max(SMOOTH_STRETCH * least))
+    }
+
+    /// Returns the microseconds that the last of the waiting prompts will have waited for its first
+    /// token, if each token takes `price`.
+    fn longest_wait(&self, price: f64, now: Micros) -> f64 {
+        let left = |sequence: &Sequence| f64::from(sequence.len() - sequence.planned);
+        let mut ahead: f64 = self.prefills().map(left).sum();
+        let mut longest = price * self.waiting_prompt_tokens(self.entering());
+        for sequence in self.prefills() {
+            let waited = now.0.saturating_sub(sequence.since.0) as f64;
+            longest = longest.max(waited + price * ahead);
+            ahead -= left(sequence);
+        }
+        longest
+    }
+
+    /// Counts a planned step of this load.
+    pub(super) fn count_step(&mut self, load: StepLoad) {
+        if load.decodes == 0 {
+            return;
+        }
+        let smooth = self.smooth(load.without_prompt());
+        let took = self.pacing.predict(load).filter(|_| load.prompt > 0);
+        let long = took.zip(smooth).is_some_and(|(took, smooth)| took > TOLERANCE * smooth);
+        let spent = if long { 1.0 } else { 0.0 };
+        let left = self.pacing.long_steps + 1.0 / STEPS_PER_LONG_STEP - spent;
+        self.pacing.long_steps = left.clamp(0.0, MAX_LONG_STEPS);
+    }
+
+    /// Returns the microseconds that a step with prompts may take beside decodes while prompts wait
+    /// for long.
+    fn longest(&self, beside: StepLoad) -> Option<f64> {
+        let least = self.pacing.cost().least(beside)?;
         let always = STRETCH * least;
         let stretched = |attending: f64| {
             let products = (least - attending).max(0.0);
@@ -212,7 +281,7 @@ impl Scheduler {
         let further = (f64::from(self.running.prefilling()) + self.entering() - 1.0).max(0.0);
         let sum = further * (further + 1.0) / 2.0;
         let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MAX_SHARES);
-        always.max(smooth).max(shares * latency)
+        Some(always.max(smooth).max(shares * latency))
     }
 
     /// Returns the tokens of a prompt at this pace that fill a size, together with `decodes`
@@ -233,24 +302,21 @@ impl Scheduler {
                     .prompt_tokens(pace.beside, pace.position, pace.target)?;
             return Some(tokens.max(MIN_CHUNK));
         };
-        let load = |tokens| {
-            let mut load = pace.beside;
-            load.add_prompt(pace.position, tokens);
-            load
-        };
-        // Sizes that were not tried yet are priced optimistically, so that they are tried.
-        let price = |tokens| {
-            self.pacing
-                .cost()
-                .predict_optimistic(load(tokens))
-                .unwrap_or(0.0)
-                / f64::from(tokens)
-        };
+        let price = |tokens| self.price(pace, tokens);
         let least = fitting(smallest).map_or(smallest, |tokens| tokens.max(MIN_CHUNK));
         let better = rooms.filter_map(|room| fitting(room).filter(|&tokens| tokens >= MIN_CHUNK));
         std::iter::once(least)
             .chain(better)
             .min_by(|&a, &b| price(a).total_cmp(&price(b)))
+    }
+
+    /// Returns the microseconds per prompt token of a step with `tokens` of them. Sizes that were not
+    /// tried yet are priced optimistically, so that they are tried.
+    fn price(&self, pace: &Pace, tokens: u32) -> f64 {
+        let mut load = pace.beside;
+        load.add_prompt(pace.position, tokens);
+        let micros = self.pacing.cost().predict_optimistic(load);
+        micros.unwrap_or(0.0) / f64::from(tokens)
     }
 
     /// Returns the prompt tokens that have not run, those of the first `entering` in the queue

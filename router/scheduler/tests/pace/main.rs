@@ -11,6 +11,7 @@ mod arrivals;
 mod random;
 mod server;
 mod tenants;
+mod trial;
 
 use penstock_scheduler::request::Pipelining;
 use server::{
