@@ -219,8 +219,7 @@ impl Scheduler {
         let longest = self.longest(beside)?;
         let wait = self.longest_wait(self.price(&pace, smooth), now);
         let latency = self.config.latency_target as f64;
-        let excused =
-            self.pacing.long_steps >= 1.0 && LONG_STEP_WAITS.contains(&(wait / latency));
+        let excused = self.pacing.long_steps >= 1.0 && LONG_STEP_WAITS.contains(&(wait / latency));
         pace.target = match excused {
             true => longest.max(LONG_STEP_SHARE * latency),
             false => longest.min(wait / WAITS).max(pace.target),
@@ -256,7 +255,9 @@ impl Scheduler {
         }
         let smooth = self.smooth(load.without_prompt());
         let took = self.pacing.predict(load).filter(|_| load.prompt > 0);
-        let long = took.zip(smooth).is_some_and(|(took, smooth)| took > TOLERANCE * smooth);
+        let long = took
+            .zip(smooth)
+            .is_some_and(|(took, smooth)| took > TOLERANCE * smooth);
         let spent = if long { 1.0 } else { 0.0 };
         let left = self.pacing.long_steps + 1.0 / STEPS_PER_LONG_STEP - spent;
         self.pacing.long_steps = left.clamp(0.0, MAX_LONG_STEPS);

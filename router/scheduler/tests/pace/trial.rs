@@ -15,9 +15,10 @@ fn speed() -> Speed {
 
 fn server() -> Server {
     let mut server = Server::new(speed());
-    server.launch = 1_000;
-    server.reply = 400;
-    server.factor = env("FACTOR", "1").parse().unwrap();
+    server.transport = crate::server::Transport {
+        launch: 1_000,
+        reply: 400,
+    };
     server.arrive(16, 1);
     server.answer_all();
     server.closed_loop((32, 32), (128, 16), |_, _| ());
@@ -41,9 +42,15 @@ fn figures(server: &Server, warm: usize, began: u64, extra: f64) -> [f64; 4] {
 
 #[test]
 fn trial() {
-    let seeds: Vec<u64> = env("SEEDS", "3 4 5 6 7 8 9 10").split(' ').map(|s| s.parse().unwrap()).collect();
+    let seeds: Vec<u64> = env("SEEDS", "3 4 5 6 7 8 9 10")
+        .split(' ')
+        .map(|s| s.parse().unwrap())
+        .collect();
     let extra: f64 = env("EXTRA", "2").parse().unwrap();
-    for rate in env("RATES", "8 16 24 32 40").split(' ').filter(|r| !r.is_empty()) {
+    for rate in env("RATES", "8 16 24 32 40")
+        .split(' ')
+        .filter(|r| !r.is_empty())
+    {
         let mut all = Vec::new();
         for seed in &seeds {
             let mut server = server();
@@ -52,7 +59,11 @@ fn trial() {
             let first = server.steps.len();
             for line in file.lines() {
                 let mut words = line.split(' ').map(|w| w.parse::<u64>().unwrap());
-                let (at, prompt, answer) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+                let (at, prompt, answer) = (
+                    words.next().unwrap(),
+                    words.next().unwrap(),
+                    words.next().unwrap(),
+                );
                 server.stream(began + at);
                 server.arrive(prompt as u32, answer as u32);
             }
@@ -69,14 +80,30 @@ fn trial() {
                 }
                 let mixed: i32 = sizes.values().sum();
                 let mut buckets = std::collections::BTreeMap::new();
-                for (size, n) in sizes { *buckets.entry((size as u32).div_ceil(128) * 128).or_insert(0) += n; }
-                println!("    {} steps, {mixed} mixed: {buckets:?}", server.steps.len() - first);
+                for (size, n) in sizes {
+                    *buckets
+                        .entry((size as u32).div_ceil(128) * 128)
+                        .or_insert(0) += n;
+                }
+                println!(
+                    "    {} steps, {mixed} mixed: {buckets:?}",
+                    server.steps.len() - first
+                );
             }
         }
         let n = all.len() as f64;
         let mean = |i: usize| all.iter().map(|f| f[i]).sum::<f64>() / n;
         let most = |i: usize| all.iter().map(|f| f[i]).fold(0.0, f64::max);
-        println!("rate {rate}: TTFT {:.1} / {:.1} (max {:.1} / {:.1}), ITL p99 {:.1} (max {:.1}), {:.0} tok/s", mean(0), mean(1), most(0), most(1), mean(2), most(2), mean(3));
+        println!(
+            "rate {rate}: TTFT {:.1} / {:.1} (max {:.1} / {:.1}), ITL p99 {:.1} (max {:.1}), {:.0} tok/s",
+            mean(0),
+            mean(1),
+            most(0),
+            most(1),
+            mean(2),
+            most(2),
+            mean(3)
+        );
     }
     for row in env("LOOPS", "c32 c64 c256 c512").split(' ') {
         let (clients, shape) = match row {
@@ -91,7 +118,10 @@ fn trial() {
         let (warm, began) = (server.clients.len(), server.now);
         server.closed_loop(clients, shape, |_, _| ());
         let f = figures(&server, warm, began, extra);
-        println!("{row}: {:.0} tok/s, TTFT {:.0} / {:.0}, ITL p99 {:.1}", f[3], f[0], f[1], f[2]);
+        println!(
+            "{row}: {:.0} tok/s, TTFT {:.0} / {:.0}, ITL p99 {:.1}",
+            f[3], f[0], f[1], f[2]
+        );
     }
     if env("LONG", "1") == "1" {
         let mut server = server();
@@ -104,6 +134,11 @@ fn trial() {
         server.send_long_prompts(from);
         let loaded = server.gaps(512, from);
         let waits: Vec<_> = server.long().filter_map(|c| c.waited()).collect();
-        println!("long: {:.2}, TTFT p99 {:.2} s ({})", percentile(&loaded, 99) as f64 / quiet as f64, percentile(&waits, 100) as f64 / 1e6, waits.len());
+        println!(
+            "long: {:.2}, TTFT p99 {:.2} s ({})",
+            percentile(&loaded, 99) as f64 / quiet as f64,
+            percentile(&waits, 100) as f64 / 1e6,
+            waits.len()
+        );
     }
 }
