@@ -5,19 +5,18 @@
 //! many prompt tokens wait. Larger steps read weights less often, but the first of a few prompts
 //! would wait for all of them.
 //!
-//! Beside decodes, a step has a time limit. While prompts wait for a short time only, the limit keeps
-//! streams smooth: about a third of `latency_target`. Users notice a late first token more than gaps of
-//! a few tens of milliseconds. So the limit grows with the predicted wait for the last first token: a
-//! step may take one in `WAITS` of it, up to half of `latency_target` for one waiting request, and n
-//! tenths of it more for the n-th further one, up to two and a half times the target: many waiting
-//! requests lengthen the gaps of streams more, though for a shorter time. A step may then always take
-//! `STRETCH` times as long as its decodes alone, whatever the target; otherwise prompts would starve on
-//! a slow device. While contexts are short it may take longer, up to the target: contexts lengthen every
-//! step as answers grow, so a stream that accepts the last gaps of a long answer accepts the same gaps
-//! at its start.
+//! Beside decodes, a step has a time limit. A smooth step takes about a third of `latency_target`.
+//! But users notice a late first token more than gaps of a few tens of milliseconds between tokens.
+//! So a step may take one in `WAITS` microseconds of the time that the last of the waiting prompts
+//! will have waited for its first token. The most is half of the target for one waiting request, and
+//! n tenths of it more for the n-th further one, up to two and a half times the target: many waiting
+//! requests lengthen the gaps more, though for a shorter time. On a slow device it is `STRETCH`
+//! times the time of the decodes alone, whatever the target; otherwise prompts would starve. While
+//! contexts are short it may be longer, up to the target: contexts lengthen every step as answers
+//! grow, so a stream that accepts the last gaps of a long answer accepts the same gaps at its start.
 //!
-//! One step in a hundred may be long at any load, for the few prompts that would wait for longest: the
-//! 99th percentile of gaps does not change, that of waits does.
+//! Less than one step in a hundred may take the whole target for the prompts that would wait for
+//! longest. That hardly changes the 99th percentile of gaps, but it shortens that of waits.
 //!
 //! Of the sizes that fit the limit, the step takes the one with the least time per prompt token,
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
@@ -40,23 +39,21 @@ use crate::sequence::{Phase, Sequence};
 const PLENTY: f64 = 1.5;
 /// and if it takes no more microseconds than this.
 const LONGEST: f64 = 500_000.0;
-/// Share of `latency_target`: the time of a smooth step,
+/// The time of a smooth step, as a share of `latency_target`,
 const SMOOTH_SHARE: f64 = 0.36;
-/// or this many times its time without a prompt, if that is more.
+/// or as a multiple of its decodes' time, if that is more.
 const SMOOTH_STRETCH: f64 = 1.5;
 /// A step may take one in this many microseconds of the longest wait for a first token.
 const WAITS: f64 = 5.0;
-/// Shares of `latency_target`: such a wait may be shortened by a long step,
+/// A wait of this many times `latency_target` may be shortened by a step as long as the target,
 const LONG_STEP_WAITS: std::ops::Range<f64> = 2.0..4.0;
-/// which takes at most this,
-const LONG_STEP_SHARE: f64 = 1.0;
-/// and one in this many steps may be long.
+/// if no more than one in this many steps is long.
 const STEPS_PER_LONG_STEP: f64 = 125.0;
-/// Long steps that may be saved for later.
+/// Unused long steps that are kept for later.
 const MAX_LONG_STEPS: f64 = 4.0;
-/// Steps planned to be smooth may be predicted to take this many times as long when they are complete.
+/// Prediction error of a step that counts as smooth.
 const TOLERANCE: f64 = 1.03;
-/// While prompts wait for long, a step may take this many times as long as without them,
+/// At most, a step with a prompt may take this many times as long as without,
 const STRETCH: f64 = 2.1;
 /// or this many times as long without the attention of its decodes, if that is more and known.
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
@@ -92,7 +89,7 @@ pub(crate) struct Pacing {
     /// What the last plan predicts for the next one.
     streams: Streams,
     last_outcome: Micros,
-    /// Long steps that streams may see now.
+    /// Long steps that may follow.
     long_steps: f64,
 }
 
@@ -221,7 +218,7 @@ impl Scheduler {
         let latency = self.config.latency_target as f64;
         let excused = self.pacing.long_steps >= 1.0 && LONG_STEP_WAITS.contains(&(wait / latency));
         pace.target = match excused {
-            true => longest.max(LONG_STEP_SHARE * latency),
+            true => longest.max(latency),
             false => longest.min(wait / WAITS).max(pace.target),
         };
         self.budget_for_pace(&pace, decodes)

@@ -11,7 +11,6 @@ mod arrivals;
 mod random;
 mod server;
 mod tenants;
-mod trial;
 
 use penstock_scheduler::request::Pipelining;
 use server::{
