@@ -317,7 +317,7 @@ impl StepLoad {
     }
 
     /// Returns its decodes alone.
-    pub(crate) fn without_prompt(self) -> Self {
+    fn without_prompt(self) -> Self {
         Self {
             prompt: 0,
             pairs: 0,

@@ -5,18 +5,18 @@
 //! many prompt tokens wait. Larger steps read weights less often, but the first of a few prompts
 //! would wait for all of them.
 //!
-//! Beside decodes, a step has a time limit. A smooth step takes about a third of `latency_target`.
-//! But users notice a late first token more than gaps of a few tens of milliseconds between tokens.
-//! So a step may take one in `WAITS` microseconds of the time that the last of the waiting prompts
-//! will have waited for its first token. The most is half of the target for one waiting request, and
-//! n tenths of it more for the n-th further one, up to two and a half times the target: many waiting
-//! requests lengthen the gaps more, though for a shorter time. On a slow device it is `STRETCH`
-//! times the time of the decodes alone, whatever the target; otherwise prompts would starve. While
-//! contexts are short it may be longer, up to the target: contexts lengthen every step as answers
-//! grow, so a stream that accepts the last gaps of a long answer accepts the same gaps at its start.
+//! Beside decodes, a step has a time limit. While the last of the waiting prompts will have waited for
+//! its first token for no longer than `SHORT_WAIT` times `latency_target`, steps are smooth: they take
+//! about a third of the target. That costs a lone prompt of some hundred tokens a few milliseconds.
 //!
-//! Less than one step in a hundred may take the whole target for the prompts that would wait for
-//! longest. That hardly changes the 99th percentile of gaps, but it shortens that of waits.
+//! But users notice a late first token more than gaps of a few tens of milliseconds between tokens.
+//! So after a longer wait, one waiting request may lengthen a step to half of the target, and the
+//! n-th further one by n tenths of it, up to two and a half times the target: with many waiting
+//! requests, streams slow down more, though for a shorter time. A step may then always take `STRETCH`
+//! times as long as its decodes alone, whatever the target; otherwise prompts would starve on a slow
+//! device. While contexts are short it may take longer, up to the target: contexts lengthen every
+//! step as answers grow, so a stream that accepts the last gaps of a long answer accepts the same
+//! gaps at its start.
 //!
 //! Of the sizes that fit the limit, the step takes the one with the least time per prompt token,
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
@@ -43,17 +43,10 @@ const LONGEST: f64 = 500_000.0;
 const SMOOTH_SHARE: f64 = 0.36;
 /// or as a multiple of its decodes' time, if that is more.
 const SMOOTH_STRETCH: f64 = 1.5;
-/// A step may take one in this many microseconds of the longest wait for a first token.
-const WAITS: f64 = 5.0;
-/// A wait of this many times `latency_target` may be shortened by a step as long as the target,
-const LONG_STEP_WAITS: std::ops::Range<f64> = 2.0..4.0;
-/// if no more than one in this many steps is long.
-const STEPS_PER_LONG_STEP: f64 = 125.0;
-/// Unused long steps that are kept for later.
-const MAX_LONG_STEPS: f64 = 4.0;
-/// Prediction error of a step that counts as smooth.
-const TOLERANCE: f64 = 1.03;
-/// At most, a step with a prompt may take this many times as long as without,
+/// Steps are smooth while the last of the waiting prompts waits for its first token for at most this
+/// many times `latency_target`.
+const SHORT_WAIT: f64 = 2.1;
+/// After a longer wait, a step with a prompt may always take this many times as long as without,
 const STRETCH: f64 = 2.1;
 /// or this many times as long without the attention of its decodes, if that is more and known.
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
@@ -89,8 +82,6 @@ pub(crate) struct Pacing {
     /// What the last plan predicts for the next one.
     streams: Streams,
     last_outcome: Micros,
-    /// Long steps that may follow.
-    long_steps: f64,
 }
 
 impl Pacing {
@@ -99,7 +90,6 @@ impl Pacing {
             cost: StepCost::new(&config.step_sizes, config.decode_reads),
             streams: Streams::default(),
             last_outcome: Micros(0),
-            long_steps: 0.0,
         }
     }
 
@@ -213,14 +203,10 @@ impl Scheduler {
             target: self.smooth(beside)?,
         };
         let smooth = self.budget_for_pace(&pace, decodes)?;
-        let longest = self.longest(beside)?;
         let wait = self.longest_wait(self.price(&pace, smooth), now);
-        let latency = self.config.latency_target as f64;
-        let excused = self.pacing.long_steps >= 1.0 && LONG_STEP_WAITS.contains(&(wait / latency));
-        pace.target = match excused {
-            true => longest.max(latency),
-            false => longest.min(wait / WAITS).max(pace.target),
-        };
+        if wait > SHORT_WAIT * self.config.latency_target as f64 {
+            pace.target = pace.target.max(self.longest(beside)?);
+        }
         self.budget_for_pace(&pace, decodes)
     }
 
@@ -243,21 +229,6 @@ impl Scheduler {
             ahead -= left(sequence);
         }
         longest
-    }
-
-    /// Counts a planned step of this load.
-    pub(super) fn count_step(&mut self, load: StepLoad) {
-        if load.decodes == 0 {
-            return;
-        }
-        let smooth = self.smooth(load.without_prompt());
-        let took = self.pacing.predict(load).filter(|_| load.prompt > 0);
-        let long = took
-            .zip(smooth)
-            .is_some_and(|(took, smooth)| took > TOLERANCE * smooth);
-        let spent = if long { 1.0 } else { 0.0 };
-        let left = self.pacing.long_steps + 1.0 / STEPS_PER_LONG_STEP - spent;
-        self.pacing.long_steps = left.clamp(0.0, MAX_LONG_STEPS);
     }
 
     /// Returns the microseconds that a step with prompts may take beside decodes while prompts wait

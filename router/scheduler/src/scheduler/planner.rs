@@ -377,7 +377,6 @@ impl Scheduler {
             context: decode_stats.context,
             ..prefill
         };
-        self.count_step(load);
         self.flights.push(now, runs, load);
         plan
     }
