@@ -171,8 +171,8 @@ pub struct EngineArgs {
     /// Do not cache KV blocks for later requests
     #[arg(long, help_heading = "Memory and scheduling")]
     pub no_prefix_cache: bool,
-    /// Longest gap between tokens of running sequences that prefills may cause, in milliseconds;
-    /// twice that while many requests wait
+    /// Gap between tokens of running sequences that prefills may cause, in milliseconds: a third of
+    /// it while prompts wait for a short time, up to two and a half times as long while many wait
     #[arg(long, value_name = "MS", default_value = "25",
           value_parser = clap::value_parser!(u64).range(1..=60_000),
           help_heading = "Memory and scheduling")]

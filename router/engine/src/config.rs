@@ -23,8 +23,8 @@ pub struct EngineConfig {
     pub prefix_cache: bool,
     /// Memory that must be free for a request to be admitted.
     pub reserve: Reserve,
-    /// Inter-token gap of running streams that prefill may cause; twice that while many requests
-    /// wait.
+    /// Inter-token gap of running streams that prefill may cause: mostly a third of it, more while many
+    /// requests wait.
     pub latency_target: Duration,
     /// Waiting time after which later requests may no longer overtake a request.
     pub aging: Duration,

@@ -35,8 +35,8 @@ pub struct SchedulerConfig {
     pub prefix_cache: bool,
     /// Free memory that admission requires.
     pub reserve: Reserve,
-    /// Microseconds: the gap between tokens of running streams that prefills may cause, and twice
-    /// that while many wait; see `scheduler::pace`.
+    /// Microseconds: the gap between tokens of running streams that prefills may cause; a third of it
+    /// while prompts wait for a short time, more while many wait. See `scheduler::pace`.
     pub latency_target: u64,
     /// Microseconds after which later requests may no longer pass a waiting one.
     pub aging: u64,

@@ -5,14 +5,18 @@
 //! many prompt tokens wait. Larger steps read weights less often, but the first of a few prompts
 //! would wait for all of them.
 //!
-//! Beside decodes, a step has a time limit. Users do not notice gaps of a few tens of milliseconds
-//! between tokens, but they notice a late first token. So one waiting request may lengthen a step
-//! to half of `latency_target`, and the n-th further one by n tenths of it, up to two and a half
-//! times the target: with many waiting requests, streams slow down more, though for a shorter time. A
-//! step may always take `STRETCH` times as long as its decodes alone, whatever the target;
-//! otherwise prompts would starve on a slow device. While contexts are short it may take longer, up
-//! to the target: contexts lengthen every step as answers grow, so a stream that accepts the last
-//! gaps of a long answer accepts the same gaps at its start.
+//! Beside decodes, a step has a time limit. While the last of the waiting prompts will have waited for
+//! its first token for no longer than `SHORT_WAIT` times `latency_target`, steps are smooth: they take
+//! about a third of the target. That costs a lone prompt of some hundred tokens a few milliseconds.
+//!
+//! But users notice a late first token more than gaps of a few tens of milliseconds between tokens.
+//! So after a longer wait, one waiting request may lengthen a step to half of the target, and the
+//! n-th further one by n tenths of it, up to two and a half times the target: with many waiting
+//! requests, streams slow down more, though for a shorter time. A step may then always take `STRETCH`
+//! times as long as its decodes alone, whatever the target; otherwise prompts would starve on a slow
+//! device. While contexts are short it may take longer, up to the target: contexts lengthen every
+//! step as answers grow, so a stream that accepts the last gaps of a long answer accepts the same
+//! gaps at its start.
 //!
 //! Of the sizes that fit the limit, the step takes the one with the least time per prompt token,
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
@@ -35,7 +39,14 @@ use crate::sequence::{Phase, Sequence};
 const PLENTY: f64 = 1.5;
 /// and if it takes no more microseconds than this.
 const LONGEST: f64 = 500_000.0;
-/// A step with a prompt may always take this many times as long as without,
+/// The time of a smooth step, as a share of `latency_target`,
+const SMOOTH_SHARE: f64 = 0.36;
+/// or as a multiple of its decodes' time, if that is more.
+const SMOOTH_STRETCH: f64 = 1.5;
+/// Steps are smooth while the last of the waiting prompts waits for its first token for at most this
+/// many times `latency_target`.
+const SHORT_WAIT: f64 = 2.1;
+/// After a longer wait, a step with a prompt may always take this many times as long as without,
 const STRETCH: f64 = 2.1;
 /// or this many times as long without the attention of its decodes, if that is more and known.
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
@@ -130,7 +141,7 @@ impl Scheduler {
     }
 
     /// Returns the prompt tokens of the next step.
-    pub(super) fn prompt_budget(&self) -> u32 {
+    pub(super) fn prompt_budget(&self, now: Micros) -> u32 {
         let decodes = self.running.len() as u32 - self.running.prefilling();
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
@@ -147,8 +158,7 @@ impl Scheduler {
         if self.pacing.cost().alone(beside).is_none() {
             return self.largest_size().min(left);
         }
-        let pace = self.pace(beside);
-        let paced = pace.and_then(|pace| self.budget_for_pace(&pace, decodes * k));
+        let paced = self.paced_budget(beside, decodes * k, now);
         paced.unwrap_or(PROBE).max(k).min(left)
     }
 
@@ -184,19 +194,47 @@ impl Scheduler {
         self.waiting.counts().queued.min(self.running.free_slots()) as f64
     }
 
-    /// Returns the pace beside decodes; None until the cost of prompts is known.
-    fn pace(&self, beside: StepLoad) -> Option<Pace> {
-        let least = self.pacing.cost().least(beside)?;
-        Some(Pace {
+    /// Returns the prompt tokens of a step beside `decodes` tokens of decodes; None until the cost of
+    /// prompts is known.
+    fn paced_budget(&self, beside: StepLoad, decodes: u32, now: Micros) -> Option<u32> {
+        let mut pace = Pace {
             beside,
             position: self.prefills().last().map_or(0, |first| first.planned),
-            target: self.time_limit(beside, least),
-        })
+            target: self.smooth(beside)?,
+        };
+        let smooth = self.budget_for_pace(&pace, decodes)?;
+        let wait = self.longest_wait(self.price(&pace, smooth), now);
+        if wait > SHORT_WAIT * self.config.latency_target as f64 {
+            pace.target = pace.target.max(self.longest(beside)?);
+        }
+        self.budget_for_pace(&pace, decodes)
     }
 
-    /// Returns the microseconds that a step with prompts may take beside decodes. `least`: the
-    /// least time that it takes.
-    fn time_limit(&self, beside: StepLoad, least: f64) -> f64 {
+    /// Returns the microseconds of the longest step that streams always accept.
+    fn smooth(&self, beside: StepLoad) -> Option<f64> {
+        let least = self.pacing.cost().least(beside)?;
+        let latency = self.config.latency_target as f64;
+        Some((SMOOTH_SHARE * latency).max(SMOOTH_STRETCH * least))
+    }
+
+    /// Returns the microseconds that the last of the waiting prompts will have waited for its first
+    /// token, if each token takes `price`.
+    fn longest_wait(&self, price: f64, now: Micros) -> f64 {
+        let left = |sequence: &Sequence| f64::from(sequence.len() - sequence.planned);
+        let mut ahead: f64 = self.prefills().map(left).sum();
+        let mut longest = price * self.waiting_prompt_tokens(self.entering());
+        for sequence in self.prefills() {
+            let waited = now.0.saturating_sub(sequence.since.0) as f64;
+            longest = longest.max(waited + price * ahead);
+            ahead -= left(sequence);
+        }
+        longest
+    }
+
+    /// Returns the microseconds that a step with prompts may take beside decodes while prompts wait
+    /// for long.
+    fn longest(&self, beside: StepLoad) -> Option<f64> {
+        let least = self.pacing.cost().least(beside)?;
         let always = STRETCH * least;
         let stretched = |attending: f64| {
             let products = (least - attending).max(0.0);
@@ -212,7 +250,7 @@ impl Scheduler {
         let further = (f64::from(self.running.prefilling()) + self.entering() - 1.0).max(0.0);
         let sum = further * (further + 1.0) / 2.0;
         let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MAX_SHARES);
-        always.max(smooth).max(shares * latency)
+        Some(always.max(smooth).max(shares * latency))
     }
 
     /// Returns the tokens of a prompt at this pace that fill a size, together with `decodes`
@@ -233,24 +271,21 @@ impl Scheduler {
                     .prompt_tokens(pace.beside, pace.position, pace.target)?;
             return Some(tokens.max(MIN_CHUNK));
         };
-        let load = |tokens| {
-            let mut load = pace.beside;
-            load.add_prompt(pace.position, tokens);
-            load
-        };
-        // Sizes that were not tried yet are priced optimistically, so that they are tried.
-        let price = |tokens| {
-            self.pacing
-                .cost()
-                .predict_optimistic(load(tokens))
-                .unwrap_or(0.0)
-                / f64::from(tokens)
-        };
+        let price = |tokens| self.price(pace, tokens);
         let least = fitting(smallest).map_or(smallest, |tokens| tokens.max(MIN_CHUNK));
         let better = rooms.filter_map(|room| fitting(room).filter(|&tokens| tokens >= MIN_CHUNK));
         std::iter::once(least)
             .chain(better)
             .min_by(|&a, &b| price(a).total_cmp(&price(b)))
+    }
+
+    /// Returns the microseconds per prompt token of a step with `tokens` of them. Sizes that were not
+    /// tried yet are priced optimistically, so that they are tried.
+    fn price(&self, pace: &Pace, tokens: u32) -> f64 {
+        let mut load = pace.beside;
+        load.add_prompt(pace.position, tokens);
+        let micros = self.pacing.cost().predict_optimistic(load);
+        micros.unwrap_or(0.0) / f64::from(tokens)
     }
 
     /// Returns the prompt tokens that have not run, those of the first `entering` in the queue

@@ -76,7 +76,7 @@ impl Scheduler {
             pending_growth: Vec::new(),
             others: Vec::new(),
             decode_stats: DecodeStats::default(),
-            budget: self.prompt_budget(),
+            budget: self.prompt_budget(now),
             deferred: None,
             yielded: Vec::new(),
             claimants: Vec::new(),

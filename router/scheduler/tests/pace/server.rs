@@ -38,6 +38,24 @@ const DEEP: f64 = 200_000.0;
 /// Per token that a decode attends to: 128 KiB at 4 TB/s.
 const CONTEXT: f64 = 0.0322;
 
+/// The same on an H100, whose memory is slower: one sequence takes 5.5 ms, 32 of 640 tokens 6.8, with
+/// 224 prompt tokens 9.2, and 212 of 1,100 with 812 prompt tokens 31.
+const H100_PRODUCTS: [(u32, f64); 12] = [
+    (1, 4_950.0),
+    (32, 5_270.0),
+    (64, 5_550.0),
+    (128, 6_300.0),
+    (192, 6_900.0),
+    (256, 7_350.0),
+    (384, 9_300.0),
+    (512, 11_000.0),
+    (768, 16_000.0),
+    (1_024, 18_300.0),
+    (1_536, 29_000.0),
+    (2_048, 39_500.0),
+];
+const H100_CONTEXT: f64 = 0.045;
+
 pub(crate) const SLOTS: u32 = 512;
 pub(crate) const STEP: u32 = 16_896;
 /// Tokens of the largest step beside decodes, and of a step while few prompts wait.
@@ -59,6 +77,8 @@ pub(crate) enum Speed {
     Slow,
     /// Ten times as fast, behind a host that takes 8 ms to launch any step.
     Hosted,
+    /// As in bursts, on an H100.
+    H100,
 }
 
 /// One step, as the tests see it.
@@ -115,6 +135,18 @@ pub(crate) struct Server {
     /// A time, and the relative slowdown of steps from then on; it decays by a factor of e in two
     /// seconds.
     pub(crate) heat: (u64, f64),
+    pub(crate) transport: Transport,
+    /// When the last outcome arrived.
+    answered_at: u64,
+}
+
+/// Microseconds outside of the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Transport {
+    /// From a plan to its start on an idle device.
+    pub(crate) launch: u64,
+    /// From the end of a step to its outcome.
+    pub(crate) reply: u64,
 }
 
 /// Workers that have compiled nothing and captured no graph yet.
@@ -204,6 +236,8 @@ impl Server {
             in_flight: VecDeque::new(),
             cold: None,
             heat: (0, 0.0),
+            transport: Transport::default(),
+            answered_at: 0,
         }
     }
 
@@ -426,16 +460,21 @@ impl Server {
             Speed::Sustained => sustained(step),
             Speed::Slow => 3.0 * burst(step),
             Speed::Hosted => (burst(step) / 10.0).max(8_000.0),
+            Speed::H100 => timed(step, &H100_PRODUCTS, H100_CONTEXT),
         };
         let (began, heat) = self.heat;
         let took = took * (1.0 + heat * (-((self.now - began) as f64) / 2e6).exp());
         let more = self.cold.as_mut().map_or(0, |cold| cold.delay(step));
         self.disturbed += more;
         step.took = took as u64 + more;
+        self.free_at = self.free_at.max(self.now + self.transport.launch) + step.took;
+        let at = self.free_at + self.transport.reply;
+        let vary = 0.97 + 0.01 * (plan.step.0 % 7) as f64;
         // The reported times vary by 3 %.
-        outcome.duration = (took * (0.97 + 0.01 * (plan.step.0 % 7) as f64)) as u64 + more;
-        self.free_at = self.free_at.max(self.now) + step.took;
-        self.in_flight.push_back((self.free_at, outcome));
+        outcome.duration =
+            ((at - self.answered_at.max(self.now) - more) as f64 * vary) as u64 + more;
+        self.answered_at = at;
+        self.in_flight.push_back((at, outcome));
         self.steps.push(step);
     }
 }
@@ -483,12 +522,18 @@ fn padded(tokens: u32) -> u32 {
     sizes.find(|&size| size >= tokens).unwrap_or(tokens)
 }
 
-/// Returns the microseconds of a step.
+/// Returns the microseconds of a step on an H200.
 fn burst(step: Step) -> f64 {
+    timed(step, &PRODUCTS, CONTEXT)
+}
+
+/// Returns the microseconds of a step on a device: the times of its matrix products, and per token
+/// that a decode attends to.
+fn timed(step: Step, table: &[(u32, f64)], context: f64) -> f64 {
     let tokens = f64::from(step.decodes + step.prompt);
     let split = if step.pairs > DEEP { SPLIT } else { 0.0 };
-    let attention = CONTEXT * step.context + PAIR * step.pairs + split;
-    STEP_ALONE + products(step) + TOKEN * tokens + attention
+    let attention = context * step.context + PAIR * step.pairs + split;
+    STEP_ALONE + products_of(step, table) + TOKEN * tokens + attention
 }
 
 /// Returns the microseconds of a step under load. Padding costs as much as prompt tokens.
@@ -524,15 +569,19 @@ pub(crate) fn least(streams: u32, requests: u32, (prompt, answer): (u32, u32)) -
 
 /// Returns the microseconds of a step's matrix products. Steps with prompts are padded.
 fn products(step: Step) -> f64 {
+    products_of(step, &PRODUCTS)
+}
+
+fn products_of(step: Step, table: &[(u32, f64)]) -> f64 {
     let tokens = step.decodes + step.prompt;
-    let Some(after) = PRODUCTS.iter().position(|(size, _)| *size >= tokens) else {
+    let Some(after) = table.iter().position(|(size, _)| *size >= tokens) else {
         return PRODUCT * f64::from(tokens);
     };
-    let (size, took) = PRODUCTS[after];
+    let (size, took) = table[after];
     if step.prompt > 0 || after == 0 {
         return took;
     }
-    let (less, sooner) = PRODUCTS[after - 1];
+    let (less, sooner) = table[after - 1];
     sooner + (took - sooner) * f64::from(tokens - less) / f64::from(size - less)
 }
 
