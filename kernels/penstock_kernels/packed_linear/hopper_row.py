@@ -34,6 +34,7 @@ from .weight import BLOCK, Kind, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 STRIP = gl.constexpr(plan.STRIP)  # outputs of a matrix instruction
+FETCHING = gl.constexpr(256)  # programs that fetch weights of the next product
 TURN = gl.constexpr(plan.DEPTH)  # inputs of a warp's turn
 HALF = gl.constexpr(plan.DEPTH // 2)
 
@@ -190,12 +191,29 @@ def _spread(row, KIND: gl.constexpr, SPAN: gl.constexpr, WARPS: gl.constexpr):
 
 
 @gluon.jit
+def _fetch(ahead, each, WARPS: gl.constexpr):
+    """Starts to bring bytes of the next product's weights into the L2 cache, `each` per warp of
+    the last programs: memory is busy while this kernel ends and the next ones begin."""
+    programs = gl.minimum(gl.num_programs(0), FETCHING)
+    program = gl.program_id(0) - (gl.num_programs(0) - programs)
+    thread = gl.arange(0, WARPS * 32, gl.BlockedLayout([1], [32], [WARPS], [0]))
+    at = ahead + (program * WARPS + thread // 32).to(gl.int64) * each
+    live = gl.where((program >= 0) & (thread % 32 == 0), 1, 0)
+    gl.inline_asm_elementwise(
+        """{ .reg .pred live; setp.ne.s32 live, $2, 0;
+        @live cp.async.bulk.prefetch.L2.global [$1], $3; mov.b32 $0, 0; }""",
+        "=r,l,r,r", (at, live, each), gl.int32, False, 1,
+    )  # fmt: skip
+
+
+@gluon.jit
 def _product(
-    words, scales, zeros, x, norm, out, bias, outputs, inputs, width,
+    words, scales, zeros, x, norm, out, bias, ahead, each, outputs, inputs, width,
     KIND: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PIECE: gl.constexpr,
     SIDES: gl.constexpr, ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr,
     NORM: gl.constexpr, HAS_RESIDUAL: gl.constexpr, EVEN: gl.constexpr, TURNS: gl.constexpr,
     STAGES: gl.constexpr, SPAN: gl.constexpr, EARLY: gl.constexpr, WARPS: gl.constexpr,
+    TRIGGER: gl.constexpr, OWN: gl.constexpr,
 ):  # fmt: skip
     """out [outputs] = x [inputs] weight^T; `outputs` are those of a side."""
     SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
@@ -212,8 +230,11 @@ def _product(
             )  # fmt: skip
             loaded = loaded + (one,)  # noqa: RUF005
     if EARLY:
+        if TRIGGER:
+            gdc_launch_dependents()
         gdc_wait()
-        gdc_launch_dependents()
+        if not TRIGGER:
+            gdc_launch_dependents()
     row = _normalised(x, norm, inputs, NORM, HAS_RESIDUAL, SPAN, WARPS)
     ring = _spread(row, KIND, SPAN, WARPS)
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
@@ -235,6 +256,8 @@ def _product(
                 following = following + (one,)  # noqa: RUF005
             sums = more
         loaded = following
+    if ahead is not None:
+        _fetch(ahead, each, WARPS)
     for i in gl.static_range(STAGES):
         more = ()
         for side in gl.static_range(SIDES):
@@ -317,6 +340,7 @@ def launch(
         (residual, scale, total, eps),
         out,
         bias,
+        *_ahead(weight, divided_up(outputs, plan.STRIP), chosen.warps),
         outputs,
         inputs,
         weight.words.shape[1] * (1 if kind is Kind.FP8 else BLOCK),
@@ -336,11 +360,24 @@ def launch(
         SPAN=power_of_two(chosen.turns * chosen.warps * plan.DEPTH),
         EARLY=early,
         WARPS=chosen.warps,
+        TRIGGER=TRY["trigger"],
+        OWN=0,
         num_warps=chosen.warps,
         maxnreg=128,
         launch_pdl=early,
     )
     return True
+
+
+def _ahead(weight, programs, warps):
+    if weight.ahead is None or not TRY["ahead"]:
+        return None, 0
+    pieces = min(programs, FETCHING.value) * warps
+    size = min(weight.ahead.nbytes, TRY["ahead"])
+    return weight.ahead.view(-1).view(torch.uint8), size // pieces // 16 * 16
+
+
+TRY = {"trigger": False, "ahead": 12 << 20}
 
 
 def inputs_of_sum(weight: PackedWeight) -> int | None:

@@ -150,7 +150,8 @@ class Packed(ABC):
 
     def _weight(self, weights: Weights) -> PackedWeight:
         words, scales, zeros = weights["words"], weights["scales"], weights.get("zeros")
-        return PackedWeight(words, scales, zeros, self.kind, len(weights["inputs"]))
+        inputs, ahead = len(weights["inputs"]), weights.get("ahead")
+        return PackedWeight(words, scales, zeros, self.kind, inputs, ahead)
 
 
 def _room(weight: PackedWeight, experts: int) -> PackedWeight:
