@@ -19,12 +19,13 @@ LANES = [[0, 4], [0, 8], [0, 16], [0, 32], [0, 64]]
 
 
 @gluon.constexpr_function
-def words_layout(bits):
-    """The words of a block [bits, 128]: four next to each other in a thread, a warp per 16 rows."""
+def words_layout(bits, warps):
+    """The words of a block: four next to each other in a thread, a warp per 16 rows; 4 warps of
+    [bits, 128], or 8 of two blocks of 4 bits, one after the other."""
     more = [[4, 0]] if bits == 8 else []
-    return gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], *more], LANES, [[1, 0], [2, 0]], [], [bits, 128]
-    )
+    of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
+    lines = bits * warps // 4
+    return gl.DistributedLinearLayout([[0, 1], [0, 2], *more], LANES, of_warps, [], [lines, 128])
 
 
 @gluon.constexpr_function
@@ -36,12 +37,13 @@ def float8_layout():
 
 
 @gluon.constexpr_function
-def scales_layout(count):
-    """Scales or zeros [count, 64] of a block: in a thread those of the rows of its words."""
+def scales_layout(count, warps):
+    """Scales or zeros [count, 16 * warps] of a block: in a thread those of the rows of its words."""
     columns = [[1 << bit, 0] for bit in range(count.bit_length() - 1)]
     lanes = [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]]
+    of_warps = [[0, 16 << bit] for bit in range(warps.bit_length() - 1)]
     return gl.DistributedLinearLayout(
-        [[0, 8], *columns], lanes, [[0, 16], [0, 32]], [], [count, 64]
+        [[0, 8], *columns], lanes, of_warps, [], [count, 16 * warps]
     )
 
 
@@ -176,12 +178,13 @@ def no_zero(kind, dtype):
 
 @gluon.jit
 def pairs_of(values):
-    """[count, 64] of 16 bits by rows -> int32 [4, 8, count] of rows w * 16 + g, and of those 8 on.
+    """[count, 16 * warps] of 16 bits by rows -> int32 [warps, 8, count] of rows w * 16 + g, and of
+    those 8 on.
 
     A number is in both halves of its word.
     """
     COUNT: gl.constexpr = values.shape[0]
-    rows = values.reshape([COUNT, 4, 2, 8]).permute((1, 3, 0, 2))
+    rows = values.reshape([COUNT, values.shape[1] // 16, 2, 8]).permute((1, 3, 0, 2))
     bits = rows.to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
     return (bits | (bits << 16)).split()
 
@@ -204,8 +207,9 @@ def numbers_4(
     words, zeros, scales, KIND: gl.constexpr, dtype: gl.constexpr, COUNT: gl.constexpr,
     HAS_ZEROS: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """A block's numbers [64, 64] in LAYOUT, of words [4, 128]; COUNT groups of columns in it."""
-    w = words.reshape([4, 8, 4, COUNT, 4 // COUNT])
+    """A block's numbers [16 * warps, 64] in LAYOUT, of words [warps, 128]; COUNT groups of columns
+    in it."""
+    w = words.reshape([words.shape[0], 8, 4, COUNT, 4 // COUNT])
     asm: gl.constexpr = _assembly(KIND, _half(dtype), HAS_ZEROS, SCALED)
     kinds: gl.constexpr = _of(dtype, 8)
     operands = (w,)
@@ -217,7 +221,7 @@ def numbers_4(
     low = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))
     high = gl.join(gl.join(o[4], o[5]), gl.join(o[6], o[7]))
     every = gl.join(low, high)  # warp, g, t, k54 as two, column's lowest bit, row + 8, column + 8
-    block = every.permute((0, 6, 1, 3, 4, 7, 2, 5)).reshape([TILE, TILE])
+    block = every.permute((0, 6, 1, 3, 4, 7, 2, 5)).reshape([16 * words.shape[0], TILE])
     return gl.convert_layout(block, LAYOUT, assert_trivial=True)
 
 
