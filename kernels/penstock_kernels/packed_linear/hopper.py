@@ -30,7 +30,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..device import arrivals, divided_up, early_launch, processors
-from ..hopper import KINDS, as_blocks, barrier, copy, make_bars, view_of
+from ..hopper import KINDS, barrier, copy, make_bars, view_of
 from ..online_softmax import LOG2_E
 from .hopper_codes import (
     TILE,
@@ -57,21 +57,12 @@ SCALED_SUMS = 64  # rows up to which sums, not numbers, are scaled
 def _copy_weights(
     descs, rings, bar, place, stage, turn,
     BITS: gl.constexpr, PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr, COUNT: gl.constexpr,
-    HAS_ZEROS: gl.constexpr, WIDE: gl.constexpr,
+    HAS_ZEROS: gl.constexpr,
 ):  # fmt: skip
     """Starts the copies of a turn's words, scales and zeros: of gate, then of up outputs."""
     words, scales, zeros, _ = descs
     tile, _, _, _, blocks, group, side = place
     group_row = turn * TURN // group if COUNT == 1 else turn * COUNT
-    if WIDE:
-        for half in gl.static_range(HALVES):
-            for part in gl.static_range(2):
-                line = ((tile + part) * blocks + turn * HALVES + half) * BITS
-                copy(words, [line, 0], bar, rings[0].index((stage * HALVES + half) * 2 + part))
-        copy(scales, [group_row, tile * TILE], bar, rings[1].index(stage))
-        if HAS_ZEROS:
-            copy(zeros, [group_row, tile * TILE], bar, rings[2].index(stage))
-        return
     for part in gl.static_range(PARTS):
         at = tile + part % WARP_GROUPS + part // WARP_GROUPS * side
         slot = stage * PARTS + part
@@ -95,7 +86,7 @@ def _copy(
     descs, rings, bars, place,
     BITS: gl.constexpr, PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr, COUNT: gl.constexpr,
     HAS_ZEROS: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, BYTES: gl.constexpr,
-    EARLY: gl.constexpr, WIDE: gl.constexpr,
+    EARLY: gl.constexpr,
 ):  # fmt: skip
     """The copying warp. Before it may read x, it fills the ring with weights."""
     full, empty = bars
@@ -105,7 +96,7 @@ def _copy(
         mbarrier.expect(full.index(i), BYTES)
         _copy_weights(
             descs, rings, full.index(i), place, i, begin + i,
-            BITS, PARTS, WARP_GROUPS, COUNT, HAS_ZEROS, WIDE,
+            BITS, PARTS, WARP_GROUPS, COUNT, HAS_ZEROS,
         )  # fmt: skip
     if EARLY:
         gdc_wait()
@@ -118,19 +109,18 @@ def _copy(
         mbarrier.expect(full.index(stage), BYTES)
         _copy_weights(
             descs, rings, full.index(stage), place, stage, begin + i,
-            BITS, PARTS, WARP_GROUPS, COUNT, HAS_ZEROS, WIDE,
+            BITS, PARTS, WARP_GROUPS, COUNT, HAS_ZEROS,
         )  # fmt: skip
         copy_x(descs[3], rings[3], full.index(stage), row, stage, begin + i)
 
 
 @gluon.jit
-def _pairs(ring, slot, half, ADDEND: gl.constexpr, dtype: gl.constexpr, COUNT: gl.constexpr,
-    WARPS: gl.constexpr):
+def _pairs(ring, slot, half, ADDEND: gl.constexpr, dtype: gl.constexpr, COUNT: gl.constexpr):
     """Pairs of the scales or zeros of one block of a turn."""
     IN_BLOCK: gl.constexpr = 1 if COUNT <= 2 else COUNT // 2
     FIRST: gl.constexpr = 0 if COUNT == 1 else half * IN_BLOCK
     rows = ring.index(slot).slice(FIRST, IN_BLOCK)
-    values = rows.load(scales_layout(IN_BLOCK, WARPS)).to(dtype)
+    values = rows.load(scales_layout(IN_BLOCK)).to(dtype)
     return pairs_of((values.to(gl.float32) + ADDEND).to(dtype) if ADDEND != 0 else values)
 
 
@@ -143,19 +133,15 @@ def _numbers(
     if KIND == "fp8":
         # The other half is read twice by what is written here, once by what is compiled.
         codes = halves_of_float8(rings[0].index(slot).load(float8_layout()))[half]
-        scale = rings[1].index(slot).slice(half * (COUNT - 1), 1).load(scales_layout(1, 4))
+        scale = rings[1].index(slot).slice(half * (COUNT - 1), 1).load(scales_layout(1))
         return numbers_of_float8(codes, scale.to(dtype).reshape([TILE]), dtype, SCALED, LAYOUT)
     else:  # noqa: RET505
-        WARPS: gl.constexpr = rings[1].shape[2] // 16
-        if WARPS == 8:
-            words = rings[0].index(slot * HALVES + half).load(words_layout(BITS, 8))
-        else:
-            words = rings[0].index(slot).slice(half * BITS, BITS).load(words_layout(BITS, 4))
+        words = rings[0].index(slot).slice(half * BITS, BITS).load(words_layout(BITS))
         zeros, scales = (words, words), (words, words)
         if HAS_ZEROS:
-            zeros = _pairs(rings[2], slot, half, no_zero(KIND, dtype), dtype, COUNT, WARPS)
+            zeros = _pairs(rings[2], slot, half, no_zero(KIND, dtype), dtype, COUNT)
         if SCALED:
-            scales = _pairs(rings[1], slot, half, 0, dtype, COUNT, WARPS)
+            scales = _pairs(rings[1], slot, half, 0, dtype, COUNT)
         if BITS == 4:
             IN_BLOCK: gl.constexpr = 1 if COUNT <= 2 else COUNT // 2
             return numbers_4(words, zeros, scales, KIND, dtype, IN_BLOCK, HAS_ZEROS, SCALED, LAYOUT)
@@ -170,7 +156,7 @@ def _scale(scales, at, LAYOUT: gl.constexpr):
     if scales.shape[0] == 1:
         one = scales.reshape([TILE]).load(L)
     else:
-        one = scales.slice(at, 1).load(scales_layout(1, 4)).reshape([TILE])
+        one = scales.slice(at, 1).load(scales_layout(1)).reshape([TILE])
         one = gl.convert_layout(one, L)
     return one.to(gl.float32)[:, None]
 
@@ -233,10 +219,9 @@ def _multiply(
     """Warp group OWN: its 64 outputs, of both sides if gated."""
     full, empty = bars
     tile, _, turns, row, _, _, _ = place
-    HEIGHT: gl.constexpr = rings[1].shape[2]
-    SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [HEIGHT // 16, 1], [16, ROWS, 16])
+    SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     A: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
-    blank = gl.zeros([HEIGHT, ROWS], gl.float32, SUM)
+    blank = gl.zeros([TILE, ROWS], gl.float32, SUM)
     sums = (blank, blank) if SIDES == 2 else (blank,)
     for i in range(turns):
         stage = i % STAGES
@@ -275,8 +260,7 @@ def _finish(
     rows, outputs = sizes
     SUM: gl.constexpr = sums[0].type.layout
     ROWS: gl.constexpr = sums[0].shape[1]
-    HEIGHT: gl.constexpr = sums[0].shape[0]
-    n = tile * TILE + gl.arange(0, HEIGHT, gl.SliceLayout(1, SUM))
+    n = tile * TILE + gl.arange(0, TILE, gl.SliceLayout(1, SUM))
     r = gl.arange(0, ROWS, gl.SliceLayout(0, SUM))
     keep = (n < outputs)[:, None] & (r < rows - row)[None, :]
     # Offsets of 32 bits from the first row: a thread has up to 128 of them.
@@ -293,7 +277,7 @@ def _finish(
         last = gl.atomic_add(arrived + counter, 1, sem="acq_rel") == SPLITS - 1
         if last:
             gl.store(arrived + counter, 0)  # for the next launch
-            total = gl.zeros([HEIGHT, ROWS], gl.float32, SUM)
+            total = gl.zeros([TILE, ROWS], gl.float32, SUM)
             for split in range(SPLITS):
                 parts = partial + (split * plane + first) + at
                 total += gl.load(parts, mask=keep, other=0, cache_modifier=".cg")
@@ -308,21 +292,16 @@ def _product(
     words, scales, zeros, x, outs, rows, outputs, inputs, group, span,
     KIND: gl.constexpr, BITS: gl.constexpr, SIDES: gl.constexpr, WARP_GROUPS: gl.constexpr,
     COUNT: gl.constexpr, HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr, ROWS: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, SCALED: gl.constexpr, EARLY: gl.constexpr, WIDE: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, SCALED: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     PARTS: gl.constexpr = SIDES * WARP_GROUPS
     LINES: gl.constexpr = HALVES * BITS
-    SLOTS: gl.constexpr = 1 if WIDE else PARTS
-    WIDTH: gl.constexpr = 2 * TILE if WIDE else TILE
     if KIND == "fp8":
         words_ring = gl.allocate_shared_memory(gl.uint8, [STAGES * PARTS, TILE, TURN], words.layout)
     else:
-        COUNT_OF: gl.constexpr = STAGES * PARTS * (HALVES if WIDE else 1)
-        words_ring = gl.allocate_shared_memory(
-            gl.int32, [COUNT_OF, LINES // (HALVES if WIDE else 1), 128], words.layout
-        )
+        words_ring = gl.allocate_shared_memory(gl.int32, [STAGES * PARTS, LINES, 128], words.layout)
     scales_ring = gl.allocate_shared_memory(
-        scales.dtype, [STAGES * SLOTS, COUNT, WIDTH], scales.layout
+        scales.dtype, [STAGES * PARTS, COUNT, TILE], scales.layout
     )
     x_ring = gl.allocate_shared_memory(x.dtype, [STAGES * HALVES, ROWS, 64], x.layout)
     zeros_ring = scales_ring
@@ -332,10 +311,10 @@ def _product(
     )
     if HAS_ZEROS:
         zeros_ring = gl.allocate_shared_memory(
-            zeros.dtype, [STAGES * SLOTS, COUNT, WIDTH], zeros.layout
+            zeros.dtype, [STAGES * PARTS, COUNT, TILE], zeros.layout
         )
     BYTES: gl.constexpr = PARTS * (LINES * 512 + SCALE_BYTES + ZERO_BYTES) + ROWS * TURN * 2
-    bars = make_bars(STAGES, 1 if WIDE else WARP_GROUPS)
+    bars = make_bars(STAGES, WARP_GROUPS)
     fence_async_shared()
     rings = words_ring, scales_ring, zeros_ring, x_ring
     begin = gl.program_id(1) * span
@@ -349,24 +328,7 @@ def _product(
     )  # fmt: skip
     sizes = rows, outputs
     weights = words, scales, zeros, x
-    if WIDE:
-        LINES_LAYOUT: gl.constexpr = words.layout
-        blocks = as_blocks(words_ring, STAGES * HALVES, 2 * BITS, 128, LINES_LAYOUT)
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    outs, (blocks, scales_ring, zeros_ring, x_ring), bars, place, sizes, KIND,
-                    BITS, SIDES, 1, COUNT, HAS_ZEROS, HAS_BIAS, ROWS, STAGES, SPLITS, SCALED, 0,
-                )),
-                (_copy, (
-                    weights, rings, bars, place, BITS, PARTS, WARP_GROUPS, COUNT, HAS_ZEROS, ROWS,
-                    STAGES, BYTES, EARLY, WIDE,
-                )),
-            ],
-            [1],
-            [24],
-        )  # fmt: skip
-    elif WARP_GROUPS == 1:
+    if WARP_GROUPS == 1:
         gl.warp_specialize(
             [
                 (_multiply, (
@@ -375,7 +337,7 @@ def _product(
                 )),
                 (_copy, (
                     weights, rings, bars, place, BITS, PARTS, WARP_GROUPS, COUNT, HAS_ZEROS, ROWS,
-                    STAGES, BYTES, EARLY, WIDE,
+                    STAGES, BYTES, EARLY,
                 )),
             ],
             [1],
@@ -394,7 +356,7 @@ def _product(
                 )),
                 (_copy, (
                     weights, rings, bars, place, BITS, PARTS, WARP_GROUPS, COUNT, HAS_ZEROS, ROWS,
-                    STAGES, BYTES, EARLY, WIDE,
+                    STAGES, BYTES, EARLY,
                 )),
             ],
             [4, 1],
@@ -406,7 +368,7 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
     """Whether this kernel takes such tensors; if so, it is launched."""
     count = scales_of_turn(weight)
     tiled = not gated or out.shape[1] % TILE.value == 0
-    if not count or not tiled or x.dtype not in KINDS or not _copied(x, weight):
+    if not count or not tiled or x.dtype not in KINDS or not copied(x, weight):
         return False
     tables = [table for table in (weight.scales, weight.zeros) if table is not None]
     scale_bytes = count * TILE.value * sum(table.element_size() for table in tables)
@@ -421,12 +383,11 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
         arrived = arrivals(x.device, COUNTERS)
     few = chosen.rows <= SCALED_SUMS
     early = early_launch(x.device)
-    wide = chosen.warp_groups == 2 and chosen.rows == 256
     grid = divided_up(tiles, chosen.warp_groups), chosen.splits, divided_up(rows, chosen.rows)
     _product[grid](
-        _words_of(weight, wide),
-        table_view(tables[0], count, TILE.value * (2 if wide else 1)),
-        table_view(tables[-1], count, TILE.value * (2 if wide else 1)),
+        _words_of(weight),
+        table_view(tables[0], count),
+        table_view(tables[-1], count),
         view_of(x, chosen.rows),
         (out, x if bias is None else bias, partial, arrived),
         rows,
@@ -446,8 +407,7 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
         SPLITS=chosen.splits,
         SCALED=not few or count > 2,
         EARLY=early,
-        WIDE=wide,
-        num_warps=8 if wide else 4,
+        num_warps=4,
         maxnreg=128 if few else 168 if chosen.warp_groups == 2 else 240,
         launch_pdl=early,
     )
@@ -463,7 +423,7 @@ def scales_of_turn(weight: PackedWeight) -> int:
     return count if count in counts and weight.group * count == DEPTH else 0
 
 
-def _copied(x: Tensor, weight: PackedWeight) -> bool:
+def copied(x: Tensor, weight: PackedWeight) -> bool:
     """Whether the copy engine takes these: rows of multiples of 16 bytes."""
     aligned = x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0
     tables = [weight.scales] if weight.zeros is None else [weight.scales, weight.zeros]
@@ -473,14 +433,13 @@ def _copied(x: Tensor, weight: PackedWeight) -> bool:
     )
 
 
-def _words_of(weight: PackedWeight, wide: bool) -> TensorDescriptor:
+def _words_of(weight: PackedWeight) -> TensorDescriptor:
     if weight.kind is Kind.FP8:
         block = [TILE.value, DEPTH]
         layout = gl.NVMMASharedLayout.get_default_for(block, gl.uint8)
         shape, strides = list(weight.words.shape), list(weight.words.stride())
         return TensorDescriptor(weight.words, shape, strides, block, layout)
-    lines = weight.kind.bits * (1 if wide else HALVES.value)
-    return table_view(weight.words.view(-1, LINE), lines, LINE)
+    return table_view(weight.words.view(-1, LINE), HALVES.value * weight.kind.bits, LINE)
 
 
 def table_view(matrix: Tensor, rows: int, columns: int = TILE.value) -> TensorDescriptor:

@@ -19,7 +19,7 @@ LANES = [[0, 4], [0, 8], [0, 16], [0, 32], [0, 64]]
 
 
 @gluon.constexpr_function
-def words_layout(bits, warps):
+def words_layout(bits, warps=4):
     """The words of a block: four next to each other in a thread, a warp per 16 rows; 4 warps of
     [bits, 128], or 8 of two blocks of 4 bits, one after the other."""
     more = [[4, 0]] if bits == 8 else []
@@ -37,14 +37,14 @@ def float8_layout():
 
 
 @gluon.constexpr_function
-def scales_layout(count, warps):
-    """Scales or zeros [count, 16 * warps] of a block: in a thread those of the rows of its words."""
+def scales_layout(count, warps=4):
+    """Scales or zeros of a block: in a thread those of the rows of its words. 4 warps have [count,
+    64], 8 those of two blocks, one after the other."""
     columns = [[1 << bit, 0] for bit in range(count.bit_length() - 1)]
     lanes = [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]]
-    of_warps = [[0, 16 << bit] for bit in range(warps.bit_length() - 1)]
-    return gl.DistributedLinearLayout(
-        [[0, 8], *columns], lanes, of_warps, [], [count, 16 * warps]
-    )
+    of_warps = [[0, 16], [0, 32], [count, 0]][: warps.bit_length() - 1]
+    shape = [count * warps // 4, 64]
+    return gl.DistributedLinearLayout([[0, 8], *columns], lanes, of_warps, [], shape)
 
 
 @gluon.constexpr_function
@@ -54,11 +54,11 @@ def _assembly(kind, half, has_zeros, scaled):
     Pair p of a word of 4 bits is of row p % 2 and of columns (p // 2) * 8 on, of int8 of row p, of
     fp8 of columns p * 8 on.
     """
-    pairs = 2 if kind in ("int8", "fp8") else 4
+    pairs = 2 if kind in ("int8", "fp8", "rawfp8") else 4
     operand = 2 * pairs
     zeros = [f"${operand + 1}", f"${operand + 2}"] if has_zeros else None
     scales = [f"${operand + 1 + 2 * has_zeros + row}" for row in range(2)]
-    made = {"int4": _int4, "offset4": _offset4, "int8": _int8, "fp4": _fp4, "fp8": _fp8}[kind]
+    made = {"int4": _int4, "offset4": _offset4, "int8": _int8, "fp4": _fp4, "fp8": _fp8, "rawfp8": _rawfp8}[kind]
     lines, word = [], f"${operand}"
     for pair in range(pairs):
         zero = zeros[pair % 2] if zeros else None
@@ -110,19 +110,29 @@ def _int8(value, word, pair, half, zero):
 
 
 @gluon.constexpr_function
-def _fp8(value, word, pair, half, _zero):
+def _fp8(value, word, pair, half, _zero, RAW=False):
     down, mask, factor = (
         (4, 0x07F007F0, 0x7B807B80) if half == "bf16x2" else (1, 0x3F803F80, 0x5C005C00)
     )
     bytes_of_pair = ("0x1404", "0x3424")[pair]  # to the higher byte of each half
-    return [
+    lines = [
         f"prmt.b32 t, {word}, 0, {bytes_of_pair};",
         f"shr.u32 u, t, {down};",
         f"and.b32 u, u, {mask};",
         f"lop3.b32 {value}, t, 0x80008000, u, 0xea;",
+    ]
+    if RAW:
+        return lines
+    return [
+        *lines,
         f"mov.b32 u, {factor};",  # 2 ** 120, 2 ** 8
         f"mul.{half} {value}, {value}, u;",
     ]
+
+
+@gluon.constexpr_function
+def _rawfp8(value, word, pair, half, _zero):
+    return _fp8(value, word, pair, half, None, True)
 
 
 @gluon.constexpr_function
@@ -296,6 +306,22 @@ def offset_of_strip(kind, dtype):
     return -128.0 if kind == "int8" else 0.0
 
 
+@gluon.constexpr_function
+def _strip_kind(kind, dtype):
+    if kind == "fp8" and dtype == gl.bfloat16 and RAW[0]:
+        return "rawfp8"
+    return "offset4" if kind == "int4" else kind
+
+
+RAW = [True]
+
+
+@gluon.constexpr_function
+def strip_factor(kind, dtype):
+    """Half the exponent of two by which numbers of `numbers_of_strip` are too small."""
+    return 60 if kind == "fp8" and dtype == gl.bfloat16 and RAW[0] else 0
+
+
 @gluon.jit
 def numbers_of_strip(words, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.constexpr):
     """Numbers [warps, 16, 64] of words in `strip_layout`, columns in the order of the instruction:
@@ -306,7 +332,7 @@ def numbers_of_strip(words, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.co
         w = words.reshape([WARPS, 16, 4, 4])  # row, lane, column / 16
     else:
         w = words.reshape([WARPS, BITS // 4, 8, 4, 4])  # k5, row of 8, lane, k54 or k43
-    asm: gl.constexpr = _assembly("offset4" if KIND == "int4" else KIND, _half(dtype), False, False)
+    asm: gl.constexpr = _assembly(_strip_kind(KIND, dtype), _half(dtype), False, False)
     kinds: gl.constexpr = _of(dtype, COUNT)
     o = gl.inline_asm_elementwise(asm, _constraints(COUNT, 1), (w,), kinds, True, 1)
     every = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))

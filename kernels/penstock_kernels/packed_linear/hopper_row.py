@@ -29,7 +29,7 @@ from ..hopper import KINDS, as_blocks, barrier
 from ..online_softmax import LOG2_E
 from ..rms_norm import NormInput
 from . import plan
-from .hopper_codes import numbers_of_strip, offset_of_strip, pieces, strip_layout, x_layout
+from .hopper_codes import numbers_of_strip, offset_of_strip, pieces, strip_factor, strip_layout, x_layout
 from .weight import BLOCK, Kind, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
@@ -207,6 +207,37 @@ def _fetch(ahead, each, WARPS: gl.constexpr):
 
 
 @gluon.jit
+def _fetch_own(
+    words, strip, above, sizes, KIND: gl.constexpr, BITS: gl.constexpr, SIDES: gl.constexpr,
+    WARPS: gl.constexpr, FIRST: gl.constexpr, SIZE: gl.constexpr,
+):  # fmt: skip
+    """Starts to bring SIZE inputs from FIRST on of a strip into the L2 cache."""
+    outputs, _, width = sizes
+    thread = gl.arange(0, WARPS * 32, gl.BlockedLayout([1], [32], [WARPS], [0]))
+    piece = thread % 32 * WARPS + thread // 32
+    if KIND == "fp8":
+        PIECES: gl.constexpr = 16
+        side = piece // PIECES
+        row = gl.minimum((strip + side * above) * 16 + piece % PIECES, outputs - 1)
+        at = words + (row.to(gl.int64) * width + FIRST) // 4
+        size = gl.minimum(SIZE, width - FIRST) + 0 * piece
+    else:
+        PIECES: gl.constexpr = SIZE // 64 * (BITS // 4)
+        side = piece // PIECES
+        block = FIRST // 64 + piece % PIECES // (BITS // 4)
+        s = strip + side * above
+        at = words + ((s // 4).to(gl.int64) * (width * BITS * 2) + block * (BITS * 128)
+            + s % 4 * 128 + piece % PIECES % (BITS // 4) * 512)
+        size = gl.where(block * 64 < width, 512, 0)
+    live = gl.where((piece < PIECES * SIDES) & (size > 0), 1, 0)
+    gl.inline_asm_elementwise(
+        """{ .reg .pred live; setp.ne.s32 live, $2, 0;
+        @live cp.async.bulk.prefetch.L2.global [$1], $3; mov.b32 $0, 0; }""",
+        "=r,l,r,r", (at, live, size), gl.int32, False, 1,
+    )  # fmt: skip
+
+
+@gluon.jit
 def _product(
     words, scales, zeros, x, norm, out, bias, ahead, each, outputs, inputs, width,
     KIND: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PIECE: gl.constexpr,
@@ -229,6 +260,8 @@ def _product(
                 SUM, WARPS,
             )  # fmt: skip
             loaded = loaded + (one,)  # noqa: RUF005
+    if OWN > 0:
+        _fetch_own(words, strip, above, sizes, KIND, BITS, SIDES, WARPS, WARPS * TURN * STAGES, OWN)
     if EARLY:
         if TRIGGER:
             gdc_launch_dependents()
@@ -236,6 +269,9 @@ def _product(
         if not TRIGGER:
             gdc_launch_dependents()
     row = _normalised(x, norm, inputs, NORM, HAS_RESIDUAL, SPAN, WARPS)
+    POWER: gl.constexpr = strip_factor(KIND, row.dtype)
+    if POWER > 0:  # exact in bfloat16
+        row = (row.to(gl.float32) * 2.0**POWER).to(row.dtype)
     ring = _spread(row, KIND, SPAN, WARPS)
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
     sums = ((blank, blank),) * SIDES
@@ -286,7 +322,7 @@ def _finish(
     OFFSET: gl.constexpr = offset_of_strip(KIND, dtype)
     done = ()
     for side in gl.static_range(SIDES):
-        total = gl.sum(sums[side][0], 0)
+        total = gl.sum(sums[side][0], 0) * 2.0 ** strip_factor(KIND, dtype)
         if PIECE == 0:
             at = side * outputs + n
             if HAS_ZEROS:
@@ -361,9 +397,9 @@ def launch(
         EARLY=early,
         WARPS=chosen.warps,
         TRIGGER=TRY["trigger"],
-        OWN=0,
+        OWN=TRY["own"],
         num_warps=chosen.warps,
-        maxnreg=128,
+        maxnreg=TRY['regs'],
         launch_pdl=early,
     )
     return True
@@ -377,7 +413,7 @@ def _ahead(weight, programs, warps):
     return weight.ahead.view(-1).view(torch.uint8), size // pieces // 16 * 16
 
 
-TRY = {"trigger": False, "ahead": 12 << 20}
+TRY = {"trigger": False, "ahead": 0, "own": 0, "regs": 128}
 
 
 def inputs_of_sum(weight: PackedWeight) -> int | None:

@@ -85,6 +85,9 @@ def plan(problem: Problem, processors: int) -> Plan:
     return Plan(columns, warp_groups, splits, stages)
 
 
+TRY = {'warps': 8, 'words': 0}
+
+
 @dataclass(frozen=True)
 class RowPlan:
     """Pieces of one launch of the Hopper kernel for one row."""
@@ -104,11 +107,14 @@ def row_plan(problem: Problem, sums: int, processors: int) -> RowPlan:
     scales and zeros, or 96 with codes of 4 bits where all programs run at once. More inputs want
     more warps, which share x.
     """
-    warps = 4 if problem.inputs <= 4096 else 8
+    warps = 4 if problem.inputs <= 4096 else TRY['warps']
     turns = divided_up(problem.inputs, warps * DEPTH)
     at_once = divided_up(problem.outputs, STRIP) <= 2 * processors
     registers = 96 if problem.bits == 4 and at_once and not problem.gated else 48
     most = registers // ((2 * problem.bits + 2 * sums) * (2 if problem.gated else 1))
     # Turns that only fill up the stages would read weights in vain.
+    if (forced := TRY.get((problem.bits, problem.outputs, problem.inputs))) is not None:
+        warps, stages = forced
+        return RowPlan(warps, divided_up(problem.inputs, warps * DEPTH), stages)
     stages = next(size for size in (8, 4, 2, 1) if size <= max(most, 1) and turns % size == 0)
     return RowPlan(warps, turns, stages)
