@@ -20,12 +20,12 @@ LANES = [[0, 4], [0, 8], [0, 16], [0, 32], [0, 64]]
 
 @gluon.constexpr_function
 def words_layout(bits, warps=4):
-    """The words of a block: four next to each other in a thread, a warp per 16 rows; 4 warps of
-    [bits, 128], or 8 of two blocks of 4 bits, one after the other."""
+    """The words of a block [bits, 128]: four next to each other in a thread, a warp per 16 rows. 8
+    warps have two blocks of 4 bits [8, 128], one after the other."""
     more = [[4, 0]] if bits == 8 else []
     of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
-    lines = bits * warps // 4
-    return gl.DistributedLinearLayout([[0, 1], [0, 2], *more], LANES, of_warps, [], [lines, 128])
+    shape = [bits * warps // 4, 128]
+    return gl.DistributedLinearLayout([[0, 1], [0, 2], *more], LANES, of_warps, [], shape)
 
 
 @gluon.constexpr_function
@@ -38,8 +38,8 @@ def float8_layout():
 
 @gluon.constexpr_function
 def scales_layout(count, warps=4):
-    """Scales or zeros of a block: in a thread those of the rows of its words. 4 warps have [count,
-    64], 8 those of two blocks, one after the other."""
+    """Scales or zeros [count, 64] of a block: in a thread those of the rows of its words. 8 warps
+    have two blocks [2 * count, 64], one after the other."""
     columns = [[1 << bit, 0] for bit in range(count.bit_length() - 1)]
     lanes = [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]]
     of_warps = [[0, 16], [0, 32], [count, 0]][: warps.bit_length() - 1]
@@ -54,11 +54,11 @@ def _assembly(kind, half, has_zeros, scaled):
     Pair p of a word of 4 bits is of row p % 2 and of columns (p // 2) * 8 on, of int8 of row p, of
     fp8 of columns p * 8 on.
     """
-    pairs = 2 if kind in ("int8", "fp8", "rawfp8") else 4
+    pairs = 2 if kind in ("int8", "fp8") else 4
     operand = 2 * pairs
     zeros = [f"${operand + 1}", f"${operand + 2}"] if has_zeros else None
     scales = [f"${operand + 1 + 2 * has_zeros + row}" for row in range(2)]
-    made = {"int4": _int4, "offset4": _offset4, "int8": _int8, "fp4": _fp4, "fp8": _fp8, "rawfp8": _rawfp8}[kind]
+    made = {"int4": _int4, "offset4": _offset4, "int8": _int8, "fp4": _fp4, "fp8": _fp8}[kind]
     lines, word = [], f"${operand}"
     for pair in range(pairs):
         zero = zeros[pair % 2] if zeros else None
@@ -110,29 +110,19 @@ def _int8(value, word, pair, half, zero):
 
 
 @gluon.constexpr_function
-def _fp8(value, word, pair, half, _zero, RAW=False):
+def _fp8(value, word, pair, half, _zero):
     down, mask, factor = (
         (4, 0x07F007F0, 0x7B807B80) if half == "bf16x2" else (1, 0x3F803F80, 0x5C005C00)
     )
     bytes_of_pair = ("0x1404", "0x3424")[pair]  # to the higher byte of each half
-    lines = [
+    return [
         f"prmt.b32 t, {word}, 0, {bytes_of_pair};",
         f"shr.u32 u, t, {down};",
         f"and.b32 u, u, {mask};",
         f"lop3.b32 {value}, t, 0x80008000, u, 0xea;",
-    ]
-    if RAW:
-        return lines
-    return [
-        *lines,
         f"mov.b32 u, {factor};",  # 2 ** 120, 2 ** 8
         f"mul.{half} {value}, {value}, u;",
     ]
-
-
-@gluon.constexpr_function
-def _rawfp8(value, word, pair, half, _zero):
-    return _fp8(value, word, pair, half, None, True)
 
 
 @gluon.constexpr_function
@@ -188,8 +178,7 @@ def no_zero(kind, dtype):
 
 @gluon.jit
 def pairs_of(values):
-    """[count, 16 * warps] of 16 bits by rows -> int32 [warps, 8, count] of rows w * 16 + g, and of
-    those 8 on.
+    """[count, rows] of 16 bits -> int32 [warps, 8, count] of rows w * 16 + g, and of those 8 on.
 
     A number is in both halves of its word.
     """
@@ -217,9 +206,9 @@ def numbers_4(
     words, zeros, scales, KIND: gl.constexpr, dtype: gl.constexpr, COUNT: gl.constexpr,
     HAS_ZEROS: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """A block's numbers [16 * warps, 64] in LAYOUT, of words [warps, 128]; COUNT groups of columns
-    in it."""
-    w = words.reshape([words.shape[0], 8, 4, COUNT, 4 // COUNT])
+    """Numbers [16 * warps, 64] in LAYOUT, of words [warps, 128]; COUNT groups of columns in it."""
+    WARPS: gl.constexpr = words.shape[0]
+    w = words.reshape([WARPS, 8, 4, COUNT, 4 // COUNT])
     asm: gl.constexpr = _assembly(KIND, _half(dtype), HAS_ZEROS, SCALED)
     kinds: gl.constexpr = _of(dtype, 8)
     operands = (w,)
@@ -231,7 +220,7 @@ def numbers_4(
     low = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))
     high = gl.join(gl.join(o[4], o[5]), gl.join(o[6], o[7]))
     every = gl.join(low, high)  # warp, g, t, k54 as two, column's lowest bit, row + 8, column + 8
-    block = every.permute((0, 6, 1, 3, 4, 7, 2, 5)).reshape([16 * words.shape[0], TILE])
+    block = every.permute((0, 6, 1, 3, 4, 7, 2, 5)).reshape([16 * WARPS, TILE])
     return gl.convert_layout(block, LAYOUT, assert_trivial=True)
 
 
@@ -306,22 +295,6 @@ def offset_of_strip(kind, dtype):
     return -128.0 if kind == "int8" else 0.0
 
 
-@gluon.constexpr_function
-def _strip_kind(kind, dtype):
-    if kind == "fp8" and dtype == gl.bfloat16 and RAW[0]:
-        return "rawfp8"
-    return "offset4" if kind == "int4" else kind
-
-
-RAW = [True]
-
-
-@gluon.constexpr_function
-def strip_factor(kind, dtype):
-    """Half the exponent of two by which numbers of `numbers_of_strip` are too small."""
-    return 60 if kind == "fp8" and dtype == gl.bfloat16 and RAW[0] else 0
-
-
 @gluon.jit
 def numbers_of_strip(words, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.constexpr):
     """Numbers [warps, 16, 64] of words in `strip_layout`, columns in the order of the instruction:
@@ -332,7 +305,7 @@ def numbers_of_strip(words, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.co
         w = words.reshape([WARPS, 16, 4, 4])  # row, lane, column / 16
     else:
         w = words.reshape([WARPS, BITS // 4, 8, 4, 4])  # k5, row of 8, lane, k54 or k43
-    asm: gl.constexpr = _assembly(_strip_kind(KIND, dtype), _half(dtype), False, False)
+    asm: gl.constexpr = _assembly("offset4" if KIND == "int4" else KIND, _half(dtype), False, False)
     kinds: gl.constexpr = _of(dtype, COUNT)
     o = gl.inline_asm_elementwise(asm, _constraints(COUNT, 1), (w,), kinds, True, 1)
     every = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))

@@ -1,16 +1,17 @@
 """Kernel of packed_linear for many rows and codes of 4 bits on Hopper GPUs, in Gluon.
 
-A tile is 128 outputs by 256 rows of x: two warp groups of 64 outputs share the rows, so a row comes
-from the L2 cache half as often as in `hopper`, whose ways of copying and of making numbers are the
-same. Gated, one warp group has gate outputs and the other one the up outputs of the same columns.
+Numbers are made as in `hopper`, but a tile has 128 outputs by 256 rows of x: two warp groups of 64
+outputs share the rows, which come from the L2 cache half as often. Gated, one warp group has gate
+outputs, the other one the up outputs that belong to them.
 
 As many programs as there are multiprocessors take tile after tile. While one is written, the
-copying warp fills the ring for the next; what is written goes through the part of the ring that the
-tile's last turn has, so that stores write whole lines. Tiles that run at a time have few blocks of
-rows, so that both weights and rows are read from memory about once.
+copying warp fills the ring for the next. Outputs go through that part of the ring whose rows of x
+were multiplied last, so that stores write whole lines. Tiles that are computed at a time are of few
+blocks of rows, so that weights are read from memory about once.
 
-Both warp groups are one partition of 8 warps: as two partitions they would get 168 registers, not
-240 (the compiler takes a partition's own limit into account only for the first one).
+Both warp groups are one partition of 8 warps. As two partitions they would have 168 registers
+instead of 240, because the compiler takes the larger number into account for the first partition
+alone, and would wait for each matrix instruction.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 # mypy: disable-error-code="assignment"
@@ -33,12 +34,12 @@ from ..hopper import KINDS, as_blocks, barrier, copy, make_bars, view_of
 from ..online_softmax import LOG2_E
 from .hopper import HALVES, TURN, copied, copy_x, scales_of_turn, table_view
 from .hopper_codes import TILE, no_zero, numbers_4, pairs_of, scales_layout, words_layout
-from .plan import DEPTH, RING_BYTES
+from .plan import DEPTH, RING_BYTES, Problem, many
 from .weight import LINE, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 ROWS = gl.constexpr(256)  # of x, of a tile
-GROUP = gl.constexpr(8)  # blocks of rows that tiles running at a time have
+GROUP = gl.constexpr(8)  # blocks of rows whose tiles are computed at a time
 STAGES = gl.constexpr(3)  # turns in the ring
 LINE_WORDS = gl.constexpr(LINE)
 
@@ -242,23 +243,23 @@ def _product(
 
 
 def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, out: Tensor) -> bool:
-    """Whether this kernel takes such tensors; if so, it is launched."""
+    """Whether this kernel takes such tensors, and is the fastest; if so, it is launched."""
     rows, outputs = out.shape
-    count = scales_of_turn(weight)
-    taken = count and weight.kind.bits == 4 and x.dtype in KINDS and copied(x, weight)
-    if not taken or (gated and outputs % TILE.value):
-        return False
+    count, bits = scales_of_turn(weight), weight.kind.bits
     tables = [table for table in (weight.scales, weight.zeros) if table is not None]
+    scale_bytes = count * TILE.value * sum(table.element_size() for table in tables)
+    problem = Problem(rows, outputs, weight.inputs, gated, bits, scale_bytes)
+    turn_bytes = 2 * (bits * TILE.value * DEPTH // 8 + scale_bytes) + ROWS.value * DEPTH * 2
+    fits = count and STAGES.value * turn_bytes <= RING_BYTES and copied(x, weight)
+    whole = not gated or outputs % TILE.value == 0
+    if not fits or not whole or x.dtype not in KINDS or not many(problem, processors(x.device)):
+        return False
     blocks = divided_up(outputs, TILE.value)
     tiles = blocks if gated else divided_up(blocks, 2)
-    tall = divided_up(rows, ROWS.value)
-    table_bytes = sum(table.element_size() for table in tables) * count * TILE.value
-    turn_bytes = 2 * (weight.kind.bits * DEPTH * TILE.value // 8 + table_bytes) + ROWS.value * DEPTH * 2
-    if STAGES.value * turn_bytes > RING_BYTES:
-        return False
+    total = tiles * divided_up(rows, ROWS.value)
     early = early_launch(x.device)
-    _product[(min(tiles * tall, processors(x.device)),)](
-        table_view(weight.words.view(-1, LINE), weight.kind.bits, LINE),
+    _product[(min(total, processors(x.device)),)](
+        table_view(weight.words.view(-1, LINE), bits, LINE),
         table_view(tables[0], count),
         table_view(tables[-1], count),
         view_of(x, ROWS.value),
@@ -268,12 +269,12 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
         outputs,
         weight.inputs,
         weight.group,
-        tiles * tall,
+        total,
         tiles,
         blocks if gated else 1,
         1 if gated else 2,
         KIND=weight.kind.value,
-        BITS=weight.kind.bits,
+        BITS=bits,
         COUNT=count,
         HAS_ZEROS=weight.zeros is not None,
         HAS_BIAS=bias is not None,

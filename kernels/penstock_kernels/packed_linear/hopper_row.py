@@ -29,12 +29,11 @@ from ..hopper import KINDS, as_blocks, barrier
 from ..online_softmax import LOG2_E
 from ..rms_norm import NormInput
 from . import plan
-from .hopper_codes import numbers_of_strip, offset_of_strip, pieces, strip_factor, strip_layout, x_layout
+from .hopper_codes import numbers_of_strip, offset_of_strip, pieces, strip_layout, x_layout
 from .weight import BLOCK, Kind, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 STRIP = gl.constexpr(plan.STRIP)  # outputs of a matrix instruction
-FETCHING = gl.constexpr(256)  # programs that fetch weights of the next product
 TURN = gl.constexpr(plan.DEPTH)  # inputs of a warp's turn
 HALF = gl.constexpr(plan.DEPTH // 2)
 
@@ -191,60 +190,12 @@ def _spread(row, KIND: gl.constexpr, SPAN: gl.constexpr, WARPS: gl.constexpr):
 
 
 @gluon.jit
-def _fetch(ahead, each, WARPS: gl.constexpr):
-    """Starts to bring bytes of the next product's weights into the L2 cache, `each` per warp of
-    the last programs: memory is busy while this kernel ends and the next ones begin."""
-    programs = gl.minimum(gl.num_programs(0), FETCHING)
-    program = gl.program_id(0) - (gl.num_programs(0) - programs)
-    thread = gl.arange(0, WARPS * 32, gl.BlockedLayout([1], [32], [WARPS], [0]))
-    at = ahead + (program * WARPS + thread // 32).to(gl.int64) * each
-    live = gl.where((program >= 0) & (thread % 32 == 0), 1, 0)
-    gl.inline_asm_elementwise(
-        """{ .reg .pred live; setp.ne.s32 live, $2, 0;
-        @live cp.async.bulk.prefetch.L2.global [$1], $3; mov.b32 $0, 0; }""",
-        "=r,l,r,r", (at, live, each), gl.int32, False, 1,
-    )  # fmt: skip
-
-
-@gluon.jit
-def _fetch_own(
-    words, strip, above, sizes, KIND: gl.constexpr, BITS: gl.constexpr, SIDES: gl.constexpr,
-    WARPS: gl.constexpr, FIRST: gl.constexpr, SIZE: gl.constexpr,
-):  # fmt: skip
-    """Starts to bring SIZE inputs from FIRST on of a strip into the L2 cache."""
-    outputs, _, width = sizes
-    thread = gl.arange(0, WARPS * 32, gl.BlockedLayout([1], [32], [WARPS], [0]))
-    piece = thread % 32 * WARPS + thread // 32
-    if KIND == "fp8":
-        PIECES: gl.constexpr = 16
-        side = piece // PIECES
-        row = gl.minimum((strip + side * above) * 16 + piece % PIECES, outputs - 1)
-        at = words + (row.to(gl.int64) * width + FIRST) // 4
-        size = gl.minimum(SIZE, width - FIRST) + 0 * piece
-    else:
-        PIECES: gl.constexpr = SIZE // 64 * (BITS // 4)
-        side = piece // PIECES
-        block = FIRST // 64 + piece % PIECES // (BITS // 4)
-        s = strip + side * above
-        at = words + ((s // 4).to(gl.int64) * (width * BITS * 2) + block * (BITS * 128)
-            + s % 4 * 128 + piece % PIECES % (BITS // 4) * 512)
-        size = gl.where(block * 64 < width, 512, 0)
-    live = gl.where((piece < PIECES * SIDES) & (size > 0), 1, 0)
-    gl.inline_asm_elementwise(
-        """{ .reg .pred live; setp.ne.s32 live, $2, 0;
-        @live cp.async.bulk.prefetch.L2.global [$1], $3; mov.b32 $0, 0; }""",
-        "=r,l,r,r", (at, live, size), gl.int32, False, 1,
-    )  # fmt: skip
-
-
-@gluon.jit
 def _product(
-    words, scales, zeros, x, norm, out, bias, ahead, each, outputs, inputs, width,
+    words, scales, zeros, x, norm, out, bias, outputs, inputs, width,
     KIND: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PIECE: gl.constexpr,
     SIDES: gl.constexpr, ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr,
     NORM: gl.constexpr, HAS_RESIDUAL: gl.constexpr, EVEN: gl.constexpr, TURNS: gl.constexpr,
     STAGES: gl.constexpr, SPAN: gl.constexpr, EARLY: gl.constexpr, WARPS: gl.constexpr,
-    TRIGGER: gl.constexpr, OWN: gl.constexpr,
 ):  # fmt: skip
     """out [outputs] = x [inputs] weight^T; `outputs` are those of a side."""
     SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
@@ -260,18 +211,10 @@ def _product(
                 SUM, WARPS,
             )  # fmt: skip
             loaded = loaded + (one,)  # noqa: RUF005
-    if OWN > 0:
-        _fetch_own(words, strip, above, sizes, KIND, BITS, SIDES, WARPS, WARPS * TURN * STAGES, OWN)
     if EARLY:
-        if TRIGGER:
-            gdc_launch_dependents()
         gdc_wait()
-        if not TRIGGER:
-            gdc_launch_dependents()
+        gdc_launch_dependents()
     row = _normalised(x, norm, inputs, NORM, HAS_RESIDUAL, SPAN, WARPS)
-    POWER: gl.constexpr = strip_factor(KIND, row.dtype)
-    if POWER > 0:  # exact in bfloat16
-        row = (row.to(gl.float32) * 2.0**POWER).to(row.dtype)
     ring = _spread(row, KIND, SPAN, WARPS)
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
     sums = ((blank, blank),) * SIDES
@@ -292,8 +235,6 @@ def _product(
                 following = following + (one,)  # noqa: RUF005
             sums = more
         loaded = following
-    if ahead is not None:
-        _fetch(ahead, each, WARPS)
     for i in gl.static_range(STAGES):
         more = ()
         for side in gl.static_range(SIDES):
@@ -322,7 +263,7 @@ def _finish(
     OFFSET: gl.constexpr = offset_of_strip(KIND, dtype)
     done = ()
     for side in gl.static_range(SIDES):
-        total = gl.sum(sums[side][0], 0) * 2.0 ** strip_factor(KIND, dtype)
+        total = gl.sum(sums[side][0], 0)
         if PIECE == 0:
             at = side * outputs + n
             if HAS_ZEROS:
@@ -376,7 +317,6 @@ def launch(
         (residual, scale, total, eps),
         out,
         bias,
-        *_ahead(weight, divided_up(outputs, plan.STRIP), chosen.warps),
         outputs,
         inputs,
         weight.words.shape[1] * (1 if kind is Kind.FP8 else BLOCK),
@@ -396,24 +336,11 @@ def launch(
         SPAN=power_of_two(chosen.turns * chosen.warps * plan.DEPTH),
         EARLY=early,
         WARPS=chosen.warps,
-        TRIGGER=TRY["trigger"],
-        OWN=TRY["own"],
         num_warps=chosen.warps,
-        maxnreg=TRY['regs'],
+        maxnreg=128,
         launch_pdl=early,
     )
     return True
-
-
-def _ahead(weight, programs, warps):
-    if weight.ahead is None or not TRY["ahead"]:
-        return None, 0
-    pieces = min(programs, FETCHING.value) * warps
-    size = min(weight.ahead.nbytes, TRY["ahead"])
-    return weight.ahead.view(-1).view(torch.uint8), size // pieces // 16 * 16
-
-
-TRY = {"trigger": False, "ahead": 0, "own": 0, "regs": 128}
 
 
 def inputs_of_sum(weight: PackedWeight) -> int | None:

@@ -17,6 +17,7 @@ from .plan import (
     FLOAT8_ROWS,
     GATED_ROWS,
     LEAST_ROWS,
+    MOST_ROWS,
     TILE,
 )
 from .portable import dequantize, multiply
@@ -24,6 +25,7 @@ from .weight import PackedWeight
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 ROW = ArchKernel(f"{__package__}.hopper_row", is_hopper)  # of one row
+MANY = ArchKernel(f"{__package__}.hopper_many", is_hopper)  # of many rows, codes of 4 bits
 
 
 def packed_linear(
@@ -34,6 +36,10 @@ def packed_linear(
     outputs = weight.outputs // (2 if gated else 1)
     if not rows or not outputs:
         return x.new_empty((rows, outputs))
+    if rows >= MOST_ROWS and weight.kind.bits == 4:
+        out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
+        if MANY.launch(x.device, x, weight, bias, gated, out):
+            return out
     if gated and rows > GATED_ROWS:
         return act_mul(packed_linear(x, weight, bias))
     if rows > FLOAT8_ROWS and float8.takes(x, weight):

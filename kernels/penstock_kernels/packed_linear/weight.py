@@ -70,9 +70,6 @@ class PackedWeight(NamedTuple):
     """As scales: integers, exact in their dtype. None: `kind.zero`."""
     kind: Kind
     inputs: int
-    ahead: Tensor | None = None
-    """What the next product on the stream reads, contiguous; not of this matrix. A kernel whose own
-    loads are under way may bring its first bytes into the L2 cache."""
 
     @property
     def outputs(self) -> int:

@@ -32,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     warpgroup_mma,
 )
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
 from ..hopper import ATOM, Rule, as_blocks, barrier, blocks_of, fits, make_bars
@@ -179,7 +179,7 @@ def _sum(
     qkv, angles, slot_mapping, cache, kv_len, outs, rings, bars, operands, share, kv_heads, window,
     scale, strides,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr, STAGES: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr, IDLE: gl.constexpr,
+    D: gl.constexpr, STAGES: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
@@ -196,9 +196,8 @@ def _sum(
     query_row = gl.arange(0, HEADS, gl.SliceLayout(1, L))
     query_head = gl.arange(0, HEADS, gl.SliceLayout(0, S_LAYOUT))
     mine = (query_head < GROUP)[None, :]
-    if EARLY:  # noqa: SIM102
-        if begin + extra < end or not IDLE:
-            gdc_wait()
+    if EARLY:
+        gdc_wait()
     at, done = begin, 0
     while at + extra < end:
         length = gl.load(kv_len + sequence)
@@ -265,7 +264,7 @@ def _attend(
     sequences, nowhere,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
-    SINKS: gl.constexpr, EARLY: gl.constexpr, IDLE: gl.constexpr,
+    SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = cache.dtype.element_ty
     share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST, SUMMED)
@@ -285,20 +284,17 @@ def _attend(
     value_blocks = as_blocks(values, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
     bars = make_bars(STAGES, 1)
     fence_async_shared()
-    if EARLY and IDLE:  # noqa: SIM102
-        if share[4] * 2 <= gl.num_programs(0):
-            gdc_launch_dependents()
     gl.warp_specialize(
         [
             (_sum, (
                 qkv, angles, slot_mapping, cache, kv_len, outs,
                 (keys, values, key_blocks, value_blocks), bars, operands, share, kv_heads, window,
-                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, SINKS, EARLY, IDLE,
+                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, SINKS, EARLY,
             )),
             (copy_share, (
                 (desc,), tables, kv_len, outs[0], ((key_blocks, value_blocks),), bars, share,
                 kv_heads, sequences, window, nowhere, GROUP, BLOCK_TOKENS, KEYS, D, D // ATOM,
-                2 * KEYS * D * 2, STAGES, EARLY, IDLE,
+                2 * KEYS * D * 2, STAGES, EARLY,
             )),
         ],
         [1],
@@ -326,9 +322,6 @@ def tiles_of(size: int) -> Tiles:
     sequence of 256 tokens gains 3.7 us with 8 key heads, 4.0 with 4; one of 600 would lose 2.2.
     """
     return Tiles(64, 3, 2, 2) if size == 128 else Tiles(128, 3, 1, 2)
-
-
-TRY = {"idle": False}
 
 
 def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
@@ -376,7 +369,6 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
         LEAST=tiles.least,
         SINKS=sinks is not None,
         EARLY=early,
-        IDLE=TRY["idle"],
         num_warps=4,
         maxnreg=128,
         launch_pdl=early,

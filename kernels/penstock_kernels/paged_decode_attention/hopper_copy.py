@@ -15,7 +15,6 @@ def copy_share(
     descs, tables, kv_len, out, rings, bars, share, kv_heads, sequences, window, nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
     HALVES: gl.constexpr, BYTES: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
-    IDLE: gl.constexpr = False,
 ):  # fmt: skip
     """The copying warp: all tiles of this program's share, one after another; zeros for padding.
 
@@ -53,7 +52,7 @@ def copy_share(
         ended = head == kv_heads - 1
         sequence = gl.where(ended, sequence + 1, sequence)
         base = gl.where(ended, at, base)
-    if EARLY and (not IDLE or live + gl.program_id(0) < sequences):
+    if EARLY:
         gdc_wait()  # the kernel before may still read `out`
     L: gl.constexpr = gl.BlockedLayout([8], [32], [1], [0])
     width = kv_heads * GROUP * D

@@ -150,8 +150,7 @@ class Packed(ABC):
 
     def _weight(self, weights: Weights) -> PackedWeight:
         words, scales, zeros = weights["words"], weights["scales"], weights.get("zeros")
-        inputs, ahead = len(weights["inputs"]), weights.get("ahead")
-        return PackedWeight(words, scales, zeros, self.kind, inputs, ahead)
+        return PackedWeight(words, scales, zeros, self.kind, len(weights["inputs"]))
 
 
 def _room(weight: PackedWeight, experts: int) -> PackedWeight:
