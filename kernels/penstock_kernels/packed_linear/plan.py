@@ -24,7 +24,7 @@ DEQUANTIZE_ROWS = 64
 DEQUANTIZE_ROWS_ON_HOPPER = 1536
 STRIP = 16  # outputs of a program of the Hopper kernel for one row
 # Inputs of that kernel at most, without a norm and with one: a program holds x in registers, once.
-MOST_INPUTS, MOST_NORMED = 1 << 14, 1 << 13
+MOST_INPUTS, MOST_NORMED = 1 << 15, 1 << 13
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def row_plan(problem: Problem, sums: int, processors: int) -> RowPlan:
     scales and zeros, or 96 with codes of 4 bits where all programs run at once. More inputs want
     more warps, which share x.
     """
-    warps = 4 if problem.inputs <= 4096 else 8
+    warps = 4 if problem.inputs <= 4096 else 8 if problem.inputs <= 1 << 14 else 16
     turns = divided_up(problem.inputs, warps * DEPTH)
     at_once = divided_up(problem.outputs, STRIP) <= 2 * processors
     registers = 96 if problem.bits == 4 and at_once and not problem.gated else 48

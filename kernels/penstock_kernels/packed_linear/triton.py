@@ -14,7 +14,6 @@ from .plan import (
     COUNTERS,
     DEQUANTIZE_ROWS,
     DEQUANTIZE_ROWS_ON_HOPPER,
-    FLOAT8_ROWS,
     GATED_ROWS,
     LEAST_ROWS,
     MOST_ROWS,
@@ -42,8 +41,8 @@ def packed_linear(
             return out
     if gated and rows > GATED_ROWS:
         return act_mul(packed_linear(x, weight, bias))
-    if rows > FLOAT8_ROWS and float8.takes(x, weight):
-        return float8.multiply(x, weight, bias)
+    if float8.takes(x, weight):
+        return float8.multiply(float8.rounded(x), weight, bias, x.dtype)
     on_hopper = is_hopper(x.device)
     if rows <= (DEQUANTIZE_ROWS_ON_HOPPER if on_hopper else DEQUANTIZE_ROWS):
         out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
