@@ -102,7 +102,8 @@ def test_large_tiles_are_for_many_rows_and_where_they_fill_the_gpu() -> None:
     assert taken(512, 6144)
     assert taken(1024, 4096)
     assert taken(8192, 6144)
-    assert not taken(255, 14336, gated=True)
+    assert taken(160, 14336, gated=True)
+    assert not taken(128, 14336, gated=True)
     assert not taken(256, 4096)
     assert not taken(512, 4096)
     assert not taken(1024, 6144), "two tiles take longer than three of half the size"

@@ -121,7 +121,7 @@ def _full() -> list[Case]:
         # takes, and more blocks of rows than are computed at a time.
         found += [
             _case(Size.FULL, kind, "bf16", Problem(rows, outputs, 640, group, integer, gated=gated))
-            for rows, outputs, gated in ((500, 6200, False), (300, 6272, True))
+            for rows, outputs, gated in ((500, 6200, False), (200, 14208, True))
             for group in (128, 64, 32, 16, 0)
         ]
         found.append(_case(Size.FULL, kind, "f16", Problem(2500, 1040, 256, bias=True)))

@@ -24,7 +24,7 @@ DEQUANTIZE_ROWS = 64
 DEQUANTIZE_ROWS_ON_HOPPER = 1536
 STRIP = 16  # outputs of a program of the Hopper kernel for one row
 # Inputs of that kernel at most, without a norm and with one: a program holds x in registers, once.
-MOST_INPUTS, MOST_NORMED = 1 << 15, 1 << 13
+MOST_INPUTS, MOST_NORMED = 1 << 14, 1 << 13
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ def plan(problem: Problem, processors: int) -> Plan:
     columns = LEAST_ROWS
     while columns < min(problem.rows, MOST_ROWS):
         columns *= 2
-    # Sums of the whole width that several programs share cost more than reading weights again. A
-    # program with half of the columns takes 0.65 of the time.
-    if columns == MOST_ROWS and tiles * divided_up(problem.rows, columns) < processors // 2:
+    # Sums of the whole width that several programs share cost more than reading weights again: half
+    # of the columns take 0.65 of the time. Rows past the end of x are slow to copy.
+    least = processors // 2 if problem.rows >= MOST_ROWS else processors * 3 // 4
+    if columns == MOST_ROWS and tiles * divided_up(problem.rows, columns) < least:
         columns //= 2
     blocks = divided_up(problem.rows, columns)
     warp_groups = 2 if columns == 128 and tiles % 2 == 0 and tiles * blocks >= 2 * processors else 1
@@ -98,8 +99,7 @@ def many(problem: Problem, processors: int) -> bool:
     blocks = divided_up(problem.outputs, TILE) * (2 if problem.gated else 1)
     tiles = divided_up(divided_up(blocks, 2) * tall, processors)
     programs = divided_up(blocks * tall, processors)
-    whole = problem.rows >= MOST_ROWS and problem.bits == 4
-    return whole and 5 * tiles <= 3 * programs
+    return problem.bits == 4 and problem.rows > MOST_ROWS // 2 and 5 * tiles <= 3 * programs
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def row_plan(problem: Problem, sums: int, processors: int) -> RowPlan:
     scales and zeros, or 96 with codes of 4 bits where all programs run at once. More inputs want
     more warps, which share x.
     """
-    warps = 4 if problem.inputs <= 4096 else 8 if problem.inputs <= 1 << 14 else 16
+    warps = 4 if problem.inputs <= 4096 else 8
     turns = divided_up(problem.inputs, warps * DEPTH)
     at_once = divided_up(problem.outputs, STRIP) <= 2 * processors
     registers = 96 if problem.bits == 4 and at_once and not problem.gated else 48

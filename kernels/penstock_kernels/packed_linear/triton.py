@@ -35,7 +35,7 @@ def packed_linear(
     outputs = weight.outputs // (2 if gated else 1)
     if not rows or not outputs:
         return x.new_empty((rows, outputs))
-    if rows >= MOST_ROWS and weight.kind.bits == 4:
+    if rows > MOST_ROWS // 2 and weight.kind.bits == 4:
         out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
         if MANY.launch(x.device, x, weight, bias, gated, out):
             return out
