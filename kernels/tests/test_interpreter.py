@@ -18,8 +18,13 @@ def test_kernels_in_tritons_interpreter() -> None:
     )
     tests = [
         str(Path(__file__).parent / name)
-        for name in ("test_ops.py", "test_lists.py", "test_many_splits.py", "test_expert_sort.py",
-                     "test_float8.py")
+        for name in (
+            "test_ops.py",
+            "test_lists.py",
+            "test_many_splits.py",
+            "test_expert_sort.py",
+            "test_float8.py",
+        )
     ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-k", names, *tests],

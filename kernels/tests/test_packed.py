@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack, packed_linear, unpack
-from penstock_kernels.packed_linear.plan import DEPTH, RING_BYTES, TILE, Problem, many, plan, row_plan
+from penstock_kernels.packed_linear.plan import (
+    DEPTH,
+    RING_BYTES,
+    TILE,
+    Problem,
+    many,
+    plan,
+    row_plan,
+)
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -67,7 +67,7 @@ def _copy(
     """The copying warp."""
     words, scales, zeros, x = descs
     full, empty = bars
-    rows, _, inputs, count, _, _, _ = sizes
+    _, _, inputs, count, _, _, _ = sizes
     width = gl.cdiv(inputs, TILE)  # blocks of inputs
     if EARLY:
         gdc_wait()
