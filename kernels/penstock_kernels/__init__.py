@@ -17,6 +17,7 @@ from .linear import linear
 from .norm_linear import norm_linear
 from .norm_route import norm_route
 from .op import use
+from .packed_act_linear import packed_act_linear
 from .packed_linear import packed_linear
 from .packed_norm_linear import packed_norm_linear
 from .paged_decode_attention import paged_decode_attention
@@ -40,6 +41,7 @@ __all__ = [
     "linear",
     "norm_linear",
     "norm_route",
+    "packed_act_linear",
     "packed_linear",
     "packed_norm_linear",
     "paged_decode_attention",

@@ -19,6 +19,7 @@ from penstock_kernels.linear import triton as choice
 from penstock_kernels.linear.plan import TALL, Problem
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack
 from penstock_kernels.packed_linear import hopper as packed
+from penstock_kernels.packed_linear import hopper_many as packed_many
 from penstock_kernels.packed_linear import hopper_row as packed_row
 from penstock_kernels.paged_decode_attention import hopper as decode
 from penstock_kernels.paged_decode_attention import hopper_quantized as decode_quantized
@@ -105,6 +106,18 @@ def packed_product(kind: Kind, rows: int, group: int, gated: bool = False) -> No
     assert packed.launch(x, weight, None, gated, out[:, :128] if gated else out)
 
 
+def packed_many_product(kind: Kind, group: int, gated: bool = False) -> None:
+    """A product of many rows with packed weights; weights and rows it does not take."""
+    weight = packed_weight(kind, 512, group)
+    rows = 256 * PROCESSORS
+    x, out = (torch.empty((rows, size), dtype=torch.bfloat16) for size in (512, 256))
+    if gated:
+        out = out[:, :128]
+    assert packed_many.launch(x, weight, None if gated else out[0], gated, out) == (group > 16)
+    assert not packed_many.launch(x[:256], weight, None, gated, out[:256])
+    assert not packed_many.launch(x, packed_weight(Kind.INT8, 512, 128), None, gated, out)
+
+
 def packed_row_product(kind: Kind, inputs: int, group: int, gated: bool = False) -> None:
     """A product of one row with packed weights, gated ones of a norm; weights it does not take."""
     x, out = (torch.empty((1, size), dtype=torch.bfloat16) for size in (inputs, 256))
@@ -137,9 +150,10 @@ def main() -> None:
     driver.set_active(Absent())
     JITFunction.run = compile_only
     choice.is_hopper = lambda _device: True
-    for module in (decode, decode_quantized, prefill, splits, product, choice, packed, packed_row):
+    packed_kernels = packed, packed_many, packed_row
+    for module in (decode, decode_quantized, prefill, splits, product, choice, *packed_kernels):
         module.processors = lambda _device: PROCESSORS
-    for module in (decode, decode_quantized, peer_sum, packed, packed_row):
+    for module in (decode, decode_quantized, peer_sum, *packed_kernels):
         module.early_launch = lambda _device: True
     for kv, size, quantized in ((8, 64, "int4"), (8, 128, "int8"), (2, 128, "e4m3")):
         attention(Heads(query=32, kv=kv, size=size, block_tokens=16), quantized)
@@ -149,6 +163,10 @@ def main() -> None:
         packed_product(kind, rows=256, group=128)
         packed_row_product(kind, inputs=4096, group=128, gated=True)
         packed_row_product(kind, inputs=14336, group=14336 if kind is Kind.FP8 else 16)
+    packed_many_product(Kind.INT4, group=128)
+    packed_many_product(Kind.INT4, group=16)  # its zeros and scales do not fit the ring
+    packed_many_product(Kind.INT4, group=512, gated=True)
+    packed_many_product(Kind.FP4, group=32, gated=True)
     for kernel in (experts.HOPPER, experts.HOPPER_VECTORS):
         kernel.applies = lambda _device: True
     for tokens in (1, 5):

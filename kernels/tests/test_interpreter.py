@@ -14,10 +14,17 @@ from pathlib import Path
 def test_kernels_in_tritons_interpreter() -> None:
     names = (
         "test_kernel_in_the_interpreter or test_lists or test_more_splits or test_sorted_choices_in"
+        " or test_rows_are"
     )
     tests = [
         str(Path(__file__).parent / name)
-        for name in ("test_ops.py", "test_lists.py", "test_many_splits.py", "test_expert_sort.py")
+        for name in (
+            "test_ops.py",
+            "test_lists.py",
+            "test_many_splits.py",
+            "test_expert_sort.py",
+            "test_float8.py",
+        )
     ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-k", names, *tests],

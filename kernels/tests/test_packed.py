@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack, packed_linear, unpack
-from penstock_kernels.packed_linear.plan import DEPTH, RING_BYTES, TILE, Problem, plan, row_plan
+from penstock_kernels.packed_linear.plan import (
+    DEPTH,
+    RING_BYTES,
+    TILE,
+    Problem,
+    many,
+    plan,
+    row_plan,
+)
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -92,6 +100,22 @@ def test_plans_fit_and_leave_no_program_without_work(bits: int, gated: bool) -> 
             share = -(-turns // chosen.splits)
             assert (chosen.splits - 1) * share < turns
             assert chosen.rows <= 256
+
+
+def test_large_tiles_are_for_many_rows_and_where_they_fill_the_gpu() -> None:
+    def taken(rows: int, outputs: int, gated: bool = False, bits: int = 4) -> bool:
+        return many(Problem(rows, outputs, 4096, gated, bits, 0), 132)
+
+    assert taken(256, 14336, gated=True)
+    assert taken(512, 6144)
+    assert taken(1024, 4096)
+    assert taken(8192, 6144)
+    assert taken(160, 14336, gated=True)
+    assert not taken(128, 14336, gated=True)
+    assert not taken(256, 4096)
+    assert not taken(512, 4096)
+    assert not taken(1024, 6144), "two tiles take longer than three of half the size"
+    assert not taken(1024, 4096, bits=8)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

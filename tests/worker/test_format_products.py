@@ -11,11 +11,24 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.quant import FourBit, Fp8, Fp8Layout, Int8, LinearMethod, Unquantized, Weights
+from penstock.config import MlpSpec, NormSpec, ResidualSpec
+from penstock.layers import Build, GatedMlp, Residual, RmsNorm
+from penstock.parallel import Group
+from penstock.quant import (
+    FourBit,
+    Fp8,
+    Fp8Layout,
+    Int8,
+    LinearMethod,
+    Methods,
+    Unquantized,
+    Weights,
+)
 from penstock.quant.bitsandbytes import StoredFourBit, StoredInt8
 from penstock.quant.fp8 import PER_OUTPUT
 from penstock.quant.mx import MxFp4, MxNames, NvFp4, NvNames
 from penstock.quant.packed import Packed
+from penstock_kernels import act_mul
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
@@ -84,7 +97,7 @@ class Scale:
 
 
 @pytest.mark.parametrize("name", ["fp8-output", "fp8-block", "mxfp4", "nvfp4", "int8"])
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("rows", [1, 5, 80])
 @pytest.mark.parametrize("codes", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("device", DEVICES)
@@ -102,6 +115,54 @@ def test_products_of_a_norm(device: str, name: str, rows: int, codes: bool, orde
         expected = method.apply(weights, normed, None) if apart is None else apart
         assert torch.equal(left, total)
         size = expected.abs().amax().item()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * size)
+
+
+@pytest.mark.parametrize("name", ["fp8-output", "fp8-block", "mxfp4"])
+@pytest.mark.parametrize("rows", [1, 80])
+@pytest.mark.parametrize("codes", [True, False])
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_of_a_gate(device: str, name: str, rows: int, codes: bool, ordered: bool) -> None:
+    method, weights = finished(METHODS[name], device, codes)
+    assert isinstance(method, Packed)
+    assert method.gates_inputs(rows) == (codes and name != "mxfp4" and rows > 64)
+    if ordered:
+        weights = {**weights, "order": torch.randperm(INPUTS, device=device)}
+    x = torch.randn(rows, 2 * INPUTS, device=device, dtype=torch.bfloat16)
+    bias = torch.randn(OUTPUTS, device=device, dtype=torch.bfloat16)
+    found = method.apply_to_gate(weights, x, bias)
+    expected = method.apply(weights, act_mul(x), bias)
+    size = expected.abs().amax().item()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * size)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_gate_is_applied_once_by_either_product(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = torch.device(device)
+    plain = Unquantized(torch.bfloat16, place)
+    method = Fp8(plain, Fp8Layout(PER_OUTPUT))
+    method.on_cpu = False
+    build = Build(torch.bfloat16, place, Group(), Methods(plain, method))
+    stream = ResidualSpec(INPUTS, NormSpec(1e-5))
+    norm, mlp = RmsNorm(build, INPUTS, stream.norm), GatedMlp(build, stream, MlpSpec(OUTPUTS))
+    for layer in (norm, mlp):
+        for target in layer.all_targets().values():
+            values = torch.rand(target.destination.shape, device=place) * 0.1 - 0.05
+            target.destination.copy_(values.abs() if values.ndim < 2 else values)
+    for part in (mlp.gate_up, mlp.down):
+        part.finish()
+    x = torch.randn(80, INPUTS, device=place, dtype=torch.bfloat16)
+    late = mlp(norm, Residual(x, x, False)).x, mlp.product(x)
+    monkeypatch.setattr(method, "gates_inputs", lambda _: False)
+    for found, expected in zip(
+        late, (mlp(norm, Residual(x, x, False)).x, mlp.product(x)), strict=True
+    ):
+        size = expected.abs().amax().item()
+        assert size > 0
         torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * size)
 
 

@@ -38,7 +38,8 @@ def packed_linear(
         less its zero point is exact in x's dtype. Up to 64 rows with groups of 64 and more, a
         group's sum is scaled in float32; otherwise weights are rounded to x's dtype. One row on a
         Hopper GPU: sums of all groups are scaled in float32; int4 codes keep an offset (128, or
-        1024 in float16) that the sum of x takes off in float32. More rows with
+        1024 in float16) that the sum of x takes off in float32. Gated, gate and up are rounded
+        before they are multiplied if there are many rows. More rows with
         FP8 weights of one group: on a GPU that multiplies float8, x is rounded to e4m3, too, with a
         scale per row (see `float8`).
     Bytes moved: n k bits / 8, and n k / group scales, once; m (n + k) elements of x and y. Where

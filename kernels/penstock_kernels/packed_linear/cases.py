@@ -117,6 +117,15 @@ def _full() -> list[Case]:
         for outputs, inputs in ((4128, 4096), (6144, 4096), (208, 14336), (272, 20480)):
             found.append(_case(Size.FULL, kind, "bf16", Problem(1, outputs, inputs, zeros=integer)))
         found.append(_case(Size.FULL, kind, "bf16", Problem(1600, 512, 384)))
+        # Many rows: tiles of two blocks of outputs, an odd number of them, more than one program
+        # takes, and more blocks of rows than are computed at a time.
+        found += [
+            _case(Size.FULL, kind, "bf16", Problem(rows, outputs, 640, group, integer, gated=gated))
+            for rows, outputs, gated in ((500, 6200, False), (200, 14208, True))
+            for group in (128, 64, 32, 16, 0)
+        ]
+        found.append(_case(Size.FULL, kind, "f16", Problem(2500, 1040, 256, bias=True)))
+        found.append(_case(Size.FULL, kind, "bf16", Problem(2500, 4096, 200, 0, wide_scales=True)))
         # One row of scales, as a format's reader leaves it.
         found.append(_case(Size.FULL, kind, "bf16", Problem(2, 256, 512, 0, wide_scales=True)))
     return found

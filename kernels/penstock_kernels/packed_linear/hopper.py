@@ -368,7 +368,7 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
     """Whether this kernel takes such tensors; if so, it is launched."""
     count = scales_of_turn(weight)
     tiled = not gated or out.shape[1] % TILE.value == 0
-    if not count or not tiled or x.dtype not in KINDS or not _copied(x, weight):
+    if not count or not tiled or x.dtype not in KINDS or not copied(x, weight):
         return False
     tables = [table for table in (weight.scales, weight.zeros) if table is not None]
     scale_bytes = count * TILE.value * sum(table.element_size() for table in tables)
@@ -423,7 +423,7 @@ def scales_of_turn(weight: PackedWeight) -> int:
     return count if count in counts and weight.group * count == DEPTH else 0
 
 
-def _copied(x: Tensor, weight: PackedWeight) -> bool:
+def copied(x: Tensor, weight: PackedWeight) -> bool:
     """Whether the copy engine takes these: rows of multiples of 16 bytes."""
     aligned = x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0
     tables = [weight.scales] if weight.zeros is None else [weight.scales, weight.zeros]

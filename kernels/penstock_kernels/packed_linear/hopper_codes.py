@@ -19,12 +19,13 @@ LANES = [[0, 4], [0, 8], [0, 16], [0, 32], [0, 64]]
 
 
 @gluon.constexpr_function
-def words_layout(bits):
-    """The words of a block [bits, 128]: four next to each other in a thread, a warp per 16 rows."""
+def words_layout(bits, warps=4):
+    """The words of a block [bits, 128]: four next to each other in a thread, a warp per 16 rows. 8
+    warps have two blocks of 4 bits [8, 128], one after the other."""
     more = [[4, 0]] if bits == 8 else []
-    return gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], *more], LANES, [[1, 0], [2, 0]], [], [bits, 128]
-    )
+    of_warps = [[1 << bit, 0] for bit in range(warps.bit_length() - 1)]
+    shape = [bits * warps // 4, 128]
+    return gl.DistributedLinearLayout([[0, 1], [0, 2], *more], LANES, of_warps, [], shape)
 
 
 @gluon.constexpr_function
@@ -36,13 +37,14 @@ def float8_layout():
 
 
 @gluon.constexpr_function
-def scales_layout(count):
-    """Scales or zeros [count, 64] of a block: in a thread those of the rows of its words."""
+def scales_layout(count, warps=4):
+    """Scales or zeros [count, 64] of a block: in a thread those of the rows of its words. 8 warps
+    have two blocks [2 * count, 64], one after the other."""
     columns = [[1 << bit, 0] for bit in range(count.bit_length() - 1)]
     lanes = [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]]
-    return gl.DistributedLinearLayout(
-        [[0, 8], *columns], lanes, [[0, 16], [0, 32]], [], [count, 64]
-    )
+    of_warps = [[0, 16], [0, 32], [count, 0]][: warps.bit_length() - 1]
+    shape = [count * warps // 4, 64]
+    return gl.DistributedLinearLayout([[0, 8], *columns], lanes, of_warps, [], shape)
 
 
 @gluon.constexpr_function
@@ -176,12 +178,12 @@ def no_zero(kind, dtype):
 
 @gluon.jit
 def pairs_of(values):
-    """[count, 64] of 16 bits by rows -> int32 [4, 8, count] of rows w * 16 + g, and of those 8 on.
+    """[count, rows] of 16 bits -> int32 [warps, 8, count] of rows w * 16 + g, and of those 8 on.
 
     A number is in both halves of its word.
     """
     COUNT: gl.constexpr = values.shape[0]
-    rows = values.reshape([COUNT, 4, 2, 8]).permute((1, 3, 0, 2))
+    rows = values.reshape([COUNT, values.shape[1] // 16, 2, 8]).permute((1, 3, 0, 2))
     bits = rows.to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
     return (bits | (bits << 16)).split()
 
@@ -204,8 +206,9 @@ def numbers_4(
     words, zeros, scales, KIND: gl.constexpr, dtype: gl.constexpr, COUNT: gl.constexpr,
     HAS_ZEROS: gl.constexpr, SCALED: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """A block's numbers [64, 64] in LAYOUT, of words [4, 128]; COUNT groups of columns in it."""
-    w = words.reshape([4, 8, 4, COUNT, 4 // COUNT])
+    """Numbers [16 * warps, 64] in LAYOUT, of words [warps, 128]; COUNT groups of columns in it."""
+    WARPS: gl.constexpr = words.shape[0]
+    w = words.reshape([WARPS, 8, 4, COUNT, 4 // COUNT])
     asm: gl.constexpr = _assembly(KIND, _half(dtype), HAS_ZEROS, SCALED)
     kinds: gl.constexpr = _of(dtype, 8)
     operands = (w,)
@@ -217,7 +220,7 @@ def numbers_4(
     low = gl.join(gl.join(o[0], o[1]), gl.join(o[2], o[3]))
     high = gl.join(gl.join(o[4], o[5]), gl.join(o[6], o[7]))
     every = gl.join(low, high)  # warp, g, t, k54 as two, column's lowest bit, row + 8, column + 8
-    block = every.permute((0, 6, 1, 3, 4, 7, 2, 5)).reshape([TILE, TILE])
+    block = every.permute((0, 6, 1, 3, 4, 7, 2, 5)).reshape([16 * WARPS, TILE])
     return gl.convert_layout(block, LAYOUT, assert_trivial=True)
 
 

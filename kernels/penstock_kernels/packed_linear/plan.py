@@ -17,7 +17,8 @@ RING_BYTES = 224 << 10  # of a Hopper GPU's shared memory
 COUNTERS = 1 << 14  # tiles that split their inputs and count their arrivals
 GATED_ROWS = 64  # at most, where a thread has the sums of gate and of up; they fill its registers
 # Rows from which a dequantized matrix and cuBLAS are faster. On a Hopper GPU its kernel has 0.8 to
-# 0.95 of cuBLAS's speed; writing and reading the matrix takes 0.17 ms for 117 million weights.
+# 0.95 of cuBLAS's speed; writing and reading the matrix takes 0.17 ms for 117 million weights. The
+# kernel for many rows is never slower.
 FLOAT8_ROWS = 64  # up to which reading float8 weights takes longest, so that x keeps 16 bits
 DEQUANTIZE_ROWS = 64
 DEQUANTIZE_ROWS_ON_HOPPER = 1536
@@ -64,8 +65,10 @@ def plan(problem: Problem, processors: int) -> Plan:
     columns = LEAST_ROWS
     while columns < min(problem.rows, MOST_ROWS):
         columns *= 2
-    # Sums of the whole width that several programs share cost more than reading weights again.
-    if columns == MOST_ROWS and tiles * divided_up(problem.rows, columns) < processors * 3 // 4:
+    # Sums of the whole width that several programs share cost more than reading weights again: half
+    # of the columns take 0.65 of the time. Rows past the end of x are slow to copy.
+    least = processors // 2 if problem.rows >= MOST_ROWS else processors * 3 // 4
+    if columns == MOST_ROWS and tiles * divided_up(problem.rows, columns) < least:
         columns //= 2
     blocks = divided_up(problem.rows, columns)
     warp_groups = 2 if columns == 128 and tiles % 2 == 0 and tiles * blocks >= 2 * processors else 1
@@ -83,6 +86,20 @@ def plan(problem: Problem, processors: int) -> Plan:
     bytes_of_turn = warp_groups * sides * (words + problem.scale_bytes) + columns * DEPTH * 2
     stages = max(2, min(4, RING_BYTES // bytes_of_turn))
     return Plan(columns, warp_groups, splits, stages)
+
+
+def many(problem: Problem, processors: int) -> bool:
+    """Whether the Hopper kernel for many rows computes this product, of codes of 4 bits.
+
+    Measured on an H100 with the layers of an 8B model: a program of `plan` with MOST_ROWS rows
+    takes 0.6 times as long as a tile, which has twice the outputs. What counts is how many of
+    either a multiprocessor takes in turn.
+    """
+    tall = divided_up(problem.rows, MOST_ROWS)
+    blocks = divided_up(problem.outputs, TILE) * (2 if problem.gated else 1)
+    tiles = divided_up(divided_up(blocks, 2) * tall, processors)
+    programs = divided_up(blocks * tall, processors)
+    return problem.bits == 4 and problem.rows > MOST_ROWS // 2 and 5 * tiles <= 3 * programs
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from .plan import (
     COUNTERS,
     DEQUANTIZE_ROWS,
     DEQUANTIZE_ROWS_ON_HOPPER,
-    FLOAT8_ROWS,
     GATED_ROWS,
     LEAST_ROWS,
+    MOST_ROWS,
     TILE,
 )
 from .portable import dequantize, multiply
@@ -24,6 +24,7 @@ from .weight import PackedWeight
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 ROW = ArchKernel(f"{__package__}.hopper_row", is_hopper)  # of one row
+MANY = ArchKernel(f"{__package__}.hopper_many", is_hopper)  # of many rows, codes of 4 bits
 
 
 def packed_linear(
@@ -34,10 +35,14 @@ def packed_linear(
     outputs = weight.outputs // (2 if gated else 1)
     if not rows or not outputs:
         return x.new_empty((rows, outputs))
+    if rows > MOST_ROWS // 2 and weight.kind.bits == 4:
+        out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
+        if MANY.launch(x.device, x, weight, bias, gated, out):
+            return out
     if gated and rows > GATED_ROWS:
         return act_mul(packed_linear(x, weight, bias))
-    if rows > FLOAT8_ROWS and float8.takes(x, weight):
-        return float8.multiply(x, weight, bias)
+    if float8.takes(x, weight):
+        return float8.multiply(float8.rounded(x), weight, bias, x.dtype)
     on_hopper = is_hopper(x.device)
     if rows <= (DEQUANTIZE_ROWS_ON_HOPPER if on_hopper else DEQUANTIZE_ROWS):
         out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)

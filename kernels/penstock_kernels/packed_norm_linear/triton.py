@@ -1,11 +1,13 @@
-"""packed_norm_linear on CUDA: one row is normalised by the product's own programs."""
+"""packed_norm_linear on CUDA: one row is normalised by the product's own programs, rows that are
+multiplied as float8 are normalised and rounded by one kernel."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ..packed_linear import PackedWeight
+from ..act_mul import act_mul
+from ..packed_linear import PackedWeight, float8
 from ..packed_linear.triton import ROW, packed_linear
 from ..rms_norm import NormInput
 
@@ -29,5 +31,9 @@ def packed_norm_linear(
             total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         if ROW.launch(x.device, x, weight, bias, gated, out, (norm_input, total)):
             return out, total
+    if outputs and float8.takes(x, weight):
+        rows, total = float8.normed(norm_input)
+        product = float8.multiply(rows, weight, bias, x.dtype)
+        return (act_mul(product) if gated else product), total
     normed, total = norm_input.normed()
     return packed_linear(normed, weight, bias, gated), total

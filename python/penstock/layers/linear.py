@@ -18,6 +18,7 @@ from penstock.quant import (
     FusesGate,
     FusesNorm,
     FusesResidual,
+    GatesInputs,
     LinearMethod,
     OrdersOutputs,
     Weights,
@@ -187,19 +188,24 @@ class ColumnLinear(Linear):
         """Returns the targets of each part: the rows of each stored tensor, and the bias."""
         return column_targets(self.parts, self.stored, self.bias, self.group, self.whole)
 
-    def __call__(self, norm: Norm, residual: Residual) -> tuple[Tensor, Tensor]:
-        """Returns (the output [T, this rank's outputs] for the normalised sum, the sum)."""
+    def __call__(
+        self, norm: Norm, residual: Residual, open_gate: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (the output [T, this rank's outputs] for the normalised sum, the sum).
+
+        `open_gate`: gate and up as they are, if the gate is fused.
+        """
         x, total, partial = residual
         if partial or self.fused_norm is None:
             x, total = norm(residual)
-            return self.product(x), total
-        fused = self.fused_norm.apply_normed
-        out, total = fused(self.weights, x, total, norm, self.bias, self.gated)
+            return self.product(x, open_gate), total
+        fused, gated = self.fused_norm.apply_normed, self.gated and not open_gate
+        out, total = fused(self.weights, x, total, norm, self.bias, gated)
         return (out if self.gate is None else act_mul(out, self.gate)), total
 
-    def product(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor, open_gate: bool = False) -> Tensor:
         """Returns the output [T, this rank's outputs] for a normalised x [T, inputs]."""
-        if self.fused_gate is not None:
+        if self.fused_gate is not None and not open_gate:
             return self.fused_gate.apply_gated(self.weights, x)
         out = self.method.apply(self.weights, x, self.bias)
         return out if self.gate is None else act_mul(out, self.gate)
@@ -218,6 +224,7 @@ class RowLinear(Linear):
         alone = residual.placement is not Placement.PRE or self.multiplier != 1
         fuses = not self.partial and not alone and isinstance(method, FusesResidual)
         self.fused_residual = method if fuses and isinstance(method, FusesResidual) else None
+        self.gates_inputs = method if isinstance(method, GatesInputs) else None
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets: this rank's columns of each stored tensor, and the whole bias."""
@@ -229,18 +236,22 @@ class RowLinear(Linear):
         if self.group.rank:
             self.bias = None
 
-    def __call__(self, x: Tensor, total: Tensor) -> Residual:
+    def __call__(self, x: Tensor, total: Tensor, open_gate: bool = False) -> Residual:
         """Returns the stream after this layer, [T, outputs], of x [T, this rank's inputs].
 
-        `total` [T, outputs] is the sum before this layer; its memory may be overwritten.
+        `total` [T, outputs] is the sum before this layer; its memory may be overwritten. With an
+        `open_gate` x is gate and up, [T, 2 * this rank's inputs]; only for methods of GatesInputs.
         """
-        if self.fused_residual is None:
-            return Residual(self.product(x), total, self.partial)
+        if self.fused_residual is None or open_gate:
+            return Residual(self.product(x, open_gate), total, self.partial)
         out, rest = self.fused_residual.apply_onto(self.weights, x, self.bias, total)
         return Residual(out, rest, False)
 
-    def product(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor, open_gate: bool = False) -> Tensor:
         """Returns the output [T, outputs], without the residual; a partial sum with several
         ranks."""
-        out = self.method.apply(self.weights, x, self.bias)
+        if open_gate and self.gates_inputs is not None:
+            out = self.gates_inputs.apply_to_gate(self.weights, x, self.bias)
+        else:
+            out = self.method.apply(self.weights, x, self.bias)
         return out if self.multiplier == 1 else out.mul_(self.multiplier)

@@ -21,16 +21,24 @@ class GatedMlp(Layer):
         below, gate = build.below("gate_up"), spec.activation
         self.gate_up = ColumnLinear(below, parts, residual, spec.bias, gate)
         self.down = RowLinear(build.below("down"), residual, size, spec.bias)
+        same = self.gate_up.gated and self.gate_up.method is self.down.method
+        self.late_gate = self.down.gates_inputs if same else None
 
     def __call__(self, norm: Norm, residual: Residual) -> Residual:
         """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer."""
-        x, total = self.gate_up(norm, residual)
-        return self.down(x, total)
+        late = self._gates_late(residual.x)
+        x, total = self.gate_up(norm, residual, open_gate=late)
+        return self.down(x, total, open_gate=late)
 
     def product(self, x: Tensor) -> Tensor:
         """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
         ranks."""
-        return self.down.product(self.gate_up.product(x))
+        late = self._gates_late(x)
+        return self.down.product(self.gate_up.product(x, late), late)
+
+    def _gates_late(self, x: Tensor) -> bool:
+        """Whether the second product applies the gate, not the first."""
+        return self.late_gate is not None and self.late_gate.gates_inputs(len(x))
 
 
 class Mlp(Layer):

@@ -125,6 +125,17 @@ class FusesGate(Protocol):
 
 
 @runtime_checkable
+class GatesInputs(Protocol):
+    """Applies a SiLU gate and multiplies by what it lets through, in one op."""
+
+    def gates_inputs(self, rows: int) -> bool:
+        """Whether it takes this number of rows less time than `FusesGate` before it."""
+
+    def apply_to_gate(self, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
+        """`apply` of silu(first half of x) * second half; x is [T, 2 * inputs]."""
+
+
+@runtime_checkable
 class FusesResidual(Protocol):
     """Adds the product to the residual stream in the same op."""
 

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import act_mul, packed_linear, packed_norm_linear
+from penstock_kernels import act_mul, packed_act_linear, packed_linear, packed_norm_linear
 from penstock_kernels.packed_linear import Kind, PackedWeight, matrix_of, pack
+from penstock_kernels.packed_linear.plan import FLOAT8_ROWS
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
@@ -107,6 +108,16 @@ class Packed(ABC):
         if self.on_cpu:
             return act_mul(self.plain.apply(weights, x, None))
         return packed_linear(ordered(weights, x), self._weight(weights), gated=True)
+
+    def gates_inputs(self, rows: int) -> bool:
+        """Where float8 multiplies: rows are rounded before, and gated on the way."""
+        return self.kind is Kind.FP8 and rows > FLOAT8_ROWS and not self.on_cpu
+
+    def apply_to_gate(self, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Calls the fused op, unless the columns of the codes have another order than x."""
+        if self.on_cpu or "order" in weights:
+            return self.apply(weights, act_mul(x), bias)
+        return packed_act_linear(x, self._weight(weights), bias)
 
     def apply_normed(
         self,
