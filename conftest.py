@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-# Before torch is imported. The matrices of tests are tiny, and tests run side by side: with a thread
+# Before torch is imported. Matrices of tests are tiny, and tests run side by side: with a thread
 # per core, threads mostly waited for each other, and tests of families took twice the CPU time.
 # Workers have a setting of their own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
