@@ -45,8 +45,14 @@ def main() -> None:
         _reply(out, {"unavailable": str(error), "number": 0})
         return
     gc.freeze()  # keeps these pages shared: the collector does not write to them
-    _reply(out, {"number": 0})
-    Server(compiler, out).run()
+    server = Server(compiler, out)
+    try:
+        _reply(out, {"number": 0})
+        server.run()
+    except BrokenPipeError:  # the worker has ended
+        pass
+    finally:
+        server.kill()
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Server:
         self.poll = select.poll()
 
     def run(self) -> None:
-        """Returns after stdin closes and kills all children then."""
+        """Returns after stdin closes."""
         self.poll.register(STDIN, select.POLLIN)
         kept = b""
         while True:
@@ -78,7 +84,6 @@ class Server:
                     continue
                 data = os.read(STDIN, 1 << 20)
                 if not data:
-                    self._kill(list(self.children.values()))
                     return
                 *lines, kept = (kept + data).split(b"\n")
                 for line in lines:
@@ -86,7 +91,7 @@ class Server:
 
     def _handle(self, request: dict[str, Any]) -> None:
         if "stop" in request:
-            self._kill([c for c in self.children.values() if c.number == request["stop"]])
+            self.kill(request["stop"])
             return
         file = os.memfd_create("grammar")
         process = os.fork()
@@ -123,10 +128,11 @@ class Server:
             )
         _reply(self.out, {**head, "number": child.number}, body)
 
-    @staticmethod
-    def _kill(children: list[Child]) -> None:
-        for child in children:
-            os.kill(child.process, signal.SIGKILL)
+    def kill(self, number: int | None = None) -> None:
+        """Kills the child of a request, or all children."""
+        for child in self.children.values():
+            if number in (None, child.number):
+                os.kill(child.process, signal.SIGKILL)
 
 
 def _compiled(compiler: Compiler, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

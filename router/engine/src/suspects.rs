@@ -21,7 +21,8 @@
 //!   loss in a row, the third at which it was alone.
 //! - A slow request, which is prepared before it runs, gets on later than the others, so it is
 //!   often the only one that was not cleared. If others were in flight with it, it is condemned only
-//!   when it was alone at two losses.
+//!   when it was alone at two losses, or at eight if the workers were killed from outside: its
+//!   preparation starts again at each of them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -34,6 +35,8 @@ const MAX_LOSSES_ALONE_SLOW: u32 = 2;
 /// Losses at which a request was alone after which it is condemned, if workers are killed from
 /// outside.
 const MAX_LOSSES_ALONE_KILLED: u32 = 3;
+/// The same for a slow request, if others were in flight.
+const MAX_LOSSES_ALONE_SLOW_KILLED: u32 = 8;
 /// Answered steps after which a group no longer holds up the next one. Its requests stay suspects.
 const MAX_GROUP_STEPS: u32 = 256;
 
@@ -100,6 +103,7 @@ impl Suspicion {
         match evidence {
             Evidence::Strong if slow_beside_others => self.alone >= MAX_LOSSES_ALONE_SLOW,
             Evidence::Strong => self.losses >= MAX_LOSSES,
+            Evidence::Weak if slow_beside_others => self.alone >= MAX_LOSSES_ALONE_SLOW_KILLED,
             Evidence::Weak => self.alone >= MAX_LOSSES_ALONE_KILLED,
             Evidence::Nothing => false,
         }
@@ -385,6 +389,24 @@ mod tests {
         }
         let found = suspects.on_loss(&in_flight([1]), Evidence::Weak);
         assert_eq!(found, Some(RequestId(1)));
+    }
+
+    /// The others get on after each kill; its preparation never ends before the next one.
+    #[test]
+    fn kills_from_outside_condemn_a_slow_one_beside_others_late() {
+        let mut suspects = Suspects::default();
+        let mut flying = in_flight([1, 2]);
+        flying[1].slow = true;
+        let mut losses = 0;
+        while suspects.on_loss(&flying, Evidence::Weak).is_none() {
+            losses += 1;
+            assert!(losses < 20, "never condemned");
+            while suspects.release(|_| true).is_some() {
+                clear(&mut suspects, &[1]);
+            }
+            clear(&mut suspects, &[1]);
+        }
+        assert_eq!(losses, MAX_LOSSES_ALONE_SLOW_KILLED);
     }
 
     #[test]
