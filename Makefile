@@ -20,7 +20,7 @@ contract      = $(patsubst %,tests/contract/test_%.py,$(1))
 client_pytest = SERVER_PYTHON=$(abspath $(BIN))/python $(VENV)/clients/$(1)/bin/python -m pytest -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test deny doc rust-test python-test gpu-test library-test client-test mutants faults lint fmt bench proto openapi wheel clean
+.PHONY: help serve test rust-lint python-lint deny doc rust-test python-test gpu-test library-test client-test mutants faults lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,10 @@ help: ## list the targets
 serve: $(VENV)/.release ## build, then serve the model that ships with Penstock on 127.0.0.1:3000
 	$(BIN)/penstock serve
 
-test: lint deny doc rust-test python-test ## everything that CI runs
+# While cargo compiles, the Python packages are installed and mypy runs, both with one thread.
+test: deny ## everything that CI runs
+	$(MAKE) --jobs=2 python-lint rust-lint doc rust-test
+	$(MAKE) python-test
 
 deny: $(BIN)/cargo-deny ## licences, sources and bans of the Rust dependencies
 	PATH="$(abspath $(BIN)):$$PATH" cargo deny --locked --log-level error check bans licenses sources
@@ -37,15 +40,15 @@ doc: ## documentation of the Rust crates, without warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
 
 rust-test: $(VENV)/.tools ## Rust unit, simulation and integration tests
-	cargo test --quiet $(APART:%=-p %)
+	cargo test --quiet --tests $(APART:%=-p %)
 	PYO3_PYTHON=$(abspath $(BIN))/python LD_LIBRARY_PATH="$(PYTHON_LIB):$$LD_LIBRARY_PATH" \
-		cargo test --quiet --workspace $(APART:%=--exclude %)
+		cargo test --quiet --tests --workspace $(APART:%=--exclude %)
 
 # Two processes share the Python tests, a file each at a time: with one, CI takes half as long again.
 PYTEST_PROCESSES ?= 2
 
 python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, end to end, tidy
-	$(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 gpu-test: $(VENV)/.dev ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
@@ -83,9 +86,13 @@ SEED    ?= 1
 faults: $(VENV)/.dev ## streams under faults of workers, compared with their references, half an hour
 	$(BIN)/python -m tests.faults --minutes $(MINUTES) --seed $(SEED)
 
-lint: $(VENV)/.dev ## formatting, clippy, ruff, mypy
+lint: rust-lint python-lint ## formatting, clippy, ruff, mypy
+
+rust-lint:
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+python-lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

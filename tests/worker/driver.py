@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from forks import shared_launcher
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc
 
@@ -32,20 +34,25 @@ SETTINGS: dict[str, Any] = {
 
 
 class Worker:
-    """One `python -m penstock.worker` process and a client of it."""
+    """A worker of the test process's fork server, and a client of it."""
 
     def __init__(self, rank: int = 0) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="penstock-worker-")
         socket = Path(self.directory.name) / "shard.sock"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.worker", "--socket", str(socket), "--rank", str(rank)],
-            stdin=subprocess.PIPE,
-            cwd=ROOT / "python",
-        )
+        self._start(socket, rank)
         self.channel = grpc.insecure_channel(f"unix:{socket}")
         self.stub = rpc.ShardStub(self.channel)
         self.rank = rank
         self.stub.Health(pb.HealthRequest(), wait_for_ready=True, timeout=60)
+
+    def _start(self, socket: Path, rank: int) -> None:
+        self.forked = shared_launcher().fork(socket, rank)
+        self.pid = self.forked.pid
+
+    def _end(self) -> int:
+        """Ends the lease; returns the exit status."""
+        os.close(self.forked.lease)
+        return os.waitstatus_to_exitcode(int(next(self.forked.report)))
 
     def load(self, model: Path | str, **settings: Any) -> pb.Loaded:
         """Loads and returns what the worker can do; raises grpc.RpcError."""
@@ -56,11 +63,26 @@ class Worker:
     def close(self) -> int:
         """Ends the lease; returns the exit status."""
         self.channel.close()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        status = self.process.wait(timeout=60)
+        status = self._end()
         self.directory.cleanup()
         return status
+
+
+class OwnProcess(Worker):
+    """A `python -m penstock.worker` process, and a client of it."""
+
+    def _start(self, socket: Path, rank: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.worker", "--socket", str(socket), "--rank", str(rank)],
+            stdin=subprocess.PIPE,
+            cwd=ROOT / "python",
+        )
+        self.pid = self.process.pid
+
+    def _end(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(timeout=60)
 
 
 @dataclass

@@ -2,56 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+import forks
 import pytest
-
-
-@dataclass
-class Forked:
-    """A worker: its process id, the launcher's end of its lease, and the rest of its report."""
-
-    pid: int
-    lease: int
-    report: Iterator[str]
-
-
-@dataclass
-class Launcher:
-    """The launcher's side."""
-
-    connection: socket.socket
-    server: subprocess.Popen[bytes]
-
-    def fork(self, path: Path) -> Forked:
-        their_lease, lease = os.pipe()
-        report, their_report = os.pipe()
-        log = os.open(os.devnull, os.O_WRONLY)
-        request = json.dumps({"socket": str(path), "rank": 0}).encode()
-        socket.send_fds(self.connection, [request], [their_lease, log, their_report])
-        for descriptor in (their_lease, log, their_report):
-            os.close(descriptor)
-        lines = os.fdopen(report)
-        return Forked(int(next(lines)), lease, lines)
+from forks import Launcher
 
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "penstock.worker.fork_server"]
-    server = subprocess.Popen(command, stdin=theirs)
-    theirs.close()
-    with ours:
-        yield Launcher(ours, server)
-    assert server.wait(30) == 0
+    launcher = forks.launcher()
+    with launcher.connection:
+        yield launcher
+    assert launcher.server.wait(30) == 0
 
 
 def test_a_worker_ends_with_its_lease_and_its_status_is_reported(

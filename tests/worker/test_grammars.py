@@ -309,7 +309,7 @@ def compilations(worker: Worker) -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    return [own for own, parent in parents.items() if parents.get(parent) == worker.process.pid]
+    return [own for own, parent in parents.items() if parents.get(parent) == worker.pid]
 
 
 def test_rank_without_its_grammar_does_not_run_unmasked() -> None:

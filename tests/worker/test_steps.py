@@ -9,7 +9,7 @@ import grpc
 import pytest
 import torch
 from checkpoints import checkpoint_maker, prompt
-from driver import Driver, Stream, Worker, greedy, new_sequence
+from driver import Driver, OwnProcess, Stream, greedy, new_sequence
 from local import LocalWorker, Refused
 from penstock.rpc import shard_pb2 as pb
 from safetensors.torch import load_file, save_file
@@ -124,7 +124,7 @@ def test_prepare_refuses_invalid_parameters(loaded: tuple[LocalWorker, pb.Loaded
 
 
 def test_lease_shutdown_and_second_stream(path: Path) -> None:
-    worker = Worker()
+    worker = OwnProcess()
     with pytest.raises(grpc.RpcError, match="no model is loaded"):
         next(worker.stub.Step(iter([pb.StepRequest()])))
     for call, request in (
@@ -141,7 +141,7 @@ def test_lease_shutdown_and_second_stream(path: Path) -> None:
     worker.stub.Shutdown(pb.ShutdownRequest())
     assert worker.process.wait(timeout=60) == 0
     worker.close()
-    orphan = Worker()
+    orphan = OwnProcess()
     assert orphan.close() == 0  # its standard input ended
 
 
