@@ -63,7 +63,7 @@ impl Process {
         let (report, ended) = watch::channel(None);
         let (copy, title) = (Arc::clone(&log_tail), name.to_owned());
         thread(format!("{name} log"), move || {
-            forward_log(log, &title, &copy)
+            forward_log(log, &title, &copy);
         })?;
         thread(format!("{name} wait"), move || {
             if let Some(status) = wait() {
