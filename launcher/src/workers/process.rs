@@ -196,7 +196,8 @@ impl WorkerProcess {
         self.process.exit_status()
     }
 
-    /// Returns the last lines of the worker's log, as [`Process::stderr_tail`].
+    /// Returns the last lines of the worker's log, with an introduction for an error message; empty
+    /// if there are none.
     pub fn stderr_tail(&self) -> String {
         self.process.stderr_tail()
     }
