@@ -1,5 +1,5 @@
-//! The process that forks workers which have imported their modules
-//! (`python/penstock/worker/fork_server.py`, which describes the protocol).
+//! The fork server (`--standby`): a process that imports the workers' modules once, and forks every
+//! worker. `python/penstock/worker/fork_server.py` describes the protocol.
 
 use std::io::{BufRead, BufReader, IoSlice, PipeReader, PipeWriter, pipe};
 use std::os::fd::{AsRawFd, OwnedFd};

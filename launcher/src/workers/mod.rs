@@ -1,4 +1,5 @@
-//! The workers of one engine: child processes on this host, started and replaced as a group.
+//! The workers of one engine: processes on this host, started and replaced as a group. They are
+//! children of this process or of its fork server (`--standby`), or an earlier launcher kept them.
 
 mod fork_server;
 mod kept;
@@ -71,7 +72,7 @@ struct Group {
 
 #[derive(Debug)]
 enum Processes {
-    /// Children of this process, rank 0 first.
+    /// Children of this process or of its fork server, rank 0 first.
     Own(Vec<WorkerProcess>),
     /// Those of an earlier launcher, rank 0 first.
     Kept(Vec<KeptWorker>),

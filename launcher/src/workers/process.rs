@@ -1,5 +1,5 @@
-//! One worker as a child process, and its log. The process ends with the launcher, unless its Load
-//! asked to keep it.
+//! One worker process, spawned here or by the fork server, and its log. The worker ends with the
+//! launcher, unless its Load asked to keep it (`--keep-workers`).
 //!
 //! The worker's stdin is the read end of a pipe; this process holds the write end. If this process
 //! ends, by any signal, the pipe closes and the worker's lease ends. No signal handler is installed

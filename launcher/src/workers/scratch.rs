@@ -1,5 +1,6 @@
 //! A private directory for one engine's sockets and rendezvous files, so that engines on one host
-//! cannot conflict. Workers that outlive their launcher stay in it, for another launcher.
+//! cannot conflict. Workers that outlive their launcher keep their sockets in it, so that another
+//! launcher can attach to them.
 
 use std::fs::{DirBuilder, File, OpenOptions, remove_dir_all, remove_file, symlink_metadata};
 use std::io;

@@ -1,15 +1,17 @@
 """`python -m penstock.worker.fork_server`: forks workers that have imported their modules.
 
-Imports are most of a worker's start, so this process does them once. It loads nothing, uses no
-device and starts no thread, so that a fork is safe.
+Imports are most of a worker's start, so this process does them once. It loads no model, uses no
+device and starts no thread of its own, so that a fork is safe.
 
-Its standard input is a socket whose other end the launcher holds. A request is a message of JSON,
-{"socket": PATH, "rank": R}, with three descriptors: the worker's lease, its standard error, and a
-pipe for its report. The report is a line with the worker's process id, and, once the worker has
-ended, a line with its wait status.
+Its standard input is a socket (SOCK_SEQPACKET) whose other end the launcher holds. A request is one
+packet of JSON, {"socket": PATH, "rank": R}, with three descriptors: the pipe that becomes the
+worker's standard input and is its lease (`penstock.worker.lease`), its standard error, and a pipe
+for its report. The report has two lines: the worker's process id, and, once the worker has ended,
+its wait status as waitpid returns it.
 
-The process ends when the launcher has closed the socket and all workers have ended: some may
-outlive the launcher. The system kills the workers if this process is killed.
+This process ends when the launcher has closed the socket and all workers have ended; with
+`--keep-workers`, workers outlive the launcher. If this process is killed, the system kills the
+workers.
 """
 
 from __future__ import annotations

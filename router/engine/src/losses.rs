@@ -58,7 +58,7 @@ impl Core {
         }
         self.facts.clear();
         self.answered = 0;
-        self.epoch = self.scheduler.worker_lost(self.now());
+        self.epoch = self.scheduler.workers_lost(self.now());
         self.publish_metrics();
     }
 

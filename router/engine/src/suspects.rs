@@ -2,12 +2,14 @@
 //!
 //! All requests that were in flight at a loss are *suspects*. They return to the workers in groups:
 //! the older half, then half of the rest, and so on; the newest, which is the likeliest cause, comes
-//! alone. A group is released once the group before it is *cleared*: its requests have got past the
-//! steps that were in flight at the loss. Requests that were not in flight wait for all groups.
+//! alone. A request is *cleared* once it has got past the steps that were in flight at the loss. A
+//! group is released once all requests of the group before it are cleared, or after
+//! `MAX_GROUP_STEPS` answered steps. Requests that were not in flight wait for all groups.
 //!
-//! So the cause is found by bisection. At the next loss, the suspects are the requests of one group:
-//! those released but not cleared. A request that is the only one, at its second loss or a later
-//! one, is condemned. Others lose only the time of some steps.
+//! So the cause is found by bisection. At the next loss, the cause is among the requests that were
+//! released but not cleared, mostly those of one group. If there is only one, it was *alone*. A
+//! request that was alone at its second loss in a row or a later one is condemned: it ends with an
+//! error. Others lose only the time of some steps.
 //!
 //! Workers may also be killed from outside, at any time, which is seldom a request's fault. So after
 //! the first such loss all requests return at once; only if they do not get past their steps before

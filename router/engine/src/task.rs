@@ -1,4 +1,8 @@
 //! The engine's task: receives commands, sends steps, delivers tokens to the clients.
+//!
+//! `serve` also restarts lost workers. A *session* lasts from a start of the workers to their loss and
+//! has one or more epochs. At its end `losses` returns the requests to the queue; their records, and
+//! with them the clients' streams, stay.
 
 use std::{
     convert::Infallible,

@@ -256,6 +256,7 @@ impl Pool {
         self.add_reference(block.0)
     }
 
+    /// Ends one reference. With the last one the block becomes cached or free.
     #[expect(clippy::needless_pass_by_value, reason = "the lease ends here")]
     pub(super) fn release(&mut self, lease: BlockLease, after_release: AfterRelease) {
         let block = lease.0.0;

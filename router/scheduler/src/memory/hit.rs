@@ -107,7 +107,7 @@ impl KvMemory {
         let leases = hits.iter().map(|&hit| self.groups[group].pool.share(hit));
         for source in leases.collect::<Vec<_>>() {
             let Some(state) = self.take(group) else {
-                self.give_back(group, source);
+                self.end_lease(group, source);
                 continue;
             };
             let destination = state.block();

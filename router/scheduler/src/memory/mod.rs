@@ -268,7 +268,7 @@ impl KvMemory {
     pub(crate) fn release(&mut self, kv: &mut SequenceKv) {
         for (index, chain) in kv.chains.iter_mut().enumerate() {
             while let Some(lease) = chain.leases.pop() {
-                self.give_back(index, lease);
+                self.end_lease(index, lease);
             }
         }
         for checkpoint in std::mem::take(&mut kv.checkpoints) {
@@ -296,7 +296,7 @@ impl KvMemory {
 
     /// Gives up a pending copy; its destination belongs to the sequence that needed it.
     pub(crate) fn cancel_copy(&mut self, copy: PendingCopy) {
-        self.give_back(copy.group, copy.source);
+        self.end_lease(copy.group, copy.source);
     }
 
     /// Returns the blocks of all groups, by state.
@@ -336,7 +336,9 @@ impl KvMemory {
         }
     }
 
-    fn give_back(&mut self, group: usize, lease: BlockLease) {
+    /// Ends a lease: the way of every release (end or preemption, blocks behind a window, checkpoints,
+    /// copies).
+    fn end_lease(&mut self, group: usize, lease: BlockLease) {
         let after_release = match self.is_findable(group, lease.block()) {
             true => group::AfterRelease::Cached,
             false => group::AfterRelease::Free,
@@ -359,7 +361,7 @@ impl KvMemory {
                 continue;
             }
             for lease in chain.leases.drain(..count as usize) {
-                self.give_back(index, lease);
+                self.end_lease(index, lease);
             }
             chain.behind_window = behind;
         }

@@ -79,7 +79,7 @@ impl KvMemory {
     /// Gives back a checkpoint's blocks; they stay cached if they can be found.
     pub(super) fn drop_checkpoint(&mut self, checkpoint: Checkpoint) {
         for (at, lease) in checkpoint.leases.into_iter().enumerate() {
-            self.give_back(self.states[at], lease);
+            self.end_lease(self.states[at], lease);
         }
     }
 

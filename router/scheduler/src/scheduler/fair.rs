@@ -71,7 +71,7 @@ impl Scheduler {
         let victim = starved.first().and_then(|&account| self.giver(account));
         if let Some(key) = victim {
             self.counters.preemptions += 1;
-            self.evict(key, now);
+            self.preempt(key, now);
         }
     }
 

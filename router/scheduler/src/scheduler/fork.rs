@@ -260,7 +260,7 @@ impl Scheduler {
 
     /// Evicts the youngest held sequence for those that cannot run. Returns false if there is none,
     /// or if nothing else wants to run.
-    pub(super) fn evict_held(&mut self, now: Micros) -> bool {
+    pub(super) fn preempt_held(&mut self, now: Micros) -> bool {
         let held = |&&key: &&SequenceKey| self.store[key].held;
         let running = self.running.keys();
         let waiting = !self.waiting.is_empty() || !running.iter().all(|key| held(&key));
@@ -269,7 +269,7 @@ impl Scheduler {
         }
         let held = running.iter().rev().find(held).copied();
         if let Some(key) = held {
-            self.evict(key, now);
+            self.preempt(key, now);
         }
         held.is_some()
     }

@@ -188,9 +188,9 @@ impl Scheduler {
     /// Forgets the workers' state: begins a new epoch with empty slots and an empty cache. All
     /// running sequences return to the head of the queue with their known token ids. Outcomes of
     /// older epochs will be dropped.
-    pub fn worker_lost(&mut self, now: Micros) -> Epoch {
+    pub fn workers_lost(&mut self, now: Micros) -> Epoch {
         while let Some(&key) = self.running.keys().last() {
-            self.evict(key, now);
+            self.preempt(key, now);
         }
         self.unprepared.clear();
         let keys: Vec<_> = self.store.iter().map(|(key, _)| key).collect();
@@ -203,7 +203,7 @@ impl Scheduler {
         self.flights.begin_epoch()
     }
 
-    /// Takes the limits of new workers, after `worker_lost` and before the next plan (begins
+    /// Takes the limits of new workers, after `workers_lost` and before the next plan (begins
     /// another epoch itself if anything runs). Ends the requests that exceed the limits and returns
     /// their ids.
     pub fn replace(
@@ -213,7 +213,7 @@ impl Scheduler {
     ) -> Result<Vec<RequestId>, ConfigError> {
         config.validate()?;
         if !self.running.is_empty() || !self.flights.is_empty() {
-            self.worker_lost(now);
+            self.workers_lost(now);
         }
         // The old workers' step times say little about new workers.
         self.pacing.relearn(&config);
@@ -302,7 +302,7 @@ impl Scheduler {
     }
 
     /// Takes slot and blocks from a running sequence and queues it for recomputation.
-    fn evict(&mut self, key: SequenceKey, now: Micros) {
+    fn preempt(&mut self, key: SequenceKey, now: Micros) {
         self.vacate(key);
         if self.store[key].held {
             self.park(key);

@@ -48,7 +48,8 @@ const SMOOTH_STRETCH: f64 = 1.5;
 const SHORT_WAIT: f64 = 2.1;
 /// After a longer wait, a step with a prompt may always take this many times as long as without,
 const STRETCH: f64 = 2.1;
-/// or this many times as long without the attention of its decodes, if that is more and known.
+/// or this many times as long without the attention of its decodes, plus that attention, if that is
+/// more and known; at most `latency_target`.
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
 /// Shares of `latency_target`: the time of a step for one waiting request,
 const FIRST_SHARE: f64 = 0.5;
@@ -72,7 +73,7 @@ struct Pace {
     /// Position of the prompt's next token.
     position: u32,
     /// Microseconds that the step may take.
-    target: f64,
+    limit: f64,
 }
 
 /// Owns what is known of step times.
@@ -194,20 +195,20 @@ impl Scheduler {
         self.waiting.counts().queued.min(self.running.free_slots()) as f64
     }
 
-    /// Returns the prompt tokens of a step beside `decodes` tokens of decodes; None until the cost of
+    /// Returns the prompt tokens of a step beside `decode_tokens` of decodes; None until the cost of
     /// prompts is known.
-    fn paced_budget(&self, beside: StepLoad, decodes: u32, now: Micros) -> Option<u32> {
+    fn paced_budget(&self, beside: StepLoad, decode_tokens: u32, now: Micros) -> Option<u32> {
         let mut pace = Pace {
             beside,
             position: self.prefills().last().map_or(0, |first| first.planned),
-            target: self.smooth(beside)?,
+            limit: self.smooth(beside)?,
         };
-        let smooth = self.budget_for_pace(&pace, decodes)?;
-        let wait = self.longest_wait(self.price(&pace, smooth), now);
+        let tokens = self.budget_for_pace(&pace, decode_tokens)?;
+        let wait = self.longest_wait(self.price(&pace, tokens), now);
         if wait > SHORT_WAIT * self.config.latency_target as f64 {
-            pace.target = pace.target.max(self.longest(beside)?);
+            pace.limit = pace.limit.max(self.longest(beside)?);
         }
-        self.budget_for_pace(&pace, decodes)
+        self.budget_for_pace(&pace, decode_tokens)
     }
 
     /// Returns the microseconds of the longest step that streams always accept.
@@ -241,7 +242,7 @@ impl Scheduler {
             STRETCH_OF_PRODUCTS * products + attending
         };
         let latency = self.config.latency_target as f64;
-        let smooth = self
+        let short_contexts = self
             .pacing
             .cost()
             .decode_attention(beside)
@@ -250,25 +251,28 @@ impl Scheduler {
         let further = (f64::from(self.running.prefilling()) + self.entering() - 1.0).max(0.0);
         let sum = further * (further + 1.0) / 2.0;
         let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MAX_SHARES);
-        Some(always.max(smooth).max(shares * latency))
+        Some(always.max(short_contexts).max(shares * latency))
     }
 
     /// Returns the tokens of a prompt at this pace that fill a size, together with `decodes`
     /// tokens, as far as the time limit allows: the smallest size, or one with a better price.
-    fn budget_for_pace(&self, pace: &Pace, decodes: u32) -> Option<u32> {
+    fn budget_for_pace(&self, pace: &Pace, decode_tokens: u32) -> Option<u32> {
         let fitting = |room| {
-            let (beside, position, target) = (pace.beside, pace.position, pace.target);
+            let (beside, position, limit) = (pace.beside, pace.position, pace.limit);
             self.pacing
                 .cost()
-                .tokens_that_fit(beside, position, room, target)
+                .tokens_that_fit(beside, position, room, limit)
         };
-        let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
+        let room = |size: &u32| {
+            size.checked_sub(decode_tokens)
+                .filter(|&room| room >= MIN_CHUNK)
+        };
         let mut rooms = self.config.step_sizes.iter().filter_map(room);
         let Some(smallest) = rooms.next() else {
             let tokens =
                 self.pacing
                     .cost()
-                    .prompt_tokens(pace.beside, pace.position, pace.target)?;
+                    .prompt_tokens(pace.beside, pace.position, pace.limit)?;
             return Some(tokens.max(MIN_CHUNK));
         };
         let price = |tokens| self.price(pace, tokens);

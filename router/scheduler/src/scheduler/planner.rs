@@ -41,12 +41,12 @@ impl Scheduler {
             if !builder.decodes.runs.is_empty() || !builder.prompts.runs.is_empty() {
                 return Some(self.finish_plan(builder));
             }
-            if self.pending_forks.is_empty() && !self.evict_held(now) {
+            if self.pending_forks.is_empty() && !self.preempt_held(now) {
                 return None;
             }
             // The source blocks of pending forks may be all that is missing.
             while let Some(pending) = self.pending_forks.last() {
-                self.evict(pending.child, now);
+                self.preempt(pending.child, now);
             }
         }
     }
@@ -272,7 +272,7 @@ impl Scheduler {
             let victim = self.victim(after);
             builder.claimants.retain(|&claimant| claimant != victim);
             self.counters.preemptions += 1;
-            self.evict(victim, builder.now);
+            self.preempt(victim, builder.now);
         }
     }
 

@@ -81,7 +81,7 @@ scenarios! {
     two_groups
     waiting_for_outcomes
     window_shortens_hit
-    worker_lost
+    workers_lost
     youngest_held_is_evicted
 }
 

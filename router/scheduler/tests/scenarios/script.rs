@@ -116,7 +116,7 @@ impl Script {
             }
             "lost" => {
                 self.in_flight.clear();
-                return vec![format!("epoch {}", scheduler.worker_lost(self.now))];
+                return vec![format!("epoch {}", scheduler.workers_lost(self.now))];
             }
             "plan" => {
                 let Some(plan) = scheduler.plan(self.now) else {

@@ -464,7 +464,7 @@ impl Episode {
     }
 
     fn lose(&mut self) {
-        self.epoch = self.scheduler.worker_lost(Micros(self.now));
+        self.epoch = self.scheduler.workers_lost(Micros(self.now));
         self.stale.extend(self.wire.drain(..));
         if self.random.chance(30) {
             let mut config = self.config.clone();

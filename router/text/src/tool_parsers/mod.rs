@@ -2,6 +2,9 @@
 //!
 //! Each format is a state machine over characters, so the result does not depend on token
 //! boundaries. Text that begins like a call but turns out not to be one becomes content.
+//!
+//! The HTTP crate's `parsed_output` runs them for responses. `generation/answer.rs` runs them once more,
+//! only to ignore stop strings inside calls.
 
 mod call_grammar;
 mod content_buffer;
