@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-import httpx
 import pytest
-from httpx._transports import default
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from serving import Server, free_port
-
-# httpx reads the system's certificates again for each request without a client, which took half of
-# the time of the tests of HTTP.
-default.create_ssl_context = cache(httpx.create_ssl_context)
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,12 @@ OPS = "test_kernel_in_the_interpreter"
 PARTS = {
     "attention": (f"{OPS} and attention", ["test_ops.py"]),
     "other ops": (f"{OPS} and not attention", ["test_ops.py"]),
-    "lists, splits and sorts": (
-        "test_lists or test_more_splits or test_sorted_choices_in or test_rows_are",
-        ["test_lists.py", "test_many_splits.py", "test_expert_sort.py", "test_float8.py"],
+    "lists and sorts": (
+        "test_lists or test_sorted_choices_in",
+        ["test_lists.py", "test_expert_sort.py"],
     ),
+    "splits": ("test_more_splits", ["test_many_splits.py"]),
+    "rows of float8": ("test_rows_are", ["test_float8.py"]),
 }
 
 
