@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 
 READY_SECONDS = 120
+SECONDS = 60
 # `make client-test` sets it: the environments of large clients are without Penstock.
 PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)
 WORKER_SOCKET = re.compile(r"\d+-\d+\.sock")  # generation and rank
@@ -97,6 +98,14 @@ class Server:
         self.stop()
 
 
+def story(server: Server) -> str:
+    """The text of a greedy answer, always the same."""
+    body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 12}}
+    reply = httpx.post(f"{server.url}/generate", json=body, timeout=SECONDS)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["generated_text"])
+
+
 def metrics(server: Server) -> str:
     """All of them, as Prometheus reads them."""
     return httpx.get(f"{server.url}/metrics").text
@@ -152,3 +161,11 @@ def parent(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] == "Z" else int(fields[1])
+
+
+def wait_gone(pids: list[int]) -> None:
+    """Waits until these processes have ended."""
+    deadline = time.monotonic() + SECONDS
+    while any(parent(pid) is not None for pid in pids):
+        assert time.monotonic() < deadline, f"still alive: {pids}"
+        time.sleep(0.05)

@@ -9,26 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from serving import Server, children, parent
+from serving import SECONDS, Server, children, parent, story, wait_gone
 
-SECONDS = 60
 KEEP = ["--keep-workers", "10m"]
-
-
-def wait_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while any(parent(pid) is not None for pid in pids):
-        assert time.monotonic() < deadline, f"still alive: {pids}"
-        time.sleep(0.05)
-
-
-def text(server: Server) -> str:
-    body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 12}}
-    reply = httpx.post(f"{server.url}/generate", json=body, timeout=SECONDS)
-    assert reply.status_code == 200, reply.text
-    return str(reply.json()["generated_text"])
 
 
 def directory(server: Server) -> Path:
@@ -59,12 +43,12 @@ def test_next_server_attaches_to_the_workers_of_a_killed_one(
     with Server(tmp_path / "first.log", [*KEEP, *options]) as first:
         workers = children(first.process.pid)
         leftover += workers
-        expected, sockets = text(first), directory(first)
+        expected, sockets = story(first), directory(first)
         kill(first)
     with Server(tmp_path / "next.log", [*options, "--attach", str(sockets)]) as following:
         assert children(following.process.pid) == []
         assert all(parent(pid) is not None for pid in workers)
-        assert text(following) == expected
+        assert story(following) == expected
         assert following.stop() == 0
         # This server keeps nothing.
         wait_gone(workers)
@@ -94,14 +78,14 @@ def test_an_attached_worker_that_is_lost_is_replaced(tmp_path: Path, leftover: l
         assert first.stop() == 0
         assert parent(worker) is not None
     with Server(tmp_path / "next.log", ["--attach", str(sockets)]) as following:
-        expected = text(following)
+        expected = story(following)
         os.kill(worker, signal.SIGKILL)
         deadline = time.monotonic() + SECONDS
         while not children(following.process.pid):
             assert time.monotonic() < deadline, following.output()
             time.sleep(0.05)
         following.wait_ready()
-        assert text(following) == expected
+        assert story(following) == expected
 
 
 def test_other_settings_are_refused_and_the_workers_wait_on(
@@ -121,7 +105,7 @@ def test_other_settings_are_refused_and_the_workers_wait_on(
     assert "dtype is 'float32', not 'float64'" in refused.output()
     assert parent(worker) is not None
     with Server(tmp_path / "next.log", ["--attach", str(sockets)]) as following:
-        assert text(following)
+        assert story(following)
         assert children(following.process.pid) == []
 
 

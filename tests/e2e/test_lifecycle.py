@@ -13,16 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import Server, children, parent
-
-SECONDS = 60
-
-
-def wait_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while any(parent(pid) is not None for pid in pids):
-        assert time.monotonic() < deadline, f"still alive: {pids}"
-        time.sleep(0.05)
+from serving import SECONDS, Server, children, wait_gone
 
 
 def generate(server: Server, tokens: int) -> httpx.Response:
