@@ -1,4 +1,4 @@
-"""Workers that outlive their launcher, and workers that stand by."""
+"""Workers that outlive their launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that a standby process forks."""
+"""Workers that the fork server (`--standby`) forks."""
 
 from __future__ import annotations
 
