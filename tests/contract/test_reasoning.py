@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -80,6 +81,27 @@ def test_responses_return_reasoning_as_an_item(client: openai.OpenAI) -> None:
     assert kinds.count("response.reasoning_text.done") == 1
     again = client.responses.create(input=[*story, *whole.output, *story], **ask)
     assert again.output_text
+
+
+def test_harmony_answers_follow_reasoning_and_a_header(tmp_path: Path) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
+    with reasoning_model.harmony_server(tmp_path) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+        answer = ask(client, response_format=form, max_tokens=90)
+        validate(json.loads(answer.message.content), CITY)
+        whole = len(answer.message.reasoning_content)
+        assert whole > 20
+        short = {"thinking_token_budget": 4}
+        answer = ask(client, response_format=form, max_tokens=90, extra_body=short)
+        validate(json.loads(answer.message.content), CITY)
+        assert 0 < len(answer.message.reasoning_content) < whole
+        answer = ask(client, tools=[TOOL], tool_choice="required", max_tokens=90)
+        (call,) = answer.message.tool_calls
+        validate(json.loads(call.function.arguments), CITY)
+        assert answer.message.reasoning_content
+        assert answer.message.content is None
+        with pytest.raises(openai.BadRequestError, match="allow at least"):
+            ask(client, response_format=form, max_tokens=12)
 
 
 def test_request_templates_can_be_disabled(client: openai.OpenAI) -> None:

@@ -15,6 +15,7 @@ from penstock.grammar.protocol import (
     CompiledGrammar,
     EndConditions,
     GrammarKind,
+    GrammarRejected,
     GrammarSpec,
     Matcher,
     Reasoning,
@@ -106,6 +107,41 @@ def test_document_is_complete_after_reasoning(
         else:
             validate(json.loads(answer), PERSON if what == "automaton" else TREE)
     assert thought
+
+
+def test_a_header_follows_reasoning(compiler: Compiler) -> None:
+    vocabulary = copy(compiler.vocabulary)
+    vocabulary.special_tokens = {b"<|start|>": 5, b"<|end|>": 6, b"<|message|>": 7}
+    header = b"<|start|>assistant<|message|>"
+    marks = Reasoning(b"<|message|>", b"<|end|>", True, header)
+    made = ReasoningGrammar(document(compiler, PERSON), marks, vocabulary, True)
+    assert made.shortest == 1 + len(made.header) + made.inner.shortest
+    assert (made.header[0], made.header[-1]) == (5, 7)
+    assert vocabulary.decode(made.header[1:-1]) == b"assistant"
+    rng = np.random.default_rng(10)
+    for most in [made.shortest] * 2 + [made.shortest + 9] * 6:
+        matcher, tokens = made.start(EndConditions((EOS[0], EOS[1]), most)), list[int]()
+        while len(tokens) < most:
+            able = allowed(matcher)
+            assert able == allowed(matcher.copy())
+            if matcher.state is not None:
+                # Neither an end nor another message is allowed within the reasoning.
+                assert not {EOS[0], EOS[1], 5, 7} & set(able)
+            tokens.append(int(rng.choice(able)))
+            if tokens[-1] in EOS:
+                break
+            matcher.advance(tokens[-1])
+        end = tokens.index(6)
+        after = tokens[end + 1 :]
+        assert tuple(after[: len(made.header)]) == made.header
+        text = [token for token in after[len(made.header) :] if token not in EOS]
+        validate(json.loads(vocabulary.decode(text)), PERSON)
+
+
+def test_a_header_that_no_tokens_spell_is_refused(compiler: Compiler) -> None:
+    marks = Reasoning(OPEN, CLOSE, True, b"\xff\xfe")
+    with pytest.raises(GrammarRejected, match="header of the answer"):
+        ReasoningGrammar(FreeTextGrammar(), marks, compiler.vocabulary, True)
 
 
 def test_tool_calls_within_reasoning_are_not_calls(compiler: Compiler) -> None:

@@ -48,6 +48,7 @@ class Reasoning:
     open: bytes
     close: bytes
     started: bool  # the prompt ends inside the reasoning
+    header: bytes = b""  # must follow `close`, before the text; with names of special tokens
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from penstock.grammar.opening import BLANKS, Opening, OpeningDetector
 from penstock.grammar.protocol import (
     CompiledGrammar,
     EndConditions,
+    GrammarRejected,
     Ints,
     Matcher,
     Reasoning,
@@ -65,11 +66,18 @@ class ReasoningGrammar:
             EndConditions((), NEVER)
         ).is_accepting  # whether a text is required
         self.closing = self._spelt(reasoning.close)
+        self.header = self._spelt(reasoning.header)
+        if reasoning.header and not self.header:
+            raise GrammarRejected(f"no tokens spell {reasoning.header!r}, the header of the answer")
+        self.answer = len(self.header) + inner.shortest  # tokens of header and text, at least
         steered = steered and inner.shortest > 0 and bool(self.closing)
-        self.reserve = len(self.closing) + inner.shortest if steered else 0
+        self.reserve = len(self.closing) + self.answer if steered else 0
         self.shortest = self.reserve if reasoning.started and steered else inner.shortest
         self.size = inner.size + (1 << 12)
         self._closers = [self._rated(state) for state in range(self.detector.marked)]
+        special = set(vocabulary.special_tokens.values())
+        # They would begin another message inside the reasoning.
+        self.headings = np.array(sorted(special & set(self.header)), np.int32)
         self.blanks = tuple(id for text in SOME_BLANKS if (id := self._id(text)) is not None)
 
     def start(self, ends: EndConditions, prefix: bytes = b"") -> ReasoningMatcher:
@@ -116,29 +124,30 @@ class ReasoningGrammar:
 
     def _id(self, text: bytes) -> int | None:
         """Returns the token of a text, or the special token of a mark."""
-        special = self.vocabulary.special_tokens.get(text)
-        if special is not None:
-            return special
-        spelt = self.vocabulary.shortest_tokenization(text)
-        return spelt[0] if spelt is not None and len(spelt) == 1 else None
+        spelt = self._spelt(text)
+        return spelt[0] if len(spelt) == 1 else None
 
     def _spelt(self, text: bytes) -> tuple[int, ...]:
         """Returns the fewest tokens that spell a text; empty if none do."""
-        token = self._id(text) if text else None
-        if token is not None:
-            return (token,)
-        return tuple(self.vocabulary.shortest_tokenization(text) or ())
+        return tuple(self.vocabulary.tokenization(text) or ())
 
     def _rated(self, state: int) -> TokenNeeds:
         followers = self.detector.followers(state, self.vocabulary)
         closing = [
             (each.token, each.rest.lstrip(BLANKS)) for each in followers if each.rest is not None
         ]
-        needs = {rest: self.inner.needed(rest) for rest in {rest for _, rest in closing}}
+        needs = {rest: self._needed(rest) for rest in {rest for _, rest in closing}}
         rated = [needs[rest] for _, rest in closing]
         return TokenNeeds(
             [token for token, _ in closing], [NEVER if need is None else need for need in rated]
         )
+
+    def _needed(self, rest: bytes) -> int | None:
+        """Returns the tokens that complete the answer if `rest` follows the closing mark in the
+        mark's last token; None if none do. A header begins with a token of its own."""
+        if self.header:
+            return None if rest else self.answer
+        return self.inner.needed(rest)
 
 
 class ReasoningMatcher:
@@ -151,6 +160,7 @@ class ReasoningMatcher:
         self.used = 0  # tokens inside the reasoning
         self.seen: bytes | None = None  # before: the text so far, a prefix of the mark
         self.state: int | None = None  # inside: the detector's state
+        self.header: tuple[int, ...] = ()  # after: tokens of the header that must still come
         self.inner: Matcher | None = None  # before and after: the text's matcher
         self.blanks = 0  # after: tokens of blanks still allowed before the text
 
@@ -175,7 +185,8 @@ class ReasoningMatcher:
         if self.state is None:
             return self.inner is not None and self.inner.unconstrained
         grammar = self.grammar
-        free = not (grammar.must or len(grammar.barred(self.state, self.left)))
+        barred = len(grammar.barred(self.state, self.left)) + len(grammar.headings)
+        free = not (grammar.must or barred)
         return free and self._closing is None
 
     def advance(self, token: int) -> None:
@@ -185,6 +196,8 @@ class ReasoningMatcher:
         if self.state is not None:
             self.used += 1
             self._advance_reasoning(text)
+        elif self.header:
+            self._advance_header(token)
         elif self.seen is not None and text:
             self._decide(token, text)
         elif self.blanks and text and not text.strip(BLANKS):
@@ -198,6 +211,10 @@ class ReasoningMatcher:
         """Writes the mask of the next token."""
         if self.state is not None:
             self._fill_reasoning(self.state, row)
+            return False
+        if self.header:
+            row[:] = 0
+            set_bits(row, self.header[:1])
             return False
         assert self.inner is not None
         narrowed = False
@@ -214,13 +231,8 @@ class ReasoningMatcher:
     def copy(self) -> ReasoningMatcher:
         """Returns a copy for another sequence."""
         copy = ReasoningMatcher(self.grammar, self.ends)
-        copy.left, copy.used, copy.seen, copy.state, copy.blanks = (
-            self.left,
-            self.used,
-            self.seen,
-            self.state,
-            self.blanks,
-        )
+        copy.left, copy.used, copy.blanks = self.left, self.used, self.blanks
+        copy.seen, copy.state, copy.header = self.seen, self.state, self.header
         copy.inner = None if self.inner is None else self.inner.copy()
         return copy
 
@@ -251,9 +263,21 @@ class ReasoningMatcher:
     def _advance_reasoning(self, text: bytes) -> None:
         assert self.state is not None
         self.state, rest = self.grammar.detector.run(self.state, text)
-        if rest is not None:
-            self.state, self.blanks = None, MOST_BLANKS
+        if rest is None:
+            return
+        self.state, self.header = None, self.grammar.header
+        if not self.header:
+            self.blanks = MOST_BLANKS
             self._begin(rest.lstrip(BLANKS))
+
+    def _advance_header(self, token: int) -> None:
+        expected, *rest = self.header
+        self.header = tuple(rest) if token == expected else ()
+        if not self.header:
+            self._begin(b"")
+            assert self.inner is not None
+            if token != expected:
+                self.inner.advance(token)
 
     def _begin(self, text: bytes) -> None:
         self.blanks *= not text
@@ -268,5 +292,6 @@ class ReasoningMatcher:
             return
         row[:] = -1
         clear_bits(row, grammar.barred(state, self.left))
+        clear_bits(row, grammar.headings)
         if grammar.must:
             clear_bits(row, np.array(sorted(set(self.ends.tokens)), np.int32))

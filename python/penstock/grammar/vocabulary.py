@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +54,20 @@ class Vocabulary:
     def single(self) -> tuple[bytes, ...]:
         """Bytes that are tokens by themselves; they can spell any text made of them."""
         return tuple(sorted(text for text in self.texts if len(text) == 1))
+
+    def tokenization(self, text: bytes) -> list[int] | None:
+        """Returns the fewest tokens that spell a text with names of special tokens; None if none
+        do."""
+        names = sorted((name for name in self.special_tokens if name in text), key=len)
+        parts = re.split(b"(" + b"|".join(map(re.escape, reversed(names))) + b")", text)
+        tokens: list[int] = []
+        for part in filter(None, parts if names else [text]):
+            special = self.special_tokens.get(part)
+            found = self.shortest_tokenization(part) if special is None else [special]
+            if found is None:
+                return None
+            tokens += found
+        return tokens
 
     def shortest_tokenization(self, text: bytes) -> list[int] | None:
         """Returns the fewest tokens that spell a text; None if none do."""

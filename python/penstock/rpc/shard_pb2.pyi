@@ -350,16 +350,18 @@ class Grammar(_message.Message):
     def __init__(self, kind: _Optional[_Union[Grammar.Kind, str]] = ..., text: _Optional[str] = ..., complete: bool = ..., max_new_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ...) -> None: ...
 
 class Reasoning(_message.Message):
-    __slots__ = ("open", "close", "started", "budget")
+    __slots__ = ("open", "close", "started", "budget", "header")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     BUDGET_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
     open: str
     close: str
     started: bool
     budget: int
-    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., started: bool = ..., budget: _Optional[int] = ...) -> None: ...
+    header: str
+    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., started: bool = ..., budget: _Optional[int] = ..., header: _Optional[str] = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing", "closing", "top_counts", "top_token_ids", "top_logprobs", "prompt_logprobs")

@@ -75,6 +75,9 @@ pub struct ReasoningMarkers {
     pub marks: [&'static str; 2],
     /// Whether the prompt ends inside the reasoning.
     pub started: bool,
+    /// What must follow the closing marker, before the constrained text: the header of the answer's
+    /// message.
+    pub header: &'static str,
 }
 
 /// The reasoning that an output may begin with.

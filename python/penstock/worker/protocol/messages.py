@@ -169,7 +169,9 @@ def to_grammar_spec(grammar: pb.Grammar) -> GrammarSpec:
     reasoning = None
     if grammar.HasField("reasoning"):
         marks = grammar.reasoning
-        reasoning = Reasoning(marks.open.encode(), marks.close.encode(), marks.started)
+        reasoning = Reasoning(
+            marks.open.encode(), marks.close.encode(), marks.started, marks.header.encode()
+        )
     return GrammarSpec(kinds[grammar.kind], grammar.text, grammar.complete, reasoning)
 
 

@@ -506,6 +506,9 @@ pub struct Reasoning {
     /// tokens of reasoning after which `close` is forced; absent = no limit
     #[prost(uint32, optional, tag = "4")]
     pub budget: ::core::option::Option<u32>,
+    /// must follow `close`, before the answer: text and names of special tokens
+    #[prost(string, tag = "5")]
+    pub header: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StepReply {

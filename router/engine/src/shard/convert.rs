@@ -157,6 +157,7 @@ pub(super) fn grammar(request: &EngineRequest) -> Option<v1::Grammar> {
             open: reasoning.marks[0].to_owned(),
             close: reasoning.marks[1].to_owned(),
             started: reasoning.started,
+            header: reasoning.header.to_owned(),
             budget: request.sampling.thinking_token_budget,
         }),
     })

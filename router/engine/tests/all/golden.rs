@@ -140,6 +140,7 @@ fn prepare() {
                     close: "</think>".into(),
                     started: true,
                     budget: Some(64),
+                    header: "<|start|>assistant".into(),
                 }),
             }),
         },

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-use penstock_request::grammar_spec::GrammarFormat;
+use penstock_request::grammar_spec::{GrammarFormat, ReasoningMarkers};
 use penstock_request::types::End;
 use serde_json::{Value, json};
 
@@ -13,6 +13,7 @@ const CHAT: &str = "/v1/chat/completions";
 const HARMONY: &str = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|start|>\
     {{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}{% if false %}<|channel|>analysis\
     <|message|>{% endif %}{% if add_generation_prompt %}<|start|>assistant{% endif %}";
+const OPEN_ANALYSIS: &str = "<|start|>assistant<|channel|>analysis<|message|>";
 const QWEN: &str =
     "{% if tools %}{{ tools | tojson }}<tool_call>\n<function={% endif %}{{ messages[0].content }}";
 const THOUGHT: &str = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
@@ -35,6 +36,15 @@ fn body(fields: Value) -> Value {
 fn prompt(server: &Server) -> String {
     let ids = &server.backend.last().prompt;
     ids.iter().map(|&id| id as u8 as char).collect()
+}
+
+/// Markers of reasoning that the prompt has begun, and the header after it.
+fn analysis(header: &'static str) -> ReasoningMarkers {
+    ReasoningMarkers {
+        marks: ["<|channel|>analysis<|message|>", "<|end|>"],
+        started: true,
+        header,
+    }
 }
 
 #[tokio::test]
@@ -60,31 +70,48 @@ async fn harmony_channels_become_reasoning_content_and_calls() {
 }
 
 #[tokio::test]
-async fn a_document_in_harmony_follows_the_header_of_its_channel() {
+async fn a_document_in_harmony_follows_reasoning_and_a_header() {
     let server = server(HARMONY);
-    server.backend.play(&["{}"], End::StopToken);
+    let header = "<|start|>assistant<|channel|>final<|message|>";
     let format = json!({"type": "json_object"});
-    let fields = json!({"tools": null, "response_format": format});
-    let answer = server.post(CHAT, body(fields)).await.json();
-    assert_eq!(answer["choices"][0]["message"]["content"], "{}");
-    let end = "<|start|>assistant<|channel|>final<|message|>";
-    assert!(prompt(&server).ends_with(end), "{}", prompt(&server));
-    assert_eq!(server.backend.last().grammar.unwrap().reasoning, None);
-    for fields in [
-        json!({"response_format": format}),
-        json!({"thinking_token_budget": 5}),
+    for (fields, header, answer) in [
+        (json!({"response_format": format}), header, "{}"),
+        (
+            json!({"regex": "[a-z]+", "thinking_token_budget": 5}),
+            header,
+            "yes",
+        ),
+        (json!({"thinking_token_budget": 5}), "", "Yes."),
     ] {
-        let refused = server.post(CHAT, body(fields)).await;
-        assert_eq!(refused.status, 400, "{}", refused.text());
+        let played = format!(
+            "Hm.<|end|>{}{answer}",
+            "<|start|>assistant<|channel|>final<|message|>"
+        );
+        server.backend.play(&[&played], End::StopToken);
+        let mut body = body(fields);
+        body["tools"] = Value::Null;
+        let message = server.post(CHAT, body).await.json()["choices"][0]["message"].clone();
+        assert_eq!(message["content"], answer);
+        assert_eq!(message["reasoning_content"], "Hm.");
+        assert!(
+            prompt(&server).ends_with(OPEN_ANALYSIS),
+            "{}",
+            prompt(&server)
+        );
+        let grammar = server.backend.last().grammar.unwrap();
+        assert_eq!(grammar.reasoning, Some(analysis(header)));
     }
+    let refused = server
+        .post(CHAT, body(json!({"response_format": format})))
+        .await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
 }
 
 #[tokio::test]
-async fn forced_calls_of_harmony_come_without_reasoning() {
+async fn forced_calls_of_harmony_come_after_reasoning() {
     let server = server(HARMONY);
-    server
-        .backend
-        .play(&[" to=functions.f json{\"city\":\"x\"}"], End::StopToken);
+    let played = "Hm.<|end|><|start|>assistant to=functions.f json{\"city\":\"x\"}";
+    server.backend.play(&[played], End::StopToken);
     let fields = json!({"tool_choice": "required"});
     let choice = server.post(CHAT, body(fields)).await.json()["choices"][0].clone();
     let function = &choice["message"]["tool_calls"][0]["function"];
@@ -95,7 +122,8 @@ async fn forced_calls_of_harmony_come_without_reasoning() {
     assert_eq!(choice["message"]["content"], Value::Null);
     let grammar = server.backend.last().grammar.unwrap();
     assert_eq!(grammar.constraint.kind, GrammarFormat::ToolCalls);
-    assert_eq!(grammar.reasoning, None);
+    assert_eq!(grammar.reasoning, Some(analysis("<|start|>assistant")));
+    assert_eq!(choice["message"]["reasoning_content"], "Hm.");
 }
 
 #[tokio::test]

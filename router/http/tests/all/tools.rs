@@ -213,6 +213,7 @@ async fn the_grammar_applies_after_the_reasoning() {
         let wanted = begun.map(|begun| ReasoningMarkers {
             marks,
             started: begun,
+            header: "",
         });
         assert_eq!(grammar.reasoning, wanted, "{fields}");
     }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use crate::deadline::{Deadline, MAX_TIMEOUT_SECONDS};
 use crate::error::ApiError;
-use crate::grammar_spec::{ExpectedReasoning, GrammarSpec};
+use crate::grammar_spec::{ExpectedReasoning, GrammarFormat, GrammarSpec};
 use crate::logprobs::{LogprobRequest, MAX_TOP_LOGPROBS};
 use crate::sampling_params::{SamplingParams, Watermark};
 use crate::types::{EngineRequest, Stopping};
@@ -226,10 +226,12 @@ impl ValidParameters {
         Ok(ids)
     }
 
-    /// Whether a grammar makes the whole text a document, and not tool calls.
-    pub fn has_document(&self) -> bool {
+    /// Returns the format that a grammar gives the answer; `None` if the request has no grammar.
+    pub fn grammar_format(&self) -> Option<GrammarFormat> {
+        let limited = self.parameters.sampling.thinking_token_budget.is_some();
         let constraint = self.parameters.constraint.as_ref();
-        constraint.is_some_and(|constraint| constraint.kind.document_name().is_some())
+        let text = limited.then_some(GrammarFormat::Text);
+        constraint.map(|constraint| constraint.kind).or(text)
     }
 
     /// Whether `forbid` must tokenize texts before `into_request`.

@@ -11,7 +11,7 @@ use futures_util::future::try_join_all;
 use penstock_request::backend::Backend;
 use penstock_request::deadline::Deadline;
 use penstock_request::error::{ApiError, ErrorKind};
-use penstock_request::grammar_spec::ExpectedReasoning;
+use penstock_request::grammar_spec::{ExpectedReasoning, GrammarFormat};
 use penstock_request::types::SubmitError;
 use penstock_request::validate::{TokenLimits, TokenizedPrompt, ValidParameters, ValidRequest};
 use penstock_request::{EngineState, Limits};
@@ -307,7 +307,7 @@ fn tokenized(
     let ids = match prompt {
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
-            let (text, read) = prompt_text(model, *chat, parameters.has_document())?;
+            let (text, read) = prompt_text(model, *chat, parameters.grammar_format())?;
             parameters.check_length(model.least_tokens(&text))?;
             parser_options = read;
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
@@ -326,7 +326,7 @@ fn tokenized(
     let prompt = TokenizedPrompt {
         ids,
         end_token_ids,
-        reasoning: parser_options.expected_reasoning(),
+        reasoning: parser_options.expected_reasoning(parameters.grammar_format()),
     };
     Ok((prompt, parser_options))
 }
@@ -342,12 +342,12 @@ impl From<ValidRequest> for TextRequest {
     }
 }
 
-/// Renders a chat; returns the prompt text and how to parse the output, which is a `document` if a
-/// grammar makes it one.
+/// Renders a chat; returns the prompt text and how to parse the output, to which a grammar may give
+/// a `format`.
 fn prompt_text(
     model: &ModelText,
     mut chat: Chat,
-    document: bool,
+    format: Option<GrammarFormat>,
 ) -> Result<(String, OutputParserOptions), ApiError> {
     let mut text = match chat.rendered_prompt.take() {
         Some(text) => text,
@@ -359,11 +359,10 @@ fn prompt_text(
         }
     };
     let continues = chat.generation_prompt == GenerationPrompt::ContinueFinalMessage;
-    if let Some(header) = chat.parser_options.document_header()
-        && document
+    if let Some(format) = format
         && !continues
     {
-        text.push_str(header);
+        text.push_str(chat.parser_options.header_after(&text, format));
     }
     let parser_options = chat.parser_options.after_prompt(&text, continues);
     Ok((text, parser_options))

@@ -126,7 +126,7 @@ impl Generator {
         let size = chat.size();
         let work = move || {
             let _charge = charge;
-            let (text, _) = prompt_text(&model, chat, false)?;
+            let (text, _) = prompt_text(&model, chat, None)?;
             check_bound(&model, &text, (names, limits))?;
             let tokens = within(limits, names, tokens(&model, &text)?)?;
             Ok((text, tokens))

@@ -3,6 +3,8 @@
 //! <|call|>`. The channel `analysis` is reasoning, a recipient in `functions` makes a call, and all
 //! else is content.
 
+use penstock_request::grammar_spec::GrammarFormat;
+
 use super::content_buffer::MarkFinder;
 use super::json_call::{JsonScanner, ValuePosition};
 use super::{OutputDeltas, ReasoningDisplay, ToolCallParser, ToolNames, is_plain};
@@ -11,8 +13,9 @@ use super::{OutputDeltas, ReasoningDisplay, ToolCallParser, ToolNames, is_plain}
 pub(super) const PROMPT_END: &str = "<|start|>assistant";
 /// The recipient of a call, before the function's name.
 pub(super) const RECIPIENT: &str = "to=functions.";
-/// The header of an answer without reasoning.
+/// The header of the answer, without reasoning and after it.
 pub(super) const FINAL: &str = "<|channel|>final<|message|>";
+const FINAL_AFTER_REASONING: &str = "<|start|>assistant<|channel|>final<|message|>";
 pub(super) const ANALYSIS: &str = "<|channel|>analysis<|message|>";
 const START: usize = 0;
 const MESSAGE: usize = 1;
@@ -58,6 +61,19 @@ enum State {
     Arguments(JsonScanner),
     /// After the end of a message.
     Between,
+}
+
+/// Returns what follows the end of the reasoning, before an answer to which a grammar gives a
+/// `format`. Calls begin in a header; before free text, and calls that begin in free text
+/// (`strict`), the model writes the header.
+pub(super) const fn header_after_reasoning(format: GrammarFormat, strict: bool) -> &'static str {
+    match format {
+        GrammarFormat::JsonSchema | GrammarFormat::Regex | GrammarFormat::Ebnf => {
+            FINAL_AFTER_REASONING
+        }
+        GrammarFormat::ToolCalls if !strict => PROMPT_END,
+        GrammarFormat::ToolCalls | GrammarFormat::Text => "",
+    }
 }
 
 impl HarmonyParser {

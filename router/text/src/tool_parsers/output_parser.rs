@@ -1,7 +1,7 @@
 //! The incremental parser of a model's output, and the byte ranges of its tool calls, where stop
 //! strings are ignored.
 
-use penstock_request::grammar_spec::{ExpectedReasoning, ReasoningMarkers};
+use penstock_request::grammar_spec::{ExpectedReasoning, GrammarFormat, ReasoningMarkers};
 
 use super::harmony::{self, HarmonyParser};
 use super::reasoning::ReasoningSplitter;
@@ -108,22 +108,37 @@ impl OutputParserOptions {
         }
     }
 
-    /// Returns the reasoning that may precede the constrained part of the output.
-    pub fn expected_reasoning(&self) -> ExpectedReasoning {
+    /// Returns the reasoning that may precede an answer to which a grammar gives a `format`.
+    pub fn expected_reasoning(&self, format: Option<GrammarFormat>) -> ExpectedReasoning {
+        let harmony = self.reasoning == Some(ReasoningFormat::Harmony);
         match self.reasoning {
-            // A grammar cannot follow the several marks between reasoning and answer.
-            None | Some(ReasoningFormat::Harmony) => ExpectedReasoning::Unknown,
-            Some(_) if !self.may_think => ExpectedReasoning::Closed,
-            Some(format) => ExpectedReasoning::Between(ReasoningMarkers {
-                marks: *format.marks(),
+            None => ExpectedReasoning::Unknown,
+            Some(_) if !self.may_think || (harmony && !self.in_reasoning) => {
+                ExpectedReasoning::Closed
+            }
+            Some(reasoning) => ExpectedReasoning::Between(ReasoningMarkers {
+                marks: *reasoning.marks(),
                 started: self.in_reasoning,
+                header: match format.filter(|_| harmony) {
+                    Some(format) => harmony::header_after_reasoning(format, self.strict),
+                    None => "",
+                },
             }),
         }
     }
 
-    /// Returns the text that a prompt needs so that a document can follow it directly.
-    pub fn document_header(&self) -> Option<&'static str> {
-        self.is_harmony().then_some(harmony::FINAL)
+    /// Returns what a prompt needs so that reasoning, or the answer to which a grammar gives a
+    /// `format`, can follow it directly.
+    pub fn header_after(&self, prompt: &str, format: GrammarFormat) -> &'static str {
+        if !self.is_harmony() || !prompt.ends_with(harmony::PROMPT_END) {
+            ""
+        } else if self.reasoning.is_some() {
+            harmony::ANALYSIS
+        } else if format.document_name().is_some() {
+            harmony::FINAL
+        } else {
+            ""
+        }
     }
 
     /// Returns a parser at the start of an output.
