@@ -19,6 +19,8 @@
 //!
 //! - A suspect that returned together with requests that were not in flight, as after a kill from
 //!   outside, was not alone: the cause may be one of those.
+//! - A failed step costs little, because the workers go on. So it condemns a request only when it
+//!   was alone at two losses: two other errors in a row, one in a step of its own, are no proof.
 //! - Kills from outside condemn a request only if they keep coming while it is alone: at its fourth
 //!   loss in a row, the third at which it was alone.
 //! - A slow request, which is prepared before it runs, gets on later than the others, so it is
@@ -32,8 +34,9 @@ use penstock_scheduler::ids::RequestId;
 
 /// Losses without progress in between after which a request that was alone at the last is condemned.
 const MAX_LOSSES: u32 = 2;
-/// Losses at which a slow request was alone after which it is condemned, if others were in flight.
-const MAX_LOSSES_ALONE_SLOW: u32 = 2;
+/// Losses at which a request was alone after which it is condemned, if steps fail, or if it is slow
+/// and others were in flight.
+const MAX_LOSSES_ALONE: u32 = 2;
 /// Losses at which a request was alone after which it is condemned, if workers are killed from
 /// outside.
 const MAX_LOSSES_ALONE_KILLED: u32 = 3;
@@ -58,6 +61,8 @@ pub(super) struct InFlight {
 pub(super) enum Evidence {
     /// The workers failed by themselves.
     Strong,
+    /// A step failed; the workers go on.
+    FailedStep,
     /// The workers were killed from outside: by a person, or because the host's memory was short.
     Weak,
     /// The workers were not able to run anything since an earlier failure.
@@ -103,8 +108,8 @@ impl Suspicion {
     /// Whether a suspect that was alone at its last loss is the cause.
     fn condemns(&self, evidence: Evidence, slow_beside_others: bool) -> bool {
         match evidence {
-            Evidence::Strong if slow_beside_others => self.alone >= MAX_LOSSES_ALONE_SLOW,
-            Evidence::Strong => self.losses >= MAX_LOSSES,
+            Evidence::Strong if !slow_beside_others => self.losses >= MAX_LOSSES,
+            Evidence::Strong | Evidence::FailedStep => self.alone >= MAX_LOSSES_ALONE,
             Evidence::Weak if slow_beside_others => self.alone >= MAX_LOSSES_ALONE_SLOW_KILLED,
             Evidence::Weak => self.alone >= MAX_LOSSES_ALONE_KILLED,
             Evidence::Nothing => false,
@@ -134,7 +139,9 @@ impl Suspects {
         let new = uncleared.is_empty() && condemned.is_none();
         self.groups = match (new, evidence) {
             (true, Evidence::Weak) if unreleased.is_empty() => VecDeque::new(),
-            (true, Evidence::Strong | Evidence::Nothing) => halves(&ids(&cleared)).collect(),
+            (true, Evidence::Strong | Evidence::FailedStep | Evidence::Nothing) => {
+                halves(&ids(&cleared)).collect()
+            }
             // The cause, if there is one, is among the uncleared ones.
             _ => std::iter::once(ids(&cleared))
                 .chain(halves(&ids(&uncleared)))
@@ -467,6 +474,26 @@ mod tests {
             assert_eq!(group(&mut suspects), [2]);
         }
         let found = suspects.on_loss(&flying, Evidence::Strong);
+        assert_eq!(found, Some(RequestId(2)));
+    }
+
+    #[test]
+    fn failed_steps_condemn_a_request_that_was_alone_twice() {
+        let mut suspects = Suspects::default();
+        assert_eq!(
+            suspects.on_loss(&in_flight([1, 2]), Evidence::FailedStep),
+            None
+        );
+        assert_eq!(group(&mut suspects), [1]);
+        clear(&mut suspects, &[1]);
+        assert_eq!(group(&mut suspects), [2]);
+        // Another error, in a step of its own.
+        assert_eq!(
+            suspects.on_loss(&in_flight([2]), Evidence::FailedStep),
+            None
+        );
+        assert_eq!(group(&mut suspects), [2]);
+        let found = suspects.on_loss(&in_flight([2]), Evidence::FailedStep);
         assert_eq!(found, Some(RequestId(2)));
     }
 

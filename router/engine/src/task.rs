@@ -268,7 +268,7 @@ impl Task {
                     tracing::warn!("the running requests begin again: {reason}");
                     self.metrics.step_failed();
                     self.shared.set_overdue_at(None);
-                    (Evidence::Strong, true)
+                    (Evidence::FailedStep, true)
                 }
                 _ => (self.end_lost(workers, &session_end).await, false),
             };
