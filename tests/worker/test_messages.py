@@ -239,6 +239,7 @@ def test_structured_outputs() -> None:
         "open": b"<a>",
         "close": b"</a>",
         "started": True,
+        "header": b"",
     }
     with pytest.raises(GrammarRejected, match="no grammar of kind 0"):
         to_grammar_spec(pb.Grammar())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jsonschema import validate
 from penstock.grammar.compile import Compiler
-from penstock.grammar.composite import SpecialTokenGrammar, UnionGrammar
+from penstock.grammar.composite import ForcedPrefixGrammar, UnionGrammar
 from penstock.grammar.protocol import (
     CompiledGrammar,
     EndConditions,
@@ -115,9 +115,11 @@ def test_a_header_follows_reasoning(compiler: Compiler) -> None:
     header = b"<|start|>assistant<|message|>"
     marks = Reasoning(b"<|message|>", b"<|end|>", True, header)
     made = ReasoningGrammar(document(compiler, PERSON), marks, vocabulary, True)
-    assert made.shortest == 1 + len(made.header) + made.inner.shortest
-    assert (made.header[0], made.header[-1]) == (5, 7)
-    assert vocabulary.decode(made.header[1:-1]) == b"assistant"
+    assert isinstance(made.answer, ForcedPrefixGrammar)
+    forced = made.answer.tokens
+    assert made.shortest == 1 + len(forced) + made.inner.shortest
+    assert (forced[0], forced[-1]) == (5, 7)
+    assert vocabulary.decode(forced[1:-1]) == b"assistant"
     rng = np.random.default_rng(10)
     for most in [made.shortest] * 2 + [made.shortest + 9] * 6:
         matcher, tokens = made.start(EndConditions((EOS[0], EOS[1]), most)), list[int]()
@@ -133,8 +135,8 @@ def test_a_header_follows_reasoning(compiler: Compiler) -> None:
             matcher.advance(tokens[-1])
         end = tokens.index(6)
         after = tokens[end + 1 :]
-        assert tuple(after[: len(made.header)]) == made.header
-        text = [token for token in after[len(made.header) :] if token not in EOS]
+        assert tuple(after[: len(forced)]) == forced
+        text = [token for token in after[len(forced) :] if token not in EOS]
         validate(json.loads(vocabulary.decode(text)), PERSON)
 
 
@@ -193,19 +195,27 @@ def made_text(compiler: Compiler, token: int) -> bytes:
     return compiler.vocabulary.tokens[token]
 
 
-def test_special_token_precedes_the_document(compiler: Compiler) -> None:
+@pytest.mark.parametrize("tokens", [(7,), (5, 100, 7)], ids=["one", "three"])
+def test_forced_tokens_precede_the_document(compiler: Compiler, tokens: tuple[int, ...]) -> None:
     inner = document(compiler, PERSON)
-    made = SpecialTokenGrammar(inner, 7)
-    matcher = made.start(EndConditions((EOS[0], EOS[1]), made.shortest))
-    assert allowed(matcher) == [7]
-    assert not matcher.is_accepting
-    matcher.advance(7)
-    expected = inner.start(EndConditions((EOS[0], EOS[1]), made.shortest - 1))
+    made = ForcedPrefixGrammar(inner, tokens)
+    ends = EndConditions((EOS[0], EOS[1]), made.shortest)
+    matcher = made.start(ends)
+    for token in tokens:
+        assert allowed(matcher) == allowed(matcher.copy()) == [token]
+        assert not matcher.is_accepting
+        matcher.advance(token)
+    expected = inner.start(EndConditions((EOS[0], EOS[1]), inner.shortest))
     assert allowed(matcher) == allowed(expected) == allowed(matcher.copy())
-    lost = made.start(EndConditions((EOS[0], EOS[1]), made.shortest))
-    lost.advance(100)
-    assert lost.ended
-    assert allowed(lost) == EOS
+    for place in range(len(tokens)):
+        lost = made.start(ends)
+        for token in (*tokens[:place], 101):
+            lost.advance(token)
+        assert lost.ended
+        assert allowed(lost) == EOS
+    behind_text = made.start(ends, b"text")
+    assert made.needed(b"text") is None
+    assert behind_text.ended
 
 
 @pytest.mark.parametrize("special", [False, True], ids=["text", "special"])

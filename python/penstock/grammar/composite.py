@@ -1,4 +1,4 @@
-"""Composite grammars: a special token before a grammar, and the union of grammars."""
+"""Composite grammars: fixed tokens before a grammar, and the union of grammars."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ import numpy as np
 from penstock.grammar.protocol import CompiledGrammar, EndConditions, Ints, Matcher, set_bits
 
 
-class SpecialTokenGrammar:
-    """A `CompiledGrammar`: a special token, which no text spells, followed by another grammar."""
+class ForcedPrefixGrammar:
+    """A `CompiledGrammar`: fixed tokens, such as a special token that no text spells, followed
+    by another grammar."""
 
-    def __init__(self, inner: CompiledGrammar, mark: int) -> None:
+    def __init__(self, inner: CompiledGrammar, tokens: tuple[int, ...]) -> None:
         self.inner = inner
-        self.mark = mark
-        self.shortest = 1 + inner.shortest
+        self.tokens = tokens
+        self.shortest = len(tokens) + inner.shortest
         self.size = inner.size
 
-    def start(self, ends: EndConditions, prefix: bytes = b"") -> SpecialTokenMatcher:
-        """Returns a matcher before the special token."""
-        assert not prefix, "no text begins a special token"
-        return SpecialTokenMatcher(self, ends)
+    def start(self, ends: EndConditions, prefix: bytes = b"") -> ForcedPrefixMatcher:
+        """Returns a matcher before the first of the tokens; no text may precede them."""
+        return ForcedPrefixMatcher(self, ends, lost=bool(prefix))
 
     def needed(self, prefix: bytes) -> int | None:
         """Returns the tokens that complete a text that begins with `prefix`; None if there is
         none."""
         needed = None if prefix else self.inner.needed(b"")
-        return None if needed is None else 1 + needed
+        return None if needed is None else len(self.tokens) + needed
 
 
-class SpecialTokenMatcher:
-    """A `Matcher`: before the special token, or in the grammar after it."""
+class ForcedPrefixMatcher:
+    """A `Matcher`: before one of the forced tokens, or in the grammar after them."""
 
-    unconstrained = False
-
-    def __init__(self, grammar: SpecialTokenGrammar, ends: EndConditions) -> None:
+    def __init__(
+        self, grammar: ForcedPrefixGrammar, ends: EndConditions, lost: bool = False
+    ) -> None:
         self.grammar = grammar
         self.ends = ends
         self.inner: Matcher | None = None
-        self._lost = False  # another token came first
+        self._position = 0  # the next of the forced tokens
+        self._lost = lost  # something else came first
 
     @property
     def is_accepting(self) -> bool:
@@ -52,28 +53,36 @@ class SpecialTokenMatcher:
         """Whether the text is over."""
         return self._lost if self.inner is None else self.inner.ended
 
+    @property
+    def unconstrained(self) -> bool:
+        """Whether every token is allowed."""
+        return self.inner is not None and self.inner.unconstrained
+
     def advance(self, token: int) -> None:
         """Advances by one emitted token."""
         if self.inner is not None:
             self.inner.advance(token)
-        elif token == self.grammar.mark and not self._lost:
-            self.inner = self.grammar.inner.start(replace(self.ends, most=self.ends.most - 1))
-        else:
-            self._lost = True
+            return
+        tokens = self.grammar.tokens
+        self._lost = self._lost or token != tokens[self._position]
+        self._position += not self._lost
+        if self._position == len(tokens):
+            most = self.ends.most - len(tokens)
+            self.inner = self.grammar.inner.start(replace(self.ends, most=most))
 
     def fill(self, row: Ints) -> bool:
         """Writes the mask of the next token."""
         if self.inner is not None:
             return self.inner.fill(row)
         row[:] = 0
-        set_bits(row, self.ends.tokens if self._lost else (self.grammar.mark,))
+        set_bits(row, self.ends.tokens if self._lost else (self.grammar.tokens[self._position],))
         return False
 
-    def copy(self) -> SpecialTokenMatcher:
+    def copy(self) -> ForcedPrefixMatcher:
         """Returns a copy for another sequence."""
-        copy = SpecialTokenMatcher(self.grammar, self.ends)
+        copy = ForcedPrefixMatcher(self.grammar, self.ends, self._lost)
         copy.inner = None if self.inner is None else self.inner.copy()
-        copy._lost = self._lost
+        copy._position = self._position
         return copy
 
 

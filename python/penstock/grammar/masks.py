@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock import _core
-from penstock.grammar.composite import SpecialTokenMatcher
+from penstock.grammar.composite import ForcedPrefixMatcher
 from penstock.grammar.lazy import LazyMatcher
 from penstock.grammar.native import NativeMatcher
 from penstock.grammar.protocol import GrammarRejected, Matcher
@@ -86,7 +86,7 @@ def _native(matcher: Matcher | None) -> _core.Matcher | None:
             return matcher.own
         if isinstance(matcher, ReasoningMatcher):
             matcher = matcher.plain
-        elif isinstance(matcher, LazyMatcher | SpecialTokenMatcher):
+        elif isinstance(matcher, LazyMatcher | ForcedPrefixMatcher):
             matcher = matcher.inner
         else:
             return None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from penstock.grammar.composite import ForcedPrefixGrammar
 from penstock.grammar.lazy import NEVER, TokenNeeds
 from penstock.grammar.opening import BLANKS, Opening, OpeningDetector
 from penstock.grammar.protocol import (
@@ -66,18 +67,20 @@ class ReasoningGrammar:
             EndConditions((), NEVER)
         ).is_accepting  # whether a text is required
         self.closing = self._spelt(reasoning.close)
-        self.header = self._spelt(reasoning.header)
-        if reasoning.header and not self.header:
+        header = self._spelt(reasoning.header)
+        if reasoning.header and not header:
             raise GrammarRejected(f"no tokens spell {reasoning.header!r}, the header of the answer")
-        self.answer = len(self.header) + inner.shortest  # tokens of header and text, at least
+        # What follows the reasoning.
+        self.answer = ForcedPrefixGrammar(inner, header) if header else inner
+        self.most_blanks = 0 if header else MOST_BLANKS
         steered = steered and inner.shortest > 0 and bool(self.closing)
-        self.reserve = len(self.closing) + self.answer if steered else 0
+        self.reserve = len(self.closing) + self.answer.shortest if steered else 0
         self.shortest = self.reserve if reasoning.started and steered else inner.shortest
         self.size = inner.size + (1 << 12)
         self._closers = [self._rated(state) for state in range(self.detector.marked)]
         special = set(vocabulary.special_tokens.values())
         # They would begin another message inside the reasoning.
-        self.headings = np.array(sorted(special & set(self.header)), np.int32)
+        self.headings = np.array(sorted(special & set(header)), np.int32)
         self.blanks = tuple(id for text in SOME_BLANKS if (id := self._id(text)) is not None)
 
     def start(self, ends: EndConditions, prefix: bytes = b"") -> ReasoningMatcher:
@@ -136,18 +139,11 @@ class ReasoningGrammar:
         closing = [
             (each.token, each.rest.lstrip(BLANKS)) for each in followers if each.rest is not None
         ]
-        needs = {rest: self._needed(rest) for rest in {rest for _, rest in closing}}
+        needs = {rest: self.answer.needed(rest) for rest in {rest for _, rest in closing}}
         rated = [needs[rest] for _, rest in closing]
         return TokenNeeds(
             [token for token, _ in closing], [NEVER if need is None else need for need in rated]
         )
-
-    def _needed(self, rest: bytes) -> int | None:
-        """Returns the tokens that complete the answer if `rest` follows the closing mark in the
-        mark's last token; None if none do. A header begins with a token of its own."""
-        if self.header:
-            return None if rest else self.answer
-        return self.inner.needed(rest)
 
 
 class ReasoningMatcher:
@@ -160,7 +156,6 @@ class ReasoningMatcher:
         self.used = 0  # tokens inside the reasoning
         self.seen: bytes | None = None  # before: the text so far, a prefix of the mark
         self.state: int | None = None  # inside: the detector's state
-        self.header: tuple[int, ...] = ()  # after: tokens of the header that must still come
         self.inner: Matcher | None = None  # before and after: the text's matcher
         self.blanks = 0  # after: tokens of blanks still allowed before the text
 
@@ -196,8 +191,6 @@ class ReasoningMatcher:
         if self.state is not None:
             self.used += 1
             self._advance_reasoning(text)
-        elif self.header:
-            self._advance_header(token)
         elif self.seen is not None and text:
             self._decide(token, text)
         elif self.blanks and text and not text.strip(BLANKS):
@@ -212,10 +205,6 @@ class ReasoningMatcher:
         if self.state is not None:
             self._fill_reasoning(self.state, row)
             return False
-        if self.header:
-            row[:] = 0
-            set_bits(row, self.header[:1])
-            return False
         assert self.inner is not None
         narrowed = False
         if self.seen and self.inner.ended:
@@ -224,7 +213,7 @@ class ReasoningMatcher:
             narrowed = self.inner.fill(row)
         if self.seen is not None:
             set_bits(row, self.grammar.opening(self.seen, self.left))
-        if self.blanks and self.left > self.grammar.inner.shortest:
+        if self.blanks and self.left > self.grammar.answer.shortest:
             set_bits(row, self.grammar.blanks)
         return narrowed
 
@@ -232,7 +221,7 @@ class ReasoningMatcher:
         """Returns a copy for another sequence."""
         copy = ReasoningMatcher(self.grammar, self.ends)
         copy.left, copy.used, copy.blanks = self.left, self.used, self.blanks
-        copy.seen, copy.state, copy.header = self.seen, self.state, self.header
+        copy.seen, copy.state = self.seen, self.state
         copy.inner = None if self.inner is None else self.inner.copy()
         return copy
 
@@ -265,23 +254,12 @@ class ReasoningMatcher:
         self.state, rest = self.grammar.detector.run(self.state, text)
         if rest is None:
             return
-        self.state, self.header = None, self.grammar.header
-        if not self.header:
-            self.blanks = MOST_BLANKS
-            self._begin(rest.lstrip(BLANKS))
-
-    def _advance_header(self, token: int) -> None:
-        expected, *rest = self.header
-        self.header = tuple(rest) if token == expected else ()
-        if not self.header:
-            self._begin(b"")
-            assert self.inner is not None
-            if token != expected:
-                self.inner.advance(token)
+        self.state, self.blanks = None, self.grammar.most_blanks
+        self._begin(rest.lstrip(BLANKS))
 
     def _begin(self, text: bytes) -> None:
         self.blanks *= not text
-        self.inner = self.grammar.inner.start(replace(self.ends, most=self.left), text)
+        self.inner = self.grammar.answer.start(replace(self.ends, most=self.left), text)
 
     def _fill_reasoning(self, state: int, row: Ints) -> None:
         grammar = self.grammar

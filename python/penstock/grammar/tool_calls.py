@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.grammar import schema
-from penstock.grammar.composite import SpecialTokenGrammar
+from penstock.grammar.composite import ForcedPrefixGrammar
 from penstock.grammar.growth import MinDocumentTokens, schema_growth
 from penstock.grammar.json_schema.emit import normalize
 from penstock.grammar.json_schema.keywords import ASSERTIONS
@@ -82,7 +82,7 @@ def framed(grammar: CompiledGrammar, text: str, vocabulary: Vocabulary) -> Compi
     if opened is not None:
         return LazyGrammar(grammar, opened, vocabulary)
     mark = vocabulary.special_tokens.get(spec.get("mark", "").encode())
-    return grammar if mark is None else SpecialTokenGrammar(grammar, mark)
+    return grammar if mark is None else ForcedPrefixGrammar(grammar, (mark,))
 
 
 def opening(spec: dict[str, Any]) -> Opening | None:
