@@ -39,7 +39,7 @@ pub struct ModelFacts {
     pub layers: u64,
     /// Query heads; tensor parallelism must divide them.
     pub heads: u64,
-    /// KV heads; tensor parallelism must divide them. With `latent`, there is one.
+    /// KV heads; the ranks share them equally, or each is on several ranks. With `latent`, there is one.
     pub kv_heads: u64,
     /// Elements per KV head.
     pub head_dim: u64,
@@ -136,12 +136,13 @@ impl ModelFacts {
         })
     }
 
-    /// Returns the KV heads of one of `tp` ranks.
+    /// Returns the KV heads of one of `tp` ranks. With more ranks than heads, several have the same
+    /// head.
     pub fn rank_kv_heads(&self, tp: u32) -> u64 {
         if self.latent {
             self.kv_heads
         } else {
-            self.kv_heads / u64::from(tp)
+            (self.kv_heads / u64::from(tp)).max(1)
         }
     }
 

@@ -258,10 +258,12 @@ impl Resolver<'_> {
         Ok(tp)
     }
 
-    /// Returns whether ranks can share the heads equally. All of them have the one row of latents.
+    /// Returns whether ranks can share the heads equally. Several may have the same KV head, and all
+    /// have the one row of latents.
     fn divides_heads(&self, ranks: u64) -> bool {
-        let shares_kv = self.model.latent || self.model.kv_heads.is_multiple_of(ranks);
-        shares_kv && self.model.heads.is_multiple_of(ranks)
+        let kv_heads = self.model.kv_heads;
+        let shares_kv = kv_heads.is_multiple_of(ranks) || ranks.is_multiple_of(kv_heads);
+        (self.model.latent || shares_kv) && self.model.heads.is_multiple_of(ranks)
     }
 
     fn model_backend(&self, tp: u32) -> Outcome<ResolvedValue<ModelBackend>> {

@@ -358,10 +358,16 @@ fn kv_dtypes_have_the_names_of_tgi_too() {
 fn ranks_must_divide_the_heads() {
     let said = refusal(&host(0), &["--tp", "3"]);
     assert!(
-        said.contains("--tp 3") && said.contains("use one of 1, 2, 4"),
+        said.contains("--tp 3") && said.contains("use one of 1, 2, 4, 8."),
         "{said}"
     );
-    assert!(plan_on(&host(0), &["--tp", "4"]).is_ok());
+    let block_bytes = |tp| {
+        let plan = plan_on(&host(0), &["--tp", tp]).unwrap();
+        plan.memory.block_bytes
+    };
+    assert_eq!(block_bytes("1"), 4 * block_bytes("4"));
+    // Each of the four KV heads is on two ranks.
+    assert_eq!(block_bytes("8"), block_bytes("4"));
     let said = refusal(&host(1), &["--tp", "2"]);
     assert!(said.contains("this host has 1"), "{said}");
 }

@@ -85,11 +85,12 @@ class KvShape(NamedTuple):
 
     @classmethod
     def of(cls, attention: AttentionSpec, ranks: int) -> KvShape:
-        """Returns the shape of a layer on one of `ranks` ranks, which share the heads. All of them
-        keep the whole row of latent attention, whose one head is that of all queries."""
+        """Returns the shape of a layer on one of `ranks` ranks, which share the heads (see
+        `Group.kv_share`). All of them keep the whole row of latent attention, whose one head is
+        that of all queries."""
         if attention.latent is not None:
             return cls(attention.window, 1, attention.head_dim, planes=1)
-        return cls(attention.window, attention.kv_heads // ranks, attention.head_dim)
+        return cls(attention.window, max(attention.kv_heads // ranks, 1), attention.head_dim)
 
 
 @dataclass(frozen=True)

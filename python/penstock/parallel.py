@@ -8,6 +8,7 @@ because every rank runs the same step requests.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,14 @@ def _builds(device: torch.device) -> bool:
         )
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of `count` equal parts of a dimension; by default all of it."""
+
+    index: int = 0
+    count: int = 1
 
 
 class Group:
@@ -107,6 +116,26 @@ class Group:
                 f"set --tp to a divisor of {total}"
             )
         return total // self.size
+
+    @property
+    def own(self) -> Share:
+        """This rank's part of what the ranks share equally."""
+        return Share(self.rank, self.size)
+
+    def kv_share(self, heads: int) -> Share:
+        """Returns this rank's part of `heads` KV heads. With more ranks than heads, each head is on
+        several ranks: those that have its query heads.
+
+        Raises BadSetting if neither number is a multiple of the other.
+        """
+        if heads % self.size == 0:
+            return self.own
+        if self.size % heads:
+            raise BadSetting(
+                f"num_key_value_heads is {heads}, which {self.size} ranks cannot share equally; "
+                f"set --tp to a divisor or a multiple of {heads}"
+            )
+        return Share(self.rank * heads // self.size, heads)
 
     def summed(self, x: Tensor) -> Tensor:
         """Returns the sum of x over the ranks. May overwrite x."""

@@ -21,7 +21,16 @@ from transformers import AutoConfig, Gemma3Config, Gemma3ForConditionalGeneratio
 # Families and options that the other tests of several ranks do not have.
 EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
-SHARDED = ["qwen3-window", "phi3-window", "phi3-longrope", "gemma2", "gemma3", *EXPERTS, *LATENT]
+SHARDED = [
+    "llama-one-kv-head",
+    "qwen3-window",
+    "phi3-window",
+    "phi3-longrope",
+    "gemma2",
+    "gemma3",
+    *EXPERTS,
+    *LATENT,
+]
 
 
 def run_alone(worker: LocalWorker, path: Path, sequence: Running, dtype: str) -> list[torch.Tensor]:

@@ -49,6 +49,7 @@ EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
     "llama2": {"model_type": "llama", "num_key_value_heads": 4},
+    "llama-one-kv-head": {"model_type": "llama", "num_key_value_heads": 1},
     "llama3-tied": {"model_type": "llama", "tie_word_embeddings": True},
     "llama31": {"model_type": "llama", "rope_parameters": LLAMA3_ROPE},
     "llama-linear": {

@@ -115,7 +115,7 @@ def test_the_model_computes_what_its_weights_stand_for(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("case", ["llama31", "phi3-longrope"])
+@pytest.mark.parametrize("case", ["llama31", "llama-one-kv-head", "phi3-longrope"])
 def test_two_ranks(checkpoint: Callable[[str], Path], case: str, name: str, tmp_path: Path) -> None:
     quantize, config = FORMATS[name]
     assert_equal_ranks(*quantized(checkpoint(case), tmp_path, quantize, config))

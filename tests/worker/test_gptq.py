@@ -151,6 +151,15 @@ def test_gptq_of_fused_matrices_whose_outputs_rotate(
     check(*rewritten(checkpoint("phi3-longrope"), tmp_path, gptq(config), config))
 
 
+@pytest.mark.parametrize("name", GPTQ)
+def test_both_ranks_have_the_only_kv_head(
+    checkpoint: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    config = settings(**GPTQ[name])
+    path = checkpoint("llama-one-kv-head")
+    assert_equal_ranks(*rewritten(path, tmp_path, gptq(config), config))
+
+
 @pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
 def test_a_quantized_head(wide: Path, check: Callable[..., None], tmp_path: Path) -> None:
     config = settings(lm_head=True, group_size=128)

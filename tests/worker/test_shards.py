@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from penstock.config import MlpSpec, NormSpec, ResidualSpec, Specification
 from penstock.faults import BadSetting
 from penstock.layers import Build, Embedding, GatedMlp, Head, Layer, Residual, RmsNorm
-from penstock.parallel import Group
+from penstock.parallel import Group, Share
 from penstock.quant import Methods, Unquantized
 from ranks import Threads
 from torch import Tensor
@@ -105,6 +105,26 @@ def test_ranks_together_match_a_single_rank(size: int, vocab: int, tied: bool) -
     for name, times in taken.items():
         shared = "norms" not in name and name != "mlp.down.bias"
         assert times.eq(1 if shared else size).all(), name
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "found"),
+    [
+        (8, 2, [Share(0, 2), Share(1, 2)]),
+        (2, 2, [Share(0, 2), Share(1, 2)]),
+        (2, 4, [Share(0, 2), Share(0, 2), Share(1, 2), Share(1, 2)]),
+        (1, 3, [Share(0, 1)] * 3),
+    ],
+)
+def test_ranks_share_kv_heads_or_have_copies(heads: int, size: int, found: list[Share]) -> None:
+    assert [Group(rank, size).kv_share(heads) for rank in range(size)] == found
+
+
+@pytest.mark.parametrize(("heads", "size"), [(3, 2), (2, 3), (8, 12)])
+def test_kv_heads_that_ranks_cannot_share_are_refused(heads: int, size: int) -> None:
+    rule = f"num_key_value_heads is {heads}, which {size} ranks cannot share"
+    with pytest.raises(BadSetting, match=rule):
+        Group(0, size).kv_share(heads)
 
 
 def test_indivisible_sizes_are_named() -> None:

@@ -341,8 +341,6 @@ class Specification:
         words. `expert_parallel`: ranks share the experts, not their intermediate size."""
         attention = self.layers[0].attention
         found = {("num_attention_heads", attention.heads): None}
-        if attention.latent is None:
-            found["num_key_value_heads", attention.kv_heads] = None
         for mlp in (layer.mlp for layer in self.layers):
             if isinstance(mlp, MlpSpec):
                 found["intermediate_size", mlp.intermediate] = None

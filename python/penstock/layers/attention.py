@@ -128,7 +128,8 @@ class Attention(SelfAttention):
         self.index = index
         self.group = build.group
         self.heads = build.group.share(spec.heads, "num_attention_heads")
-        self.kv_heads = build.group.share(spec.kv_heads, "num_key_value_heads")
+        self.kv_share = build.group.kv_share(spec.kv_heads)
+        self.kv_heads = spec.kv_heads // self.kv_share.count
         self.head_dim = spec.head_dim
         self.split = [self.heads, self.kv_heads, self.kv_heads]
         self.scale = spec.scale
@@ -140,7 +141,8 @@ class Attention(SelfAttention):
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         parts = {"q": queries, "k": keys, "v": keys}
-        self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias)
+        shares = {"k": self.kv_share, "v": self.kv_share}
+        self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
 
     def scale_cache(self, scales: KvScales) -> None:
@@ -182,8 +184,9 @@ class NormedAttention(Attention):
     ) -> None:
         super().__init__(build, residual, spec, index)
         assert spec.qk_norm is not None
-        self.q_norm = qk_norm_of(build, spec.qk_norm, spec.heads, spec.head_dim)
-        self.k_norm = qk_norm_of(build, spec.qk_norm, spec.kv_heads, spec.head_dim)
+        shares = build.group.own, self.kv_share
+        self.q_norm = qk_norm_of(build, spec.qk_norm, (spec.heads, spec.head_dim), shares[0])
+        self.k_norm = qk_norm_of(build, spec.qk_norm, (spec.kv_heads, spec.head_dim), shares[1])
 
     def _reorder(self, within: Tensor) -> None:
         super()._reorder(within)

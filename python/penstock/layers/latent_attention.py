@@ -20,6 +20,7 @@ from penstock.layers.attention import SelfAttention, StepContext
 from penstock.layers.base import Build, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import RmsNorm
+from penstock.parallel import Share
 
 
 class LatentUp(ColumnLinear):
@@ -66,9 +67,9 @@ class LatentAttention(SelfAttention):
         self.cos_sin = build.rope_table(rope, latent.rotated)
         queries = {"q": spec.heads * sum(self.sizes)}
         down = {"q_a": latent.query_rank} if latent.query_rank else queries
-        self.qkv = ColumnLinear(
-            build.below("qkv"), {**down, "kv": spec.head_dim}, residual, False, whole=("q_a", "kv")
-        )
+        parts = {**down, "kv": spec.head_dim}
+        whole = {"q_a": Share(), "kv": Share()}
+        self.qkv = ColumnLinear(build.below("qkv"), parts, residual, False, shares=whole)
         self.query_norm: RmsNorm | None = None
         self.query_up: ColumnLinear | None = None
         if latent.query_rank:

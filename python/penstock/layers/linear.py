@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from penstock_kernels import act_mul
@@ -12,7 +12,7 @@ from penstock.config import Activation, NormKind, Placement, ResidualSpec
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.norm import Norm
-from penstock.parallel import Group
+from penstock.parallel import Group, Share
 from penstock.quant import (
     CutsInputs,
     FusesGate,
@@ -42,21 +42,21 @@ def column_targets(
     stored: Mapping[str, WeightTensor],
     bias: Tensor | None,
     group: Group,
-    whole: Collection[str] = (),
+    shares: Mapping[str, Share] | None = None,
 ) -> dict[str, Target]:
     """Returns the targets of a fused matrix that ranks share along its outputs.
 
-    `parts` are its matrices and their outputs on this rank; all ranks have those in `whole`. A part
-    has its rows of each stored tensor, and of the bias. Raises BadModel if the weight format cannot
-    cut it there.
+    `parts` are its matrices and their outputs on this rank; `shares` has the parts that the ranks
+    do not share equally. A part has its rows of each stored tensor, and of the bias. Raises
+    BadModel if the weight format cannot cut it there.
     """
     found = {}
     start = 0
     for part, count in parts.items():
-        ranks = Group() if part in whole else group
+        own = (shares or {}).get(part, group.own)
 
-        def share(data: Tensor, dim: int | None, ranks: Group = ranks) -> Target:
-            return replace(Target.share(data, dim, ranks.rank, ranks.size), joins=dim)
+        def share(data: Tensor, dim: int | None, own: Share = own) -> Target:
+            return replace(Target.share(data, dim, own.index, own.count), joins=dim)
 
         for name, tensor in stored.items():
             data = tensor.data
@@ -156,8 +156,8 @@ class ColumnLinear(Linear):
 
     `parts` are the fused matrices and their outputs in the whole model. Every rank holds its share
     of each, so this rank's output is [T, sum of shares], in the order of `parts`. With a `gate`,
-    the parts are gate and up, and the output is gate's activation * up. All ranks hold the parts in
-    `whole`.
+    the parts are gate and up, and the output is gate's activation * up. `shares` has the parts that
+    the ranks do not share equally.
     """
 
     def __init__(
@@ -167,11 +167,13 @@ class ColumnLinear(Linear):
         residual: ResidualSpec,
         bias: bool,
         gate: Activation | None = None,
-        whole: Collection[str] = (),
+        shares: Mapping[str, Share] | None = None,
     ) -> None:
-        self.whole = whole
+        self.shares = shares or {}
         self.parts = {
-            part: outputs if part in whole else build.group.share(outputs, f"the size of {part}")
+            part: outputs // self.shares[part].count
+            if part in self.shares
+            else build.group.share(outputs, f"the size of {part}")
             for part, outputs in parts.items()
         }
         method = build.method(parts)
@@ -186,7 +188,7 @@ class ColumnLinear(Linear):
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of each part: the rows of each stored tensor, and the bias."""
-        return column_targets(self.parts, self.stored, self.bias, self.group, self.whole)
+        return column_targets(self.parts, self.stored, self.bias, self.group, self.shares)
 
     def __call__(
         self, norm: Norm, residual: Residual, open_gate: bool = False

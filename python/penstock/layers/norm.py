@@ -12,6 +12,7 @@ from torch import Tensor
 
 from penstock.config import NormKind, NormSpec, QkNorm, QkNormWidth
 from penstock.layers.base import Build, Layer, Residual
+from penstock.parallel import Share
 from penstock.weights import Target
 
 
@@ -86,15 +87,17 @@ class HeadNorm(RmsNorm):
 
 
 class FullWidthNorm(RmsNorm):
-    """RMSNorm over all heads of a token, which are sharded over the ranks."""
+    """RMSNorm over all heads of a token; this rank has a share of the heads."""
 
-    def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
-        super().__init__(build, build.group.share(size, "the heads' width"), spec)
+    def __init__(self, build: Build, size: int, spec: NormSpec, share: Share) -> None:
+        super().__init__(build, size // share.count, spec)
         self.size = size
+        self.share = share
+        self.copies = build.group.size // share.count  # of each head, on as many ranks
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of the weights of this rank's heads."""
-        return {"weight": Target.share(self.weight, 0, self.group.rank, self.group.size)}
+        return {"weight": Target.share(self.weight, 0, self.share.index, self.share.count)}
 
     def reorder(self, order: Tensor) -> None:
         """Permutes the dimensions of each head."""
@@ -108,7 +111,7 @@ class FullWidthNorm(RmsNorm):
         if self.group.size == 1:
             return NormInput(rows, None, self.weight, self.eps).normed()[0].view(x.shape)
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        squares = self.group.summed(wide.square().sum(-1, keepdim=True))
+        squares = self.group.summed(wide.square().sum(-1, keepdim=True)) / self.copies
         normed = wide * torch.rsqrt(squares / self.size + self.eps) * self.weight
         return normed.to(x.dtype).view(x.shape)
 
@@ -116,14 +119,16 @@ class FullWidthNorm(RmsNorm):
 class OwnHeadNorm(Layer):
     """LayerNorm of each head separately, by the head's own weight; heads are sharded."""
 
-    def __init__(self, build: Build, heads: int, head_dim: int, spec: NormSpec) -> None:
-        self.group = build.group
-        self.weight = build.empty(build.group.share(heads, "the number of heads"), head_dim)
+    def __init__(self, build: Build, shape: tuple[int, int], spec: NormSpec, share: Share) -> None:
+        """`shape`: heads of the whole model, head_dim."""
+        heads, head_dim = shape
+        self.share = share
+        self.weight = build.empty(heads // share.count, head_dim)
         self.eps = spec.eps
 
     def targets(self) -> dict[str, Target]:
         """Returns the target of the weights of this rank's heads."""
-        return {"weight": Target.share(self.weight, 0, self.group.rank, self.group.size)}
+        return {"weight": Target.share(self.weight, 0, self.share.index, self.share.count)}
 
     def reorder(self, order: Tensor) -> None:
         """Permutes the dimensions of each head."""
@@ -139,13 +144,15 @@ class OwnHeadNorm(Layer):
 QkNormLayer = HeadNorm | FullWidthNorm | OwnHeadNorm
 
 
-def qk_norm_of(build: Build, spec: QkNorm, heads: int, head_dim: int) -> QkNormLayer:
-    """Builds the norm of queries or of keys. `heads`: their number in the whole model."""
+def qk_norm_of(build: Build, spec: QkNorm, shape: tuple[int, int], share: Share) -> QkNormLayer:
+    """Builds the norm of queries or of keys. `shape`: their heads in the whole model, head_dim;
+    `share`: the heads of this rank."""
+    heads, head_dim = shape
     if spec.width is QkNormWidth.HEAD:
         return HeadNorm(build, head_dim, spec.norm)
     if spec.width is QkNormWidth.OWN:
-        return OwnHeadNorm(build, heads, head_dim, spec.norm)
-    return FullWidthNorm(build, heads * head_dim, spec.norm)
+        return OwnHeadNorm(build, shape, spec.norm, share)
+    return FullWidthNorm(build, heads * head_dim, spec.norm, share)
 
 
 def normed_heads(

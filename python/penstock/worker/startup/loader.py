@@ -341,6 +341,8 @@ def _check_shares(settings: Settings, config: Specification) -> None:
     group = Group(settings.rank, settings.world_size)
     for name, size in config.shared_sizes(settings.expert_parallel):
         group.share(size, name)
+    if not config.has_latents:
+        group.kv_share(config.kv_heads)
 
 
 def _device(settings: Settings) -> torch.device:
