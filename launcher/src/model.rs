@@ -176,8 +176,9 @@ impl ModelFacts {
 }
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-const SLIDING_BY_DEFAULT: [&str; 7] = [
+const SLIDING_BY_DEFAULT: [&str; 8] = [
     "cohere2",
+    "dots1",
     "exaone4",
     "gemma2",
     "gemma3_text",
@@ -188,9 +189,14 @@ const SLIDING_BY_DEFAULT: [&str; 7] = [
 
 /// Returns the experts; `None` for a dense model.
 fn experts(config: &Value) -> Option<Experts> {
-    let names = ["num_experts", "num_local_experts", "n_routed_experts"];
-    let count = names.iter().find_map(|name| config.get(*name)?.as_u64());
-    let per_token = config.get("num_experts_per_tok").and_then(Value::as_u64);
+    let first = |names: &[&str]| names.iter().find_map(|name| config.get(*name)?.as_u64());
+    let names = [
+        "num_experts",
+        "num_local_experts",
+        "n_routed_experts",
+        "moe_num_experts",
+    ];
+    let (count, per_token) = (first(&names), first(&["num_experts_per_tok", "moe_k"]));
     Some(Experts {
         count: count.filter(|count| *count > 0)?,
         per_token: per_token?,
@@ -278,7 +284,8 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma" | "gemma2", "max_position_embeddings") => Some(8192),
         ("gemma3_text", "max_position_embeddings") => Some(131_072),
         (
-            "ernie4_5" | "glm" | "glm4" | "internlm3" | "ministral3" | "qwen3" | "seed_oss",
+            "ernie4_5" | "glm" | "glm4" | "internlm3" | "minimax_m2" | "ministral3" | "qwen3"
+            | "seed_oss",
             "head_dim",
         ) => Some(128),
         ("falcon", "max_position_embeddings") => Some(2048),
@@ -407,7 +414,12 @@ mod tests {
 
     #[test]
     fn experts_are_found_under_any_name() {
-        for name in ["num_experts", "num_local_experts", "n_routed_experts"] {
+        for name in [
+            "num_experts",
+            "num_local_experts",
+            "n_routed_experts",
+            "moe_num_experts",
+        ] {
             let mut config = json!({
                 "model_type": "mixtral", "hidden_size": 512, "num_attention_heads": 16,
                 "num_hidden_layers": 4, "max_position_embeddings": 2048, "num_experts_per_tok": 2,

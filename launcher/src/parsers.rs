@@ -28,6 +28,9 @@ pub enum ToolParser {
     /// `<function=..>` and `<parameter=..>`: Qwen 3 Coder.
     #[value(aliases = ["qwen3_xml", "qwen3_coder"])]
     Qwen3Xml,
+    /// `<invoke name="..">` and `<parameter name="..">`: MiniMax-M2.
+    #[value(name = "minimax-m2", aliases = ["minimax_m2", "minimax"])]
+    MiniMaxM2,
     /// `<arg_key>` and `<arg_value>`: GLM 4.5.
     #[value(name = "glm45", alias = "glm47")]
     Glm45,
@@ -59,7 +62,7 @@ pub enum ReasoningParser {
     /// Not parsed: reasoning stays text.
     Off,
     /// Between `<think>` tags.
-    #[value(aliases = ["deepseek_r1", "deepseek_v3", "qwen3", "glm45", "olmo3"])]
+    #[value(aliases = ["deepseek_r1", "deepseek_v3", "qwen3", "glm45", "minimax_m2", "olmo3"])]
     Think,
     /// Between `[THINK]` and `[/THINK]`.
     Mistral,
@@ -88,6 +91,7 @@ impl ToolParser {
             Self::Mistral => Format::Fixed(ToolFormat::Mistral),
             Self::Pythonic => Format::Fixed(ToolFormat::Pythonic),
             Self::Qwen3Xml => Format::Fixed(ToolFormat::QwenXml),
+            Self::MiniMaxM2 => Format::Fixed(ToolFormat::MiniMax),
             Self::Glm45 => Format::Fixed(ToolFormat::Glm),
             Self::DeepSeekV3 => Format::Fixed(ToolFormat::DeepSeekV3),
             Self::DeepSeekV31 => Format::Fixed(ToolFormat::DeepSeekV31),

@@ -12,7 +12,7 @@ from jinja_reference import ours, theirs
 
 FOLDER = Path(__file__).with_name("chat_templates")
 FAMILIES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
-TAKES_PARTS = {"llama_3", "llama_4", "gemma_3", "glm_4_5"}
+TAKES_PARTS = {"llama_3", "llama_4", "gemma_3", "glm_4_5", "minimax_m2"}
 """Those that loop over a content's parts; the others get the parts joined."""
 NO_TOOLS = {"gemma_2", "gemma_3", "phi_3", "phi_4"}
 """Templates without tools: tools, calls and results are written as text."""

@@ -19,7 +19,18 @@ from penstock.models.qwen import Qwen2
 from transformers import AutoConfig, Gemma3Config, Gemma3ForConditionalGeneration
 
 # Families and options that the other tests of several ranks do not have.
-EXPERTS = ["qwen3-moe", "qwen2-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"]
+EXPERTS = [
+    "qwen3-moe",
+    "qwen2-moe",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "glm4-moe",
+    "gpt-oss",
+    "dots1",
+    "ernie4_5-moe",
+    "minimax-m2",
+]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
 SHARDED = [
     "llama-one-kv-head",

@@ -45,6 +45,13 @@ GEMMA: dict[str, Any] = {
     "final_logit_softcapping": 20.0,
 }
 
+PARTIAL: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 9000.0,
+        "partial_rotary_factor": 0.5,
+    }
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -181,6 +188,37 @@ CASES |= {
         "use_qk_norm": True,
         "head_dim": 32,
     },
+    "dots1": {
+        "model_type": "dots1",
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "n_shared_experts": 2,
+        "first_k_dense_replace": 1,
+        "n_group": 2,
+        "topk_group": 1,
+        "routed_scaling_factor": 2.5,
+        "norm_topk_prob": True,
+        "sliding_window": 24,
+        "max_window_layers": 2,
+        "attention_bias": True,
+    },
+    "ernie4_5-moe": {
+        "model_type": "ernie4_5_moe",
+        "num_hidden_layers": 4,
+        "moe_num_experts": 8,
+        "moe_k": 3,
+        "moe_intermediate_size": 32,
+        "moe_num_shared_experts": 2,
+        "moe_layer_end_index": 2,
+    },
+    "minimax-m2": {
+        "model_type": "minimax_m2",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "head_dim": 32,
+        **PARTIAL,
+    },
     "gpt-oss": {
         "model_type": "gpt_oss",
         "num_local_experts": 8,
@@ -256,13 +294,6 @@ FALCON: dict[str, Any] = {
     "intermediate_size": None,
     "ffn_hidden_size": 96,
     "tie_word_embeddings": True,
-}
-PARTIAL: dict[str, Any] = {
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 9000.0,
-        "partial_rotary_factor": 0.5,
-    }
 }
 MINISTRAL3_ROPE: dict[str, Any] = {**YARN, "llama_4_scaling_beta": 0.3}
 DENSE: dict[str, dict[str, Any]] = {

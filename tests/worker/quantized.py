@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 MLPS = r"mlp(\.(experts\.\d+|shared_experts))?"
-MATRICES = rf"model\.layers\.\d+\.(self_attn|{MLPS})\.\w+_proj(_with_mqa)?|lm_head"
+MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
+MATRICES = rf"model\.layers\.\d+\.((self_attn|{MLPS})\.\w+_proj(_with_mqa)?|{MIXTRAL})|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
 # Two ranks have inputs in whole groups of 128.

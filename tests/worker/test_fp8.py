@@ -121,6 +121,16 @@ def test_two_ranks(checkpoint: Callable[[str], Path], case: str, name: str, tmp_
     assert_equal_ranks(*quantized(checkpoint(case), tmp_path, quantize, config))
 
 
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_experts_of_minimax(
+    checkpoint: Callable[[str], Path], check: Callable[..., None], tmp_path: Path
+) -> None:
+    """Published checkpoints are in fp8, and list these modules."""
+    quantize, config = FORMATS["block-32"]
+    kept = {"modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]}
+    check(*quantized(checkpoint("minimax-m2"), tmp_path, quantize, {**config, **kept}))
+
+
 def test_modules_that_are_not_converted(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     config = {**DEEPSEEK, "modules_to_not_convert": ["mlp.down_proj", "model.layers.1"]}
     path, exact = quantized(

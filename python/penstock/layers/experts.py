@@ -25,7 +25,7 @@ from penstock.layers.mlp import GatedMlp
 from penstock.layers.norm import Norm
 from penstock.parallel import Group
 from penstock.quant import LinearMethod, StacksExperts, WeightTensor, stacks_experts
-from penstock.weights import Form, Merged, Target
+from penstock.weights import Flat, Form, Merged, Target
 
 
 class Router(Layer):
@@ -45,12 +45,13 @@ class Router(Layer):
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of the matrix and of both biases."""
-        tensors = {
-            "weight": self.weight,
-            "bias": self.bias,
-            "e_score_correction_bias": self.correction,
-        }
-        return {name: Target.whole(data) for name, data in tensors.items() if data is not None}
+        found = {"weight": Target.whole(self.weight)}
+        if self.bias is not None:
+            found["bias"] = Target.whole(self.bias)
+        if self.correction is not None:  # Ernie stores it as [1, experts]
+            flat = replace(Target.whole(self.correction), form=Flat())
+            found["e_score_correction_bias"] = flat
+        return found
 
     def __call__(self, x: Tensor) -> Routed:
         """Returns the experts of each row of a normalised x [T, hidden], and their weights."""

@@ -18,7 +18,9 @@ class Names:
 
     `modules` maps a checkpoint's module to a layer's path, with {} for a layer's number:
     "model.layers.{}.mlp.up_proj" -> "blocks.{}.mlp.gate_up.up". A fused module,
-    such as gate and up in one matrix, maps to the fused layer: "blocks.{}.mlp.gate_up".
+    such as gate and up in one matrix, maps to the fused layer: "blocks.{}.mlp.gate_up". A tensor
+    that is not in the module of its layer maps to its own path:
+    "model.layers.{}.mlp.bias" -> "blocks.{}.mlp.router.bias".
 
     `forms` say how the checkpoint stores weight and bias of a module, if not as the layer has them.
     """
@@ -47,12 +49,16 @@ class Names:
         """
         found: dict[str, list[Target]] = {}
         for path, target in targets.items():
-            layer, _, suffix = path.rpartition(".")
-            module = next(self.sources(layer), None)
-            if module is None:
-                raise KeyError(f"no module of the checkpoint fills {path}")
-            found.setdefault(f"{module}.{suffix}", []).append(target)
+            found.setdefault(self._tensor(path), []).append(target)
         return {name: self._stored(name, joined(parts)) for name, parts in found.items()}
+
+    def _tensor(self, path: str) -> str:
+        """The checkpoint's name of the tensor of a layer."""
+        layer, _, suffix = path.rpartition(".")
+        own, module = self.module(path), next(self.sources(layer), None)
+        if own is None and module is None:
+            raise KeyError(f"no module of the checkpoint fills {path}")
+        return own or f"{module}.{suffix}"
 
     def _stored(self, name: str, parts: list[Target]) -> list[Target]:
         """The targets, with the form in which the checkpoint stores them."""

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     Tool, ToolChoiceMode, ToolFormat, ToolSet, deepseek, harmony, hermes, json_list, llama,
-    mistral, pythonic,
+    mistral, pythonic, xml,
 };
 
 /// The text around and between calls when they are the whole output.
@@ -107,6 +107,7 @@ impl ToolFormat {
             | Self::Brook
             | Self::Llama3Json
             | Self::QwenXml
+            | Self::MiniMax
             | Self::Glm
             | Self::Harmony => false,
         }
@@ -152,6 +153,7 @@ impl ToolFormat {
             | Self::Llama3Json
             | Self::Pythonic
             | Self::QwenXml
+            | Self::MiniMax
             | Self::Glm
             | Self::DeepSeekV3
             | Self::DeepSeekV31
@@ -168,6 +170,7 @@ impl ToolFormat {
             Self::Hermes | Self::Brook | Self::QwenXml | Self::Glm => {
                 json!({"mark": hermes::OPEN, "spelt": hermes::OPEN})
             }
+            Self::MiniMax => json!({"mark": xml::MINIMAX_OPEN, "spelt": xml::MINIMAX_OPEN}),
             Self::DeepSeekV3 | Self::DeepSeekV31 => {
                 json!({"mark": deepseek::BEGIN, "spelt": deepseek::BEGIN})
             }
@@ -193,7 +196,7 @@ impl ToolFormat {
 
     fn syntax(self) -> CallSyntax {
         let (begin, between, end) = match self {
-            Self::Hermes | Self::QwenXml | Self::Glm => ("", "\n", ""),
+            Self::Hermes | Self::QwenXml | Self::MiniMax | Self::Glm => ("", "\n", ""),
             Self::Brook | Self::Harmony => ("", "", ""),
             Self::Llama3Json => ("", "; ", ""),
             Self::Mistral | Self::Pythonic | Self::Granite => ("[", ", ", "]"),
@@ -232,12 +235,12 @@ impl ToolFormat {
     /// Returns the text before and after the arguments of a call.
     fn call_affixes(self, name: &str) -> (String, String) {
         match self {
-            // A JSON object is a call in the last two formats, too; only of JSON can the grammar
+            // A JSON object is a call in formats with tags, too; only of JSON can the grammar
             // enforce a schema.
-            Self::Hermes | Self::QwenXml | Self::Glm => (
-                format!("{}\n{{\"name\": \"{name}\", \"arguments\": ", hermes::OPEN),
-                format!("}}\n{}", hermes::CLOSE),
-            ),
+            Self::Hermes | Self::QwenXml | Self::Glm => {
+                json_in_tags(hermes::OPEN, name, hermes::CLOSE)
+            }
+            Self::MiniMax => json_in_tags(xml::MINIMAX_OPEN, name, xml::MINIMAX_CLOSE),
             Self::Brook => (
                 format!("{}{{\"name\":\"{name}\",\"arguments\":", hermes::OPEN),
                 format!("}}{}", hermes::CLOSE),
@@ -271,4 +274,12 @@ impl ToolFormat {
             Self::Harmony => (format!(" {}{name} json", harmony::RECIPIENT), String::new()),
         }
     }
+}
+
+/// Returns the text before and after the arguments of a call that is a JSON object between tags.
+fn json_in_tags(open: &str, name: &str, close: &str) -> (String, String) {
+    (
+        format!("{open}\n{{\"name\": \"{name}\", \"arguments\": "),
+        format!("}}\n{close}"),
+    )
 }

@@ -19,10 +19,10 @@ mod mistral;
 mod output_parser;
 mod parameter_types;
 mod pythonic;
-mod qwen_xml;
 mod reasoning;
 mod tool_set;
 mod typed_call;
+mod xml;
 
 use std::sync::Arc;
 
@@ -50,6 +50,9 @@ pub enum ToolFormat {
     /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen 3
     /// Coder.
     QwenXml,
+    /// `<minimax:tool_call><invoke name="name"><parameter name="key">value</parameter></invoke>
+    /// </minimax:tool_call>`: MiniMax-M2.
+    MiniMax,
     /// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM 4.5.
     Glm,
     /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name` and a JSON code block: `DeepSeek` V3 and R1.
@@ -116,13 +119,14 @@ trait ToolCallParser: std::fmt::Debug + Send {
 
 impl ToolFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 14] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
         (Self::Llama3Json, "llama3-json"),
         (Self::Mistral, "mistral"),
         (Self::Pythonic, "pythonic"),
         (Self::QwenXml, "qwen3-xml"),
+        (Self::MiniMax, "minimax-m2"),
         (Self::Glm, "glm45"),
         (Self::DeepSeekV3, "deepseek-v3"),
         (Self::DeepSeekV31, "deepseek-v31"),
@@ -139,6 +143,8 @@ impl ToolFormat {
             Some(Self::Brook)
         } else if has(harmony::ANALYSIS) {
             Some(Self::Harmony)
+        } else if has(xml::MINIMAX_OPEN) {
+            Some(Self::MiniMax)
         } else if has(deepseek::SEPARATOR) {
             let block = has("```json");
             Some(if block {
@@ -177,6 +183,7 @@ impl ToolFormat {
             Self::Mistral => &[mistral::MARK, mistral::ARGUMENTS, mistral::ID],
             Self::Pythonic => &pythonic::MARKS,
             Self::QwenXml => &[hermes::OPEN, hermes::CLOSE],
+            Self::MiniMax => &[xml::MINIMAX_OPEN, xml::MINIMAX_CLOSE],
             Self::Glm => &glm::MARKS,
             Self::DeepSeekV3 | Self::DeepSeekV31 => &deepseek::MARKS,
             Self::Granite => &[json_list::GRANITE_MARK, hermes::OPEN, hermes::CLOSE],
@@ -207,7 +214,11 @@ impl ToolFormat {
             Self::Pythonic => Box::new(pythonic::PythonicParser::new(names)),
             Self::QwenXml => {
                 let call = TypedCall::new(names, types());
-                Box::new(qwen_xml::QwenXmlParser::new(call, options.strict))
+                Box::new(xml::XmlParser::new(&xml::QWEN, call, options.strict))
+            }
+            Self::MiniMax => {
+                let call = TypedCall::new(names, types());
+                Box::new(xml::XmlParser::new(&xml::MINIMAX, call, options.strict))
             }
             Self::Glm => Box::new(glm::GlmParser::new(TypedCall::new(names, types()))),
             Self::DeepSeekV3 | Self::DeepSeekV31 => Box::new(deepseek::DeepSeekParser::new()),
@@ -220,7 +231,7 @@ impl ToolFormat {
 
     /// Whether the parser needs the types of parameters.
     pub fn needs_types(self) -> bool {
-        matches!(self, Self::QwenXml | Self::Glm)
+        matches!(self, Self::QwenXml | Self::MiniMax | Self::Glm)
     }
 }
 

@@ -64,6 +64,55 @@ fn qwen_xml_calls() {
 }
 
 #[test]
+fn minimax_calls() {
+    check(
+        ToolFormat::MiniMax,
+        &[
+            (
+                "Sure.\n<minimax:tool_call>\n<invoke name=\"f\">\n\
+                 <parameter name=\"city\">New York</parameter>\n\
+                 <parameter name=\"days\">[1, 2]</parameter>\n</invoke>\n\
+                 <invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
+                "Sure.",
+                &[
+                    ("f", "{\"city\": \"New York\", \"days\": [1,2]}"),
+                    ("g", "{}"),
+                ],
+            ),
+            // The outer tag closes the function.
+            (
+                "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\">1</parameter>\
+                 </minimax:tool_call>x",
+                "x",
+                &[("f", "{\"a\": 1}")],
+            ),
+            (
+                "<minimax:tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
+                 </minimax:tool_call>",
+                "",
+                &[("f", "{\"a\": 1}")],
+            ),
+            // No calls.
+            (
+                "<invoke name=\"f\"></invoke>",
+                "<invoke name=\"f\"></invoke>",
+                &[],
+            ),
+            (
+                "<minimax:tool_call>\n<invoke name=\"\">",
+                "<minimax:tool_call>\n<invoke name=\"\">",
+                &[],
+            ),
+            (
+                "<minimax:tool_call>\n<invoke name=\"f g\">",
+                "<minimax:tool_call>\n<invoke name=\"f g\">",
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
 fn glm_calls() {
     check(
         ToolFormat::Glm,
@@ -115,7 +164,7 @@ fn values_without_quotes_get_the_type_of_the_schema() {
         parallel: true,
         fields: TOOL_FIELDS,
     };
-    for format in [ToolFormat::QwenXml, ToolFormat::Glm] {
+    for format in [ToolFormat::QwenXml, ToolFormat::MiniMax, ToolFormat::Glm] {
         let options = OutputParserOptions {
             parameter_types: ParameterTypes::new(&tool_set),
             ..parser_options(format)
@@ -139,6 +188,10 @@ fn values_without_quotes_get_the_type_of_the_schema() {
                 ToolFormat::Glm => format!(
                     "<tool_call>f\n<arg_key>{key}</arg_key>\n<arg_value>{written}</arg_value>\n\
                      </tool_call>"
+                ),
+                ToolFormat::MiniMax => format!(
+                    "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"{key}\">{written}\
+                     </parameter>\n</invoke>\n</minimax:tool_call>"
                 ),
                 _ => format!(
                     "<tool_call>\n<function=f>\n<parameter={key}>\n{written}\n</parameter>\n\
@@ -467,6 +520,7 @@ fn families_are_detected_from_the_chat_template() {
         (template!("qwen_3_coder"), ToolFormat::QwenXml, None),
         (template!("qwen_3"), ToolFormat::Hermes, think),
         (template!("glm_4_5"), ToolFormat::Glm, think),
+        (template!("minimax_m2"), ToolFormat::MiniMax, think),
         (template!("gpt_oss"), ToolFormat::Harmony, harmony),
         (template!("granite_3"), ToolFormat::Granite, None),
         (template!("command_r"), ToolFormat::Cohere, None),

@@ -86,6 +86,19 @@ pub(crate) fn written(format: ToolFormat, calls: &[Call]) -> String {
             },
             "\n",
         ),
+        ToolFormat::MiniMax => each(
+            &|(name, arguments)| {
+                let parameter = |(k, v): (&String, &Value)| {
+                    format!("<parameter name=\"{k}\">\n{}\n</parameter>\n", unquoted(v))
+                };
+                let parameters: String = arguments.iter().map(parameter).collect();
+                format!(
+                    "<minimax:tool_call>\n<invoke name=\"{name}\">\n{parameters}</invoke>\n\
+                     </minimax:tool_call>"
+                )
+            },
+            "\n",
+        ),
         ToolFormat::Glm => each(
             &|(name, arguments)| {
                 let argument = |(k, v): (&String, &Value)| {

@@ -1,5 +1,5 @@
-//! Qwen 3 Coder's calls: `<tool_call><function=name><parameter=key>value</parameter></function>
-//! </tool_call>`. The model may omit the outer tag. A JSON object within the tag is a call too.
+//! Calls in XML-like tags, whose values are not quoted. A JSON object within the outer tag is a call
+//! too.
 
 use super::content_buffer::{ContentBuffer, MarkFinder, NextMark, NextText};
 use super::hermes::{CLOSE, OPEN};
@@ -7,14 +7,57 @@ use super::json_call::{JsonCallParser, Progress};
 use super::typed_call::TypedCall;
 use super::{OutputDeltas, ToolCallParser, is_plain};
 
-const FUNCTION: &str = "<function=";
-const FUNCTION_END: &str = "</function>";
-const PARAMETER: &str = "<parameter=";
-const PARAMETER_END: &str = "</parameter>";
+pub(super) const MINIMAX_OPEN: &str = "<minimax:tool_call>";
+pub(super) const MINIMAX_CLOSE: &str = "</minimax:tool_call>";
 
-/// A parser of content and Qwen 3 Coder's calls.
+/// The tags of a format.
 #[derive(Debug)]
-pub(super) struct QwenXmlParser {
+pub(super) struct Syntax {
+    /// What opens a call: the outer tag, and the function's if the model may omit the outer one.
+    opening: &'static [&'static str],
+    /// What follows the name of a function or a value: a parameter, or the end of the function,
+    /// which the end of the outer tag may be, too.
+    body: &'static [&'static str; 3],
+    /// What follows a function: the end of the outer tag, or another function.
+    after: &'static [&'static str; 2],
+    /// What encloses names.
+    quote: &'static str,
+}
+
+/// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`
+pub(super) static QWEN: Syntax = Syntax {
+    opening: &[OPEN, "<function="],
+    body: &["<parameter=", "</function>", CLOSE],
+    after: &[CLOSE, "<function="],
+    quote: "",
+};
+
+/// `<minimax:tool_call><invoke name="name"><parameter name="key">value</parameter></invoke>
+/// </minimax:tool_call>`
+pub(super) static MINIMAX: Syntax = Syntax {
+    opening: &[MINIMAX_OPEN],
+    body: &["<parameter name=\"", "</invoke>", MINIMAX_CLOSE],
+    after: &[MINIMAX_CLOSE, "<invoke name=\""],
+    quote: "\"",
+};
+
+/// The ends of a value. A line break before the tag is not part of the value.
+const VALUE_END: &[&str] = &["\n</parameter>", "</parameter>"];
+
+impl Syntax {
+    fn function(&self) -> &'static str {
+        self.after[1]
+    }
+
+    fn parameter(&self) -> &'static str {
+        self.body[0]
+    }
+}
+
+/// A parser of content and calls in tags.
+#[derive(Debug)]
+pub(super) struct XmlParser {
+    syntax: &'static Syntax,
     state: State,
     content_buffer: ContentBuffer,
     call: TypedCall,
@@ -40,12 +83,18 @@ enum State {
     Close(NextMark),
 }
 
-impl QwenXmlParser {
+impl XmlParser {
     /// Creates a parser. If calls are `strict`, only the outer tag opens one.
-    pub(super) fn new(call: TypedCall, strict: bool) -> Self {
+    pub(super) fn new(syntax: &'static Syntax, call: TypedCall, strict: bool) -> Self {
+        let opening = if strict {
+            &syntax.opening[..1]
+        } else {
+            syntax.opening
+        };
         Self {
+            syntax,
             state: State::Text,
-            content_buffer: ContentBuffer::new(if strict { &[OPEN] } else { &[OPEN, FUNCTION] }),
+            content_buffer: ContentBuffer::new(opening),
             call,
             tagged: false,
         }
@@ -55,7 +104,7 @@ impl QwenXmlParser {
         let found = self.content_buffer.push(c, out);
         self.tagged = found == Some(0);
         self.state = match found {
-            Some(0) => State::Tagged(NextMark::new(&[FUNCTION])),
+            Some(0) => State::Tagged(NextMark::new(&self.syntax.after[1..])),
             Some(_) => State::Name(String::new()),
             None => State::Text,
         };
@@ -75,10 +124,7 @@ impl QwenXmlParser {
         match next.push(c) {
             NextText::Blank => self.content_buffer.hold(c.encode_utf8(&mut [0; 4])),
             NextText::Partial => {}
-            NextText::Mark(_) => {
-                self.content_buffer.hold(FUNCTION);
-                self.state = State::Name(String::new());
-            }
+            NextText::Mark(_) => self.begin_name(),
             NextText::Other(text) if text == "{" => {
                 self.state = State::Json(Box::default());
                 self.json(c, out);
@@ -87,13 +133,18 @@ impl QwenXmlParser {
         }
     }
 
+    fn begin_name(&mut self) {
+        self.content_buffer.hold(self.syntax.function());
+        self.state = State::Name(String::new());
+    }
+
     fn json(&mut self, c: char, out: &mut OutputDeltas) {
         let State::Json(call) = &mut self.state else {
             return;
         };
         match call.push(c, out, &mut self.content_buffer) {
             Progress::More => {}
-            Progress::Done => self.state = State::Close(NextMark::new(&[CLOSE])),
+            Progress::Done => self.state = State::Close(NextMark::new(&self.syntax.after[..1])),
             Progress::Broken => self.text(c, out),
         }
     }
@@ -102,17 +153,23 @@ impl QwenXmlParser {
         let State::Name(name) = &mut self.state else {
             return;
         };
-        let known = self.tagged || self.call.knows(name);
-        if c == '>' && !name.is_empty() && known {
+        let whole = (c == '>').then_some(name.as_str());
+        let whole = whole.and_then(|name| name.strip_suffix(self.syntax.quote));
+        let known = |name: &&str| !name.is_empty() && (self.tagged || self.call.knows(name));
+        if let Some(name) = whole.filter(known) {
             self.content_buffer.call_started();
             self.call.begin(name, out);
-            self.state = body();
-        } else if is_plain(c) {
+            self.state = self.body_state();
+        } else if is_plain(c) || self.syntax.quote.contains(c) {
             name.push(c);
             self.content_buffer.hold(c.encode_utf8(&mut [0; 4]));
         } else {
             self.give_up(c.encode_utf8(&mut [0; 4]), out);
         }
+    }
+
+    fn body_state(&self) -> State {
+        State::Body(NextMark::new(self.syntax.body))
     }
 
     fn body(&mut self, c: char, out: &mut OutputDeltas) {
@@ -126,7 +183,7 @@ impl QwenXmlParser {
                 self.call.end(out);
                 // The outer tag may close a function, too.
                 self.state = match mark {
-                    1 => State::Close(NextMark::new(&[CLOSE, FUNCTION])),
+                    1 => State::Close(NextMark::new(self.syntax.after)),
                     _ => State::Text,
                 };
             }
@@ -147,12 +204,12 @@ impl QwenXmlParser {
         };
         match c {
             '>' => {
-                self.call.begin_argument(key, out);
-                self.state =
-                    State::Value(MarkFinder::new(&["\n</parameter>", PARAMETER_END]), true);
+                let name = key.strip_suffix(self.syntax.quote).unwrap_or(key);
+                self.call.begin_argument(name, out);
+                self.state = State::Value(MarkFinder::new(VALUE_END), true);
             }
             '\n' => {
-                let text = format!("{PARAMETER}{key}\n");
+                let text = format!("{}{key}\n", self.syntax.parameter());
                 self.break_off(&text, out);
             }
             c => key.push(c),
@@ -171,7 +228,7 @@ impl QwenXmlParser {
         self.call.push(&text, out);
         if found.is_some() {
             self.call.end_argument(out);
-            self.state = body();
+            self.state = self.body_state();
         }
     }
 
@@ -182,10 +239,7 @@ impl QwenXmlParser {
         match next.push(c) {
             NextText::Blank | NextText::Partial => {}
             NextText::Mark(0) => self.state = State::Text,
-            NextText::Mark(_) => {
-                self.content_buffer.hold(FUNCTION);
-                self.state = State::Name(String::new());
-            }
+            NextText::Mark(_) => self.begin_name(),
             NextText::Other(text) => {
                 self.state = State::Text;
                 text.chars().for_each(|c| self.push(c, out));
@@ -194,11 +248,7 @@ impl QwenXmlParser {
     }
 }
 
-fn body() -> State {
-    State::Body(NextMark::new(&[PARAMETER, FUNCTION_END, CLOSE]))
-}
-
-impl ToolCallParser for QwenXmlParser {
+impl ToolCallParser for XmlParser {
     fn push(&mut self, c: char, out: &mut OutputDeltas) {
         match self.state {
             State::Text => self.text(c, out),
