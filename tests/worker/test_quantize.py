@@ -11,20 +11,24 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import CASES, prompt, reference, write
-from penstock.config import read_config
+import torch.nn.functional as F
+from checkpoints import CASES, DENSE, SHAPE, prompt, reference, write
+from penstock.config import MoeSpec, read_config
 from penstock.faults import BadModel, BadSetting
+from penstock.layers import ExpertMlps
 from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import read_methods
 from penstock.quantize import Job, Options, job, output, quantize
 from penstock.quantize import __main__ as command
+from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.grid import Grid
 from penstock.quantize.layouts import LAYOUTS
 from penstock.quantize.quantizer import Quantizer
 from penstock.quantize.statistics import Inputs
 from penstock.quantize.walk import Walk, Watched
 from penstock.weights import Checkpoint
+from penstock_kernels.route_experts import Routed
 from ranks import LENGTH, prefilled
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -35,6 +39,7 @@ TEXTS = [f"The fox number {number} sees {number * 7} owls at the brook." for num
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FAMILIES = ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
 FAMILIES += ["cohere", "gemma", "glm4", "granite", "olmo2"]
+EXPERTS = ["qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe"]
 FORMS = [
     Options("rtn", group=32),
     Options("rtn", bits=8, group=0, symmetric=False),
@@ -76,10 +81,10 @@ def dequantized(model: Path, out: Path, options: Options, folder: Path) -> Path:
         modules.setdefault(module, {})[suffix] = tensor
     tensors = {}
     for module, parts in modules.items():
-        whole = layout.matrix(parts) if module.endswith("_proj") else parts["weight"]
-        tensors[f"{module}.weight"] = whole.double()
-        if "bias" in parts:
-            tensors[f"{module}.bias"] = parts["bias"].double()
+        if module.endswith("_proj"):
+            biases = {suffix: part for suffix, part in parts.items() if suffix == "bias"}
+            parts = {"weight": layout.matrix(parts), **biases}
+        tensors |= {f"{module}.{suffix}": part.double() for suffix, part in parts.items()}
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     shutil.copy(model / "config.json", folder)
@@ -123,9 +128,11 @@ def test_what_is_written_loads_as_what_it_stands_for(
 
 
 @pytest.mark.parametrize("method", ["awq", "gptq"])
-@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.parametrize("case", FAMILIES + EXPERTS)
 def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
     sizes = {"intermediate_size": 128, "vocab_size": 4096}
+    if "shared_expert_intermediate_size" in CASES[case]:
+        sizes["shared_expert_intermediate_size"] = 64
     folder = write(tmp_path / "model", **{**CASES[case], **sizes})
     shutil.copy(BROOK / "tokenizer.json", folder)
     options, out = Options(method, group=32), tmp_path / "out"
@@ -136,7 +143,7 @@ def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
     assert max(report.errors.values()) < 0.03
 
 
-@pytest.mark.parametrize("case", ["llama31", "qwen3", "gemma2", "phi3-longrope"])
+@pytest.mark.parametrize("case", ["llama31", "qwen3", "gemma2", "phi3-longrope", "glm4-moe"])
 def test_awq_folds_factors_without_changing_the_model(tmp_path: Path, case: str) -> None:
     folder = write(tmp_path / "model", **{**CASES[case], "intermediate_size": 128})
     texts, changed = [list(range(40)), list(range(100, 150))], tmp_path / "changed"
@@ -153,7 +160,11 @@ def test_awq_folds_factors_without_changing_the_model(tmp_path: Path, case: str)
             batches = walk.run(layer, index, batches)
             floats = {name: one.float() for name, one in walk.layer_tensors(index).items()}
             factors = quantizer.fold(index, floats, floats, inputs)
-            assert set(factors) == {"attention.qkv", "mlp.gate_up", "mlp.down"}
+            if isinstance(walk.spec.layers[index].mlp, MoeSpec):
+                downs = [f"mlp.experts.{expert}.down" for expert in range(8)]
+                assert set(factors) == {"attention.qkv", "mlp.shared.down", *downs}
+            else:
+                assert set(factors) == {"attention.qkv", "mlp.gate_up", "mlp.down"}
             assert all(factor.std() > 0.01 for factor in factors.values())
             tensors |= {name: one.double() for name, one in floats.items()}
     changed.mkdir()
@@ -269,6 +280,44 @@ def test_statistics_are_means_over_rows() -> None:
     assert divided == pytest.approx(inputs.squared(matrix), rel=1e-4)
 
 
+@pytest.mark.parametrize("tokens", [40, 2000])
+def test_an_expert_is_calibrated_with_its_own_tokens(tmp_path: Path, tokens: int) -> None:
+    """Or with all tokens, if few chose it."""
+    folder = write(tmp_path / "model", **CASES["qwen3-moe"])
+    torch.manual_seed(1)
+    with Checkpoint(folder) as checkpoint, torch.inference_mode():
+        kind = job._kind(read_config(folder), checkpoint)
+        walk = Walk(kind, 64, checkpoint, Watched(torch.float32, torch.device("cpu")))
+        layer = walk.layer(2, walk.layer_tensors(2))
+        experts: Any = next(one for _, one in layer.walk() if isinstance(one, ExpertMlps))
+        watched, whole = WatchedExperts(experts), []
+        for _ in range(2):
+            x, ids = torch.randn(tokens, 64), torch.randint(0, 8, (tokens, 3)).int()
+            watched(x, Routed(ids, torch.rand(tokens, 3)))
+            whole.append(x[(ids == 5).any(1)] if tokens > 100 else x)
+    rows = torch.cat(whole)
+    gate, up = experts.experts.gate_up[5].chunk(2)
+    inner = F.silu(rows @ gate.t()) * (rows @ up.t())
+    for path, expected in (("5.gate_up", rows), ("5.down", inner)):
+        found = watched.inputs(path)
+        assert found.rows == len(rows)
+        torch.testing.assert_close(found.hessian, expected.t() @ expected / len(rows))
+        torch.testing.assert_close(found.magnitude, expected.abs().mean(0))
+
+
+def test_routers_are_named_as_not_quantized(tmp_path: Path, texts: Path) -> None:
+    """Libraries would quantize them, as linear layers like any other."""
+    sizes = {"intermediate_size": 128, "vocab_size": 4096, "shared_expert_intermediate_size": 64}
+    folder = write(tmp_path / "model", **{**CASES["qwen2-moe"], **sizes})
+    shutil.copy(BROOK / "tokenizer.json", folder)
+    for method, field in (("awq", "modules_to_not_convert"), ("fp8", "ignore")):
+        quantize(Job(folder, tmp_path / method, Options(method, group=32), texts))
+        kept = read_config(tmp_path / method)["quantization_config"][field]
+        mlp = "model.layers.2.mlp."
+        assert {f"{mlp}gate", f"{mlp}shared_expert_gate"} <= {*kept}
+        assert not any("proj" in name for name in kept)
+
+
 @pytest.mark.parametrize("stop", [0, 1, 2])
 def test_a_stopped_run_goes_on_to_the_same_files(
     model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
@@ -346,6 +395,22 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
     quantize(Job(model, tmp_path / "once", Options("fp8"), texts))
     with pytest.raises(BadModel, match="quantized already"):
         quantize(Job(tmp_path / "once", tmp_path / "twice", Options("fp8"), texts))
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("gpt-oss", "tensors of all experts at once"),
+        ("deepseek-v3", "multi-head latent attention"),
+        ("gpt2", "learned positions"),
+        ("gpt_neox", "how GptNeoX stores matrices"),
+    ],
+)
+def test_models_that_cannot_be_quantized(tmp_path: Path, texts: Path, case: str, text: str) -> None:
+    folder = write(tmp_path / "model", **{**SHAPE, **(CASES | DENSE)[case]})
+    with pytest.raises(BadModel, match=f"does not support {text}"):
+        quantize(Job(folder, tmp_path / "out", Options("rtn", group=32), texts))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_reports_and_explains(

@@ -12,7 +12,7 @@ from penstock.layers.block import (
     block_of,
     mlp_of,
 )
-from penstock.layers.experts import MoeMlp
+from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mlp import GatedMlp, Mlp
@@ -34,6 +34,7 @@ __all__ = [
     "Build",
     "ColumnLinear",
     "Embedding",
+    "ExpertMlps",
     "FullWidthNorm",
     "GatedMlp",
     "Head",
@@ -53,9 +54,11 @@ __all__ = [
     "PostBlock",
     "Residual",
     "RmsNorm",
+    "Router",
     "RowLinear",
     "SandwichBlock",
     "SelfAttention",
+    "SharedGate",
     "attention_of",
     "block_of",
     "mlp_of",

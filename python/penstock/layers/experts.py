@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -281,6 +282,12 @@ class SharedGate(Layer):
         return F.linear(x, self.weight).sigmoid_()
 
 
+class ExpertSum(Protocol):
+    """The weighted sum of each row's experts, [T, hidden]; `ExpertMlps` is one."""
+
+    def __call__(self, x: Tensor, routed: Routed) -> Tensor: ...
+
+
 class MoeMlp(Layer):
     """The feed-forward layer: routed experts, and shared experts if there are any."""
 
@@ -289,7 +296,7 @@ class MoeMlp(Layer):
         self.partial = build.group.size > 1
         self.multiplier = residual.multiplier
         self.router = Router(build, residual, spec)
-        self.experts = ExpertMlps(build.below("experts"), hidden, spec)
+        self.experts: ExpertSum = ExpertMlps(build.below("experts"), hidden, spec)
         self.shared: GatedMlp | None = None
         if spec.shared is not None:
             self.shared = GatedMlp(build.below("shared"), residual, spec.shared)

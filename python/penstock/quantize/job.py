@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.config import read_config
+from penstock.config import ExpertStorage, MoeSpec, read_config
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
 from penstock.models.decoder import Decoder
@@ -42,7 +42,7 @@ def quantize(job: Job) -> Report:
         report = _Run(walk, quantizer, output).run(texts)
         rest = {name: checkpoint[name].tensor() for name in _outside(walk)}
         output.write(layers, rest, {})
-        config = {**raw, "quantization_config": quantizer.layout.config()}
+        config = {**raw, "quantization_config": quantizer.layout.config(walk.routers())}
         summary = {"perplexity_before": report.before, "perplexity_after": report.after}
         settings = {"settings": job.options.stored(), "errors": report.errors}
         output.finish(config, {**summary, **settings})
@@ -102,8 +102,9 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
         raise BadModel("penstock quantize does not support learned positions")
     if cls.checkpoint_names(spec).forms:
         raise BadModel(f"penstock quantize does not support how {cls.__name__} stores matrices")
-    if spec.has_experts:
-        raise BadModel("penstock quantize does not support mixtures of experts")
+    stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
+    if stores - {ExpertStorage.SEPARATE}:
+        raise BadModel("penstock quantize does not support tensors of all experts at once")
     if spec.has_latents:
         raise BadModel("penstock quantize does not support multi-head latent attention")
     dtypes = {checkpoint[name].dtype for name in checkpoint}

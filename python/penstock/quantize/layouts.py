@@ -35,8 +35,9 @@ class Layout(ABC):
         """The matrix that they stand for, float32."""
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """The quantization_config, as transformers and vLLM read it."""
+    def config(self, kept: Sequence[str]) -> dict[str, Any]:
+        """The quantization_config, as transformers and vLLM read it. `kept`: modules inside decoder
+        layers that are not quantized."""
 
     def pack(self) -> int:
         """Codes in a word; layers' sides must be multiples."""
@@ -68,7 +69,7 @@ class Gptq(Layout):
         zeros = unpacked(stored["qzeros"], bits, 1).float() + 1
         return ((codes - zeros[index]) * stored["scales"].float()[index]).t().contiguous()
 
-    def config(self) -> dict[str, Any]:
+    def config(self, kept: Sequence[str]) -> dict[str, Any]:
         """quant_method "gptq"."""
         options = self.options
         return {
@@ -106,7 +107,7 @@ class Awq(Layout):
         scales = stored["scales"].float().repeat_interleave(repeats, 0)
         return ((codes - zeros.repeat_interleave(repeats, 0)) * scales).t().contiguous()
 
-    def config(self) -> dict[str, Any]:
+    def config(self, kept: Sequence[str]) -> dict[str, Any]:
         """quant_method "awq"."""
         return {
             "quant_method": "awq",
@@ -114,7 +115,7 @@ class Awq(Layout):
             "bits": 4,
             "group_size": self.options.group or -1,
             "zero_point": True,
-            "modules_to_not_convert": None,
+            "modules_to_not_convert": list(kept) or None,
         }
 
 
@@ -131,7 +132,7 @@ class Fp8(Layout):
         """number * scale."""
         return stored["weight"].float() * stored["weight_scale"]
 
-    def config(self) -> dict[str, Any]:
+    def config(self, kept: Sequence[str]) -> dict[str, Any]:
         """quant_method "compressed-tensors"."""
         common = {"num_bits": 8, "type": "float", "symmetric": True}
         group = {
@@ -145,7 +146,7 @@ class Fp8(Layout):
             "format": "float-quantized",
             "quantization_status": "compressed",
             "config_groups": {"group_0": group},
-            "ignore": ["lm_head"],
+            "ignore": ["lm_head", *kept],
             "kv_cache_scheme": None,
         }
 

@@ -18,7 +18,7 @@ from penstock.quantize.grid import Grid
 from penstock.quantize.layouts import LAYOUTS
 from penstock.quantize.options import Options
 from penstock.quantize.statistics import Inputs
-from penstock.quantize.walk import Walk
+from penstock.quantize.walk import LayerInputs, Walk
 
 NORMS = {"attention.qkv": "attention_norm", "mlp.gate_up": "mlp_norm", "mlp.inner": "mlp_norm"}
 """By the path of a linear layer, the norm whose output it multiplies."""
@@ -70,9 +70,9 @@ class Quantizer:
         return self.options.bits + (16 + self.options.bits) / (self.options.group or 1024) + 0.1
 
     def layer(
-        self, index: int, tensors: Mapping[str, Tensor], inputs: Mapping[str, Inputs]
+        self, index: int, tensors: Mapping[str, Tensor], inputs: LayerInputs
     ) -> QuantizedLayer:
-        """Quantizes the matrices of decoder layer `index`; `inputs` by the linear layers' paths."""
+        """Quantizes the matrices of decoder layer `index`."""
         matrices = self.walk.matrices(index)
         names = {f"{module}.weight" for modules in matrices.values() for module in modules}
         floats = {name: tensors[name].to(self.device).float() for name in names}
@@ -82,10 +82,11 @@ class Quantizer:
             factors = self.fold(index, floats, found, inputs)
         errors = {}
         for path, modules in matrices.items():
-            factor = factors.get(path)
+            factor, seen = factors.get(path), inputs[path]
+            if factor is not None:
+                seen = seen.divided(factor)
             for module in modules:
                 matrix = floats[f"{module}.weight"]
-                seen = inputs[path] if factor is None else inputs[path].divided(factor)
                 stored = self.layout.store(self._quantized(path, matrix, seen))
                 change = self.layout.matrix(stored) - matrix
                 errors[module] = seen.squared(change) / max(seen.squared(matrix), 1e-30)
@@ -119,7 +120,7 @@ class Quantizer:
         index: int,
         floats: dict[str, Tensor],
         others: dict[str, Tensor],
-        inputs: Mapping[str, Inputs],
+        inputs: LayerInputs,
     ) -> dict[str, Tensor]:
         """Multiplies matrices' columns by the best factors, and divides what makes their inputs by
         them. Returns the factors, by the paths of the linear layers."""
@@ -129,12 +130,15 @@ class Quantizer:
             weights = [f"{module}.weight" for module in modules]
             search = [floats[name] for name in weights]
             norm = getattr(block, NORMS.get(path, ""), None)
-            # A parallel block's norm has other readers.
+            before, _, matrix = path.rpartition(".")
+            # A parallel block's norm has other readers; so has the norm before experts.
             if isinstance(norm, RmsNorm) and not isinstance(block, ParallelBlock):
                 factors = search_scales(search, inputs[path], rounding)
                 name = f"{self.walk.module(index, NORMS[path])}.weight"
                 others[name], factors = _divided(others[name], factors, norm.plus_one)
-            elif path == "mlp.down" and (rows := self._up_rows(index, floats, others)) is not None:
+            elif matrix == "down" and (
+                (rows := _up_rows(matrices.get(f"{before}.gate_up"), floats, others)) is not None
+            ):
                 factors = search_scales(search, inputs[path], rounding)
                 rows /= factors[:, None]
             else:
@@ -144,16 +148,16 @@ class Quantizer:
             found[path] = factors
         return found
 
-    def _up_rows(
-        self, index: int, floats: Mapping[str, Tensor], others: Mapping[str, Tensor]
-    ) -> Tensor | None:
-        """The rows of the matrix `up`, to which a gated layer's inputs to `down` are proportional;
-        None if there is none, or if it has a bias."""
-        modules = self.walk.matrices(index).get("mlp.gate_up")
-        if modules is None or any(f"{module}.bias" in others for module in modules):
-            return None
-        rows = floats[f"{modules[-1]}.weight"]
-        return rows if len(modules) > 1 else rows[len(rows) // 2 :]
+
+def _up_rows(
+    modules: list[str] | None, floats: Mapping[str, Tensor], others: Mapping[str, Tensor]
+) -> Tensor | None:
+    """The rows of the matrix `up` among the modules of gate and up, to which a gated layer's inputs
+    to `down` are proportional; None if there is none, or if it has a bias."""
+    if modules is None or any(f"{module}.bias" in others for module in modules):
+        return None
+    rows = floats[f"{modules[-1]}.weight"]
+    return rows if len(modules) > 1 else rows[len(rows) // 2 :]
 
 
 def _divided(weight: Tensor, factors: Tensor, plus_one: bool) -> tuple[Tensor, Tensor]:

@@ -13,11 +13,12 @@ from torch import Tensor
 from penstock.cache import LayerCache
 from penstock.config import Specification
 from penstock.faults import BadModel
-from penstock.layers import Build, Layer, Linear, Residual
+from penstock.layers import Build, ExpertMlps, Layer, Linear, MoeMlp, Residual, Router, SharedGate
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Plain, Weights, WeightTensor
+from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.statistics import Inputs
 from penstock.weights import Checkpoint
 
@@ -74,6 +75,21 @@ class Batch:
     lengths: tuple[int, ...]
 
 
+class LayerInputs:
+    """The inputs of a decoder layer's matrices, by path. Those of an expert are summed whenever
+    they are asked for: the sums of all experts take too much memory."""
+
+    def __init__(self) -> None:
+        self.linear: dict[str, Inputs] = {}
+        self.experts: dict[str, WatchedExperts] = {}
+
+    def __getitem__(self, path: str) -> Inputs:
+        if path in self.linear:
+            return self.linear[path]
+        experts, number, matrix = path.rsplit(".", 2)
+        return self.experts[experts].inputs(f"{number}.{matrix}")
+
+
 class Walk:
     """A checkpoint's model. Raises BadModel if tensors are missing or do not fit."""
 
@@ -92,7 +108,7 @@ class Walk:
         if missing := sorted(wanted.keys() - set(checkpoint)):
             raise BadModel(f"the checkpoint lacks tensors: {', '.join(missing[:5])}")
         for name, targets in wanted.items():
-            if (found := checkpoint[name].shape) != targets[0].shape:
+            if not targets[0].accepts(found := tuple(checkpoint[name].shape)):
                 raise BadModel(
                     f"tensor {name} has shape {list(found)}, but config.json makes it "
                     f"{list(targets[0].shape)}: they belong to different models"
@@ -118,14 +134,30 @@ class Walk:
         return self.model.tensor_names.module(f"blocks.{index}.{path}")
 
     def matrices(self, index: int) -> dict[str, list[str]]:
-        """By the path of each linear layer, the modules whose matrices it multiplies by."""
+        """By the path of each linear layer, also of each expert's two, the modules whose matrices
+        it multiplies by."""
         found: dict[str, list[str]] = {}
         for path, layer in self.model.blocks[index].walk():
-            if isinstance(layer, Linear):
-                paths = [f"blocks.{index}.{path}.{name}" for name in layer.targets()]
-                layers = [p.removesuffix(".weight") for p in paths if p.endswith(".weight")]
-                modules = [next(self.model.tensor_names.sources(one)) for one in layers]
-                found[path] = list(dict.fromkeys(modules))
+            if not isinstance(layer, Linear | ExpertMlps):
+                continue
+            for name in layer.targets():
+                if name.endswith("weight"):
+                    parts = name.split(".")[:-1]  # of an expert: number, matrix, perhaps its part
+                    own = [path, *parts[:2]] if isinstance(layer, ExpertMlps) else [path]
+                    whole = ".".join(["blocks", str(index), path, *parts])
+                    module = next(self.model.tensor_names.sources(whole))
+                    modules = found.setdefault(".".join(own), [])
+                    if module not in modules:
+                        modules.append(module)
+        return found
+
+    def routers(self) -> list[str]:
+        """The modules of the routers and of the gates of shared experts, which stay as they are."""
+        found = []
+        for index, block in enumerate(self.model.blocks):
+            for path, layer in block.walk():
+                if isinstance(layer, Router | SharedGate):
+                    found.append(next(self.model.tensor_names.sources(f"blocks.{index}.{path}")))
         return found
 
     def enter(self, texts: Sequence[Sequence[int]]) -> list[Batch]:
@@ -153,16 +185,22 @@ class Walk:
             found.append(Batch(total.cpu(), batch.lengths))
         return found
 
-    def watch(self, layer: Layer, run: Callable[[], object]) -> dict[str, Inputs]:
-        """The inputs of each linear layer below `layer`, by path, while it runs."""
-        found = {}
-        for path, one in layer.walk():
+    def watch(self, layer: Layer, run: Callable[[], object]) -> LayerInputs:
+        """The inputs of each linear layer and expert below `layer`, while it runs."""
+        found = LayerInputs()
+        mixtures: list[MoeMlp] = []
+        for path, one in list(layer.walk()):
             if isinstance(one, Linear):
                 columns = one.weights["weight"].shape[1]
-                found[path] = Inputs(columns, self.method.device)
-                self.method.watching[id(one.weights)] = found[path]
+                found.linear[path] = Inputs(columns, self.method.device)
+                self.method.watching[id(one.weights)] = found.linear[path]
+            elif isinstance(one, MoeMlp) and isinstance(one.experts, ExpertMlps):
+                mixtures.append(one)
+                one.experts = found.experts[f"{path}.experts"] = WatchedExperts(one.experts)
         run()
         self.method.watching.clear()
+        for mixture, experts in zip(mixtures, found.experts.values(), strict=True):
+            mixture.experts = experts.experts
         return found
 
     def loss(self, batches: Sequence[Batch], texts: Sequence[Sequence[int]]) -> float:
@@ -188,7 +226,10 @@ class Walk:
         for name, targets in self.model.tensor_names.targets(layer.all_targets(path)).items():
             tensor = self.checkpoint[name].tensor() if tensors is None else tensors[name]
             for target in targets:
-                target.destination.copy_(tensor[target.region])
+                shape, region = target.shape, target.region
+                form = target.form
+                part = form.entries(tensor, shape, region) if form else tensor[region]
+                target.destination.copy_(part)
         for _, one in layer.walk():
             one.finish()
 
