@@ -144,5 +144,6 @@ $(VENV)/.release: $(VENV)/.tools $(RUST)
 	rm -f $(VENV)/.dev && touch $@
 
 $(VENV)/.dev: $(VENV)/.tools $(RUST) $(CONSTRAINTS)
-	. $(BIN)/activate && PIP_QUIET=1 PIP_CONSTRAINT=$(abspath $(CONSTRAINTS)) maturin develop --quiet --extras test
+	. $(BIN)/activate && PIP_QUIET=1 PIP_CONSTRAINT=$(abspath $(CONSTRAINTS)) maturin develop --quiet --extras test \
+		--features pyo3/extension-module,as-in-tests
 	rm -f $(VENV)/.release && touch $@
