@@ -29,6 +29,8 @@ EXPERTS = [
     "gpt-oss",
     "dots1",
     "ernie4_5-moe",
+    "granitemoe",
+    "granitemoeshared",
     "minimax-m2",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]

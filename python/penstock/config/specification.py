@@ -215,6 +215,8 @@ class ExpertStorage(Enum):
 
     SEPARATE = "separate"
     """Gate, up and down of each expert are tensors of their own."""
+    STACKED = "stacked"
+    """A tensor holds a matrix of all experts, [experts, outputs, inputs]; gates precede ups."""
     INTERLEAVED = "interleaved"
     """A tensor holds a matrix of all experts; gate and up alternate along the outputs. Unquantized
     matrices are [experts, inputs, outputs]."""

@@ -174,6 +174,8 @@ class ExpertMlps(Layer):
         """The weight formats of both matrices; all experts have those of the first one."""
         if self.storage is ExpertStorage.INTERLEAVED:
             return build.method(), build.method()
+        if self.storage is ExpertStorage.STACKED:
+            return build.below("gate_up").method(), build.below("down").method()
         one = build.below(str(self.first))
         return one.below("gate_up").method(self.parts), one.below("down").method()
 
@@ -182,6 +184,8 @@ class ExpertMlps(Layer):
         other ranks are checked, and not read."""
         if self.storage is ExpertStorage.INTERLEAVED:
             return self._interleaved()
+        if self.storage is ExpertStorage.STACKED:
+            return self._gates_then_ups()
         found: dict[str, Target] = {}
         for expert in range(self.total):
             index = expert - self.first
@@ -199,6 +203,20 @@ class ExpertMlps(Layer):
         rows = row_targets(down, bias, self.group)
         found = {f"gate_up.{name}": target for name, target in columns.items()}
         return found | {f"down.{name}": target for name, target in rows.items()}
+
+    def _gates_then_ups(self) -> dict[str, Target]:
+        """The targets of tensors of all experts, of floats."""
+        stored = self.gate_up.stored, self.down.stored
+        if any(list(tensors) != ["weight"] for tensors in stored):
+            raise BadModel(
+                "the weight format is not supported where one tensor holds all experts; use the "
+                "unquantized model, with --quantize"
+            )
+        gate_up, down = (tensors["weight"].data for tensors in stored)
+        return {
+            "gate_up.weight": self._stacked(gate_up.unflatten(1, (2, -1)), 2, Merged(1)),
+            "down.weight": self._stacked(down, 2),
+        }
 
     def _interleaved(self) -> dict[str, Target]:
         """The targets of tensors of all experts, in which gate and up alternate."""

@@ -43,6 +43,8 @@ FAMILIES: dict[str, str] = {
     "GlmForCausalLM": "glm:Glm",
     "GptOssForCausalLM": "gpt_oss:GptOss",
     "GraniteForCausalLM": "granite:Granite",
+    "GraniteMoeForCausalLM": "granite_moe:GraniteMoe",
+    "GraniteMoeSharedForCausalLM": "granite_moe:GraniteMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
     "LlamaForCausalLM": "llama:Llama",

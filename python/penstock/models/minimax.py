@@ -33,7 +33,7 @@ CORRECTION = "e_score_correction_bias"
 UNUSED = (
     *("num_mtp_modules", "mtp_transformer_layers", "use_mtp", "mlp_intermediate_size"),
     *("layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"),
-    *("shared_moe_mode", "attn_type_list"),
+    "shared_moe_mode",
 )
 
 
@@ -63,6 +63,7 @@ class MiniMaxM2(Decoder):
             ("use_qk_norm", True),
             ("qk_norm_type", "per_layer"),
             ("shared_intermediate_size", 0),
+            ("attn_type_list", [1] * fields.count("num_hidden_layers")),
         ):
             fields.require(name, only)
         if fields.raw.get("rotary_dim") is not None:

@@ -131,14 +131,13 @@ class Quantizer:
             search = [floats[name] for name in weights]
             norm = getattr(block, NORMS.get(path, ""), None)
             before, _, matrix = path.rpartition(".")
+            gate_up = matrices.get(f"{before}.gate_up") if matrix == "down" else None
             # A parallel block's norm has other readers; so has the norm before experts.
             if isinstance(norm, RmsNorm) and not isinstance(block, ParallelBlock):
                 factors = search_scales(search, inputs[path], rounding)
                 name = f"{self.walk.module(index, NORMS[path])}.weight"
                 others[name], factors = _divided(others[name], factors, norm.plus_one)
-            elif matrix == "down" and (
-                (rows := _up_rows(matrices.get(f"{before}.gate_up"), floats, others)) is not None
-            ):
+            elif (rows := _up_rows(gate_up, floats, others)) is not None:
                 factors = search_scales(search, inputs[path], rounding)
                 rows /= factors[:, None]
             else:

@@ -226,10 +226,7 @@ class Walk:
         for name, targets in self.model.tensor_names.targets(layer.all_targets(path)).items():
             tensor = self.checkpoint[name].tensor() if tensors is None else tensors[name]
             for target in targets:
-                shape, region = target.shape, target.region
-                form = target.form
-                part = form.entries(tensor, shape, region) if form else tensor[region]
-                target.destination.copy_(part)
+                target.destination.copy_(target.entries(tensor))
         for _, one in layer.walk():
             one.finish()
 

@@ -124,10 +124,8 @@ def _jobs(stored: StoredTensor, target: Target, mover: Mover) -> Iterator[Callab
 
 def _gather(stored: StoredTensor, target: Target) -> int:
     """Looks up the entries of a target whose form is not the file's. Returns the bytes written."""
-    assert target.form is not None
     with torch.inference_mode():  # a setting of each thread
-        entries = target.form.entries(stored.tensor(), target.shape, target.region)
-        target.destination.copy_(entries)
+        target.destination.copy_(target.entries(stored.tensor()))
     return int(target.destination.nbytes)
 
 

@@ -51,6 +51,12 @@ class Target:
             return shape == self.shape
         return self.form.accepts(shape, self.shape)
 
+    def entries(self, stored: Tensor) -> Tensor:
+        """Returns the region of a stored tensor, which has one of `shapes`."""
+        if self.form is None:
+            return stored[self.region]
+        return self.form.entries(stored, self.shape, self.region)
+
     def nothing(self) -> Target:
         """Returns a target that checks the same tensor, and receives nothing of it."""
         region = (slice(0, 0), *self.region[1:])

@@ -86,19 +86,7 @@ pub(crate) fn written(format: ToolFormat, calls: &[Call]) -> String {
             },
             "\n",
         ),
-        ToolFormat::MiniMax => each(
-            &|(name, arguments)| {
-                let parameter = |(k, v): (&String, &Value)| {
-                    format!("<parameter name=\"{k}\">\n{}\n</parameter>\n", unquoted(v))
-                };
-                let parameters: String = arguments.iter().map(parameter).collect();
-                format!(
-                    "<minimax:tool_call>\n<invoke name=\"{name}\">\n{parameters}</invoke>\n\
-                     </minimax:tool_call>"
-                )
-            },
-            "\n",
-        ),
+        ToolFormat::MiniMax => each(&minimax, "\n"),
         ToolFormat::Glm => each(
             &|(name, arguments)| {
                 let argument = |(k, v): (&String, &Value)| {
@@ -122,6 +110,16 @@ pub(crate) fn written(format: ToolFormat, calls: &[Call]) -> String {
         ),
         format => written_in_marks(format, calls),
     }
+}
+
+fn minimax((name, arguments): &Call) -> String {
+    let parameter = |(k, v): (&String, &Value)| {
+        format!("<parameter name=\"{k}\">\n{}\n</parameter>\n", unquoted(v))
+    };
+    let parameters: String = arguments.iter().map(parameter).collect();
+    format!(
+        "<minimax:tool_call>\n<invoke name=\"{name}\">\n{parameters}</invoke>\n</minimax:tool_call>"
+    )
 }
 
 /// Writes calls as JSON between marks.
