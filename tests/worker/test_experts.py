@@ -290,6 +290,15 @@ def test_settings_that_do_not_fit(
         LocalWorker().load(checkpoint(case), **changes)
 
 
+def test_ranks_must_share_the_kv_heads(tmp_path: Path) -> None:
+    """Or have copies of them; refused before the ranks meet."""
+    sizes = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3}
+    path = write(tmp_path / "three", **{**CASES["llama31"], **sizes})
+    text = "num_key_value_heads is 3, which 2 ranks cannot share equally"
+    with pytest.raises(Refused, match=text):
+        LocalWorker().load(path, world_size=2)
+
+
 def test_ranks_must_divide_the_experts(tmp_path: Path) -> None:
     path = write(tmp_path / "odd", **{**CASES["qwen3-moe"], "num_experts": 7})
     text = "the number of experts is 7, which 2 ranks cannot share equally"

@@ -341,8 +341,9 @@ def _check_shares(settings: Settings, config: Specification) -> None:
     group = Group(settings.rank, settings.world_size)
     for name, size in config.shared_sizes(settings.expert_parallel):
         group.share(size, name)
-    if not config.has_latents:
-        group.kv_share(config.kv_heads)
+    for attention in (layer.attention for layer in config.layers):
+        if attention.latent is None:
+            group.kv_share(attention.kv_heads)
 
 
 def _device(settings: Settings) -> torch.device:
