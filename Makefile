@@ -19,6 +19,9 @@ NODE_MODULES  := $(VENV)/clients/node/node_modules
 contract      = $(patsubst %,tests/contract/test_%.py,$(1))
 client_pytest = SERVER_PYTHON=$(abspath $(BIN))/python $(VENV)/clients/$(1)/bin/python -m pytest -rs
 
+# Of the extension that tests use (python/Cargo.toml).
+TEST_FEATURES := pyo3/extension-module,as-in-tests
+
 .DEFAULT_GOAL := help
 .PHONY: help serve test rust-lint python-lint deny doc rust-test python-test gpu-test library-test client-test mutants faults lint fmt bench proto openapi wheel clean
 
@@ -57,7 +60,7 @@ library-test: $(VENV)/.dev ## every model type of transformers, through transfor
 	$(BIN)/python -m pytest -m library
 
 client-test: $(VENV)/.dev $(CLIENTS:%=$(VENV)/clients/%/.done) $(NODE_MODULES) ## tests with clients in environments of their own: LangChain, LiteLLM, instructor, pydantic-ai, TGI's, node's; with lm-eval and what vLLM's users send
-	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test,evaluation
+	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test,evaluation --features $(TEST_FEATURES)
 	NODE_PATH=$(abspath $(NODE_MODULES)) $(BIN)/python -m pytest -rs $(call contract,lm_eval node_client openai_client vllm_loops anthropic_client anthropic_loops hub_client hub_loops)
 	$(call client_pytest,agents) $(call contract,langchain langchain_loops pydantic_ai)
 	$(call client_pytest,instructor) $(call contract,instructor)
@@ -145,5 +148,5 @@ $(VENV)/.release: $(VENV)/.tools $(RUST)
 
 $(VENV)/.dev: $(VENV)/.tools $(RUST) $(CONSTRAINTS)
 	. $(BIN)/activate && PIP_QUIET=1 PIP_CONSTRAINT=$(abspath $(CONSTRAINTS)) maturin develop --quiet --extras test \
-		--features pyo3/extension-module,as-in-tests
+		--features $(TEST_FEATURES)
 	rm -f $(VENV)/.release && touch $@

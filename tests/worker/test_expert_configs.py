@@ -262,6 +262,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         ("glm4-moe", {"n_group": 3}, "8 experts do not form 3 equal groups"),
         ("glm4-moe", {"topk_group": 5}, "kept_groups is 5"),
         ("glm4-moe", {"num_nextn_predict_layers": 2}, "num_nextn_predict_layers"),
+        ("dots1", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),
+        ("dots1", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported"),
         ("minimax-m2", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),
         ("minimax-m2", {"attn_type_list": [1, 0, 1]}, "attn_type_list [1, 0, 1] is not supported"),
         ("minimax-m2", {"shared_intermediate_size": 8}, "shared_intermediate_size 8 is not"),
@@ -283,6 +285,24 @@ def test_neutral_fields_are_accepted(checkpoint: Callable[[str], Path]) -> None:
     plain = read_specification(family(raw), raw)
     neutral = {"anything": None, "more": False, "list": [], "router_aux_loss_coef": 0.02}
     assert read_specification(family(raw), {**raw, **neutral}) == plain
+
+
+def test_names_of_routing_in_dots1(checkpoint: Callable[[str], Path]) -> None:
+    raw = json.loads((checkpoint("dots1") / "config.json").read_text())
+    plain = read_specification(family(raw), raw)
+    for name in ("noaux_tc", "sigmoid"):
+        named = {**raw, "scoring_func": name, "topk_method": "noaux_tc", "moe_layer_freq": 1}
+        assert read_specification(family(raw), named) == plain
+
+
+@pytest.mark.parametrize(("end", "sparse"), [(-1, 3), (1, 1), (3, 3), (4, 3)])
+def test_last_layer_with_experts_of_ernie(
+    checkpoint: Callable[[str], Path], end: int, sparse: int
+) -> None:
+    """Of four layers; the first one is dense."""
+    raw = json.loads((checkpoint("ernie4_5-moe") / "config.json").read_text())
+    spec = read_specification(family(raw), {**raw, "moe_layer_end_index": end})
+    assert sum(isinstance(layer.mlp, MoeSpec) for layer in spec.layers) == sparse
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -40,6 +40,10 @@ class Dots1(Decoder):
             "use_sliding_window": True,
         }
         fields = Fields(layered(raw, defaults))
+        if fields.raw.get("scoring_func") != "noaux_tc":  # another name of sigmoid
+            fields.require("scoring_func", "sigmoid")
+        fields.require("topk_method", "noaux_tc")
+        fields.require("moe_layer_freq", 1)
         residual, bias = read_residual(fields), fields.flag("attention_bias")
         attention = read_attention(
             fields,

@@ -49,7 +49,8 @@ class Ernie45Moe(Ernie45):
         spec = super().read_config(layered(fields.raw, {"head_dim": head_dim}))
         moe, count = _read_experts(fields), len(spec.layers)
         first = int(fields.number("moe_layer_start_index", 1))
-        last = int(fields.number("moe_layer_end_index", -1)) % count
+        end = int(fields.number("moe_layer_end_index", -1))
+        last = count - 1 if end == -1 else min(end, count - 1)
         interval = fields.count("moe_layer_interval", 1)
         layers = list(spec.layers)
         for index in range(first, last + 1):
@@ -71,6 +72,6 @@ def _read_experts(fields: Fields) -> MoeSpec:
         read_expert_count(named),
         expert,
         read_routing(named, renormalise=True),
-        RouterSpec(correction=True, float32=True),
+        RouterSpec(correction=fields.flag("moe_use_aux_free", True), float32=True),
         MlpSpec(shared, expert.activation) if shared else None,
     )

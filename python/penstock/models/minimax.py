@@ -74,7 +74,7 @@ class MiniMaxM2(Decoder):
             fields, read_rope(fields, partial=True), qk_norm=QkNorm(norm, QkNormWidth.FULL)
         )
         expert = read_gated(fields, "intermediate_size")
-        routing, router = read_sigmoid_routing(fields), RouterSpec(correction=True)
+        routing, router = read_sigmoid_routing(fields), RouterSpec(correction=True, float32=True)
         layer = LayerSpec(attention, MoeSpec(read_expert_count(fields), expert, routing, router))
         layers = [layer] * fields.count("num_hidden_layers")
         return read_decoder(fields, layers, read_residual(fields, norm=norm))
