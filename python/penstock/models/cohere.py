@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from penstock import config
 from penstock.config import SLIDING, Fields, Placement, QkNorm, QkNormWidth, Specification, layered
-from penstock.models.decoder import LLAMA_NAMES, Decoder, renamed
+from penstock.models.decoder import LLAMA_NAMES, QK_NORM_NAMES, Decoder, renamed
 
 DEFAULTS = {"tie_word_embeddings": True, "rope_theta": 500_000.0}
 # What the first checkpoints say of themselves.
@@ -24,9 +24,9 @@ FIXED = {
 class Cohere(Decoder):
     """Command R, R+ and Aya."""
 
-    names: ClassVar[Mapping[str, str]] = renamed(LLAMA_NAMES, post_attention_layernorm=None) | {
-        "model.layers.{}.self_attn.q_norm": "blocks.{}.attention.q_norm",
-        "model.layers.{}.self_attn.k_norm": "blocks.{}.attention.k_norm",
+    names: ClassVar[Mapping[str, str]] = {
+        **renamed(LLAMA_NAMES, post_attention_layernorm=None),
+        **QK_NORM_NAMES,
     }
 
     @classmethod

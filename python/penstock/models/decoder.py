@@ -37,6 +37,12 @@ LLAMA_NAMES = {
     "lm_head": "head",
 }
 
+# Norms of queries and keys.
+QK_NORM_NAMES = {
+    "model.layers.{}.self_attn.q_norm": "blocks.{}.attention.q_norm",
+    "model.layers.{}.self_attn.k_norm": "blocks.{}.attention.k_norm",
+}
+
 # Of a mixture of experts, as most families spell it.
 EXPERT_NAMES = {
     "model.layers.{}.mlp.gate": "blocks.{}.mlp.router",
@@ -50,6 +56,9 @@ SHARED_EXPERT_NAMES = {
     "model.layers.{}.mlp.shared_experts.up_proj": "blocks.{}.mlp.shared.gate_up.up",
     "model.layers.{}.mlp.shared_experts.down_proj": "blocks.{}.mlp.shared.down",
 }
+
+# The router's correction bias, where it is not in the router's module.
+CORRECTION_PATH = "blocks.{}.mlp.router.e_score_correction_bias"
 
 
 def renamed(names: Mapping[str, str], **changes: str | None) -> dict[str, str]:

@@ -17,15 +17,13 @@ from penstock.config import (
     read_gated,
     read_routing,
 )
-from penstock.models.decoder import EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES
+from penstock.models.decoder import CORRECTION_PATH, EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES
 from penstock.models.ernie import Ernie45
 
-CORRECTION = "e_score_correction_bias"
 # Of training, and of layers that predict several tokens, which are not loaded.
 UNUSED = (
     "moe_capacity",
     "moe_gate",
-    "moe_use_aux_free",
     "moe_norm_min",
     "num_nextn_predict_layers",
 )
@@ -36,7 +34,7 @@ class Ernie45Moe(Ernie45):
 
     names: ClassVar[Mapping[str, str]] = {
         **(LLAMA_NAMES | EXPERT_NAMES | SHARED_EXPERT_NAMES),
-        f"model.layers.{{}}.mlp.moe_statics.{CORRECTION}": f"blocks.{{}}.mlp.router.{CORRECTION}",
+        "model.layers.{}.mlp.moe_statics.e_score_correction_bias": CORRECTION_PATH,
     }
     ignored = (r"model\.mtp_.*",)
 

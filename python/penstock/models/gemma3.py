@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from penstock.config import SLIDING, Fields, RopeSpec, Specification, layered, read_rope
+from penstock.models.decoder import QK_NORM_NAMES
 from penstock.models.gemma2 import DEFAULTS, Gemma2
 
 LOCAL = "rope_local_base_freq"
@@ -14,11 +15,7 @@ LOCAL = "rope_local_base_freq"
 class Gemma3Text(Gemma2):
     """The text models: 270M, 1B, and the text part of the larger ones."""
 
-    names: ClassVar[Mapping[str, str]] = {
-        **Gemma2.names,
-        "model.layers.{}.self_attn.q_norm": "blocks.{}.attention.q_norm",
-        "model.layers.{}.self_attn.k_norm": "blocks.{}.attention.k_norm",
-    }
+    names: ClassVar[Mapping[str, str]] = {**Gemma2.names, **QK_NORM_NAMES}
     defaults = DEFAULTS | {
         "max_position_embeddings": 131_072,
         "sliding_window_pattern": 6,

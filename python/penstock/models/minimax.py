@@ -24,11 +24,9 @@ from penstock.config import (
     read_sigmoid_routing,
 )
 from penstock.layers import Build
-from penstock.models.decoder import Decoder
+from penstock.models.decoder import CORRECTION_PATH, QK_NORM_NAMES, Decoder
 from penstock.models.mixtral import MOE, Mixtral
-from penstock.models.qwen import Qwen3
 
-CORRECTION = "e_score_correction_bias"
 # Of layers that predict several tokens, which are not loaded, and of an older MiniMax.
 UNUSED = (
     *("num_mtp_modules", "mtp_transformer_layers", "use_mtp", "mlp_intermediate_size"),
@@ -41,9 +39,9 @@ class MiniMaxM2(Decoder):
     """MiniMax-M2 and M2.1."""
 
     names: ClassVar[Mapping[str, str]] = {
-        **{module: path for module, path in Qwen3.names.items() if ".mlp." not in module},
-        **{module: path for module, path in Mixtral.names.items() if module.startswith(MOE)},
-        MOE + CORRECTION: f"blocks.{{}}.mlp.router.{CORRECTION}",
+        **Mixtral.names,
+        **QK_NORM_NAMES,
+        MOE + "e_score_correction_bias": CORRECTION_PATH,
     }
 
     def __init__(self, spec: Specification, build: Build) -> None:

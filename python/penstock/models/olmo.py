@@ -20,15 +20,15 @@ from penstock.config import (
     read_layer_types,
     read_rope,
 )
-from penstock.models.decoder import LLAMA_NAMES, renamed
+from penstock.models.decoder import LLAMA_NAMES, QK_NORM_NAMES, renamed
 from penstock.models.llama import Llama
 
 LAYER = "model.layers.{}."
-POST_NORM_NAMES = renamed(LLAMA_NAMES, input_layernorm=None, post_attention_layernorm=None) | {
+POST_NORM_NAMES = {
+    **renamed(LLAMA_NAMES, input_layernorm=None, post_attention_layernorm=None),
+    **QK_NORM_NAMES,
     LAYER + "post_attention_layernorm": "blocks.{}.attention_output_norm",
     LAYER + "post_feedforward_layernorm": "blocks.{}.mlp_output_norm",
-    LAYER + "self_attn.q_norm": "blocks.{}.attention.q_norm",
-    LAYER + "self_attn.k_norm": "blocks.{}.attention.k_norm",
 }
 
 

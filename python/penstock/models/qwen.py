@@ -15,7 +15,7 @@ from penstock.config import (
     layered,
     read_layer_types,
 )
-from penstock.models.decoder import LLAMA_NAMES
+from penstock.models.decoder import LLAMA_NAMES, QK_NORM_NAMES
 from penstock.models.llama import Llama
 
 
@@ -44,10 +44,7 @@ class Qwen2(Llama):
 class Qwen3(Llama):
     """Qwen3, dense: norms on each head of queries and keys; layers may have a sliding window."""
 
-    names = LLAMA_NAMES | {
-        "model.layers.{}.self_attn.q_norm": "blocks.{}.attention.q_norm",
-        "model.layers.{}.self_attn.k_norm": "blocks.{}.attention.k_norm",
-    }
+    names = LLAMA_NAMES | QK_NORM_NAMES
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from penstock_kernels import act_mul
@@ -42,14 +44,13 @@ class WatchedExperts:
         assert found is not None
         return found
 
-    def _rows(self, expert: int) -> list[Tensor]:
-        """The rows [T, hidden] of each batch that the expert gets."""
+    def _rows(self, expert: int) -> Iterator[Tensor]:
+        """Yields the rows [T, hidden] of each batch that the expert gets."""
         chosen = [(ids == expert).any(1) for ids in self._chosen]
         if sum(int(rows.sum()) for rows in chosen) < FEW_TOKENS:
             chosen = [torch.ones_like(rows) for rows in chosen]
-        device = self.experts.device
-        pairs = zip(self._hidden, chosen, strict=True)
-        return [hidden[rows].to(device) for hidden, rows in pairs]
+        for hidden, rows in zip(self._hidden, chosen, strict=True):
+            yield hidden[rows].to(self.experts.device)
 
     def _inner(self, expert: int, rows: Tensor) -> Tensor:
         """What `down` multiplies, [T, inner size]."""

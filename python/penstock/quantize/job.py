@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penstock.config import ExpertStorage, MoeSpec, read_config
 from penstock.faults import BadModel
+from penstock.layers import Layer
 from penstock.models import family, read_specification
 from penstock.models.decoder import Decoder
 from penstock.progress import Bar
@@ -67,7 +68,8 @@ class _Run:
                 tensors = walk.layer_tensors(index)
                 layer = walk.layer(index, tensors)
                 exact = walk.run(layer, index, exact)
-                stored = self._stored(index, tensors, calibration)
+                stored = self._stored(index, layer, tensors, calibration)
+                del layer  # before the rounded one takes as much memory
                 layer = walk.layer(index, self.quantizer.rounded(index, stored))
                 calibration = walk.run(layer, index, calibration)
                 rounded = walk.run(layer, index, rounded)
@@ -76,11 +78,10 @@ class _Run:
         return Report(math.exp(before), math.exp(after), self.errors)
 
     def _stored(
-        self, index: int, tensors: Mapping[str, Tensor], calibration: list[Batch]
+        self, index: int, layer: Layer, tensors: Mapping[str, Tensor], calibration: list[Batch]
     ) -> dict[str, Tensor]:
         found = self.output.read(index)
         if found is None:
-            layer = self.walk.layer(index, tensors)
             inputs = self.walk.watch(layer, lambda: self.walk.run(layer, index, calibration))
             made = self.quantizer.layer(index, tensors, inputs)
             self.output.write(index, made.tensors, made.errors)

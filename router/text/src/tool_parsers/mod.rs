@@ -200,6 +200,10 @@ impl ToolFormat {
 
     fn parser(self, options: &OutputParserOptions, names: ToolNames) -> Box<dyn ToolCallParser> {
         let types = || options.parameter_types.clone();
+        let xml = |syntax, names| {
+            let call = TypedCall::new(names, types());
+            Box::new(xml::XmlParser::new(syntax, call, options.strict))
+        };
         let list = |marks, names| Box::new(json_list::JsonListParser::new(marks, names));
         match self {
             Self::Hermes | Self::Brook => Box::new(hermes::HermesParser::new()),
@@ -212,14 +216,8 @@ impl ToolFormat {
             }
             Self::Mistral => Box::new(mistral::MistralParser::new()),
             Self::Pythonic => Box::new(pythonic::PythonicParser::new(names)),
-            Self::QwenXml => {
-                let call = TypedCall::new(names, types());
-                Box::new(xml::XmlParser::new(&xml::QWEN, call, options.strict))
-            }
-            Self::MiniMax => {
-                let call = TypedCall::new(names, types());
-                Box::new(xml::XmlParser::new(&xml::MINIMAX, call, options.strict))
-            }
+            Self::QwenXml => xml(&xml::QWEN, names),
+            Self::MiniMax => xml(&xml::MINIMAX, names),
             Self::Glm => Box::new(glm::GlmParser::new(TypedCall::new(names, types()))),
             Self::DeepSeekV3 | Self::DeepSeekV31 => Box::new(deepseek::DeepSeekParser::new()),
             Self::Granite => list(&json_list::GRANITE, names),
