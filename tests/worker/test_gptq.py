@@ -19,6 +19,7 @@ from penstock.layers import Build
 from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import FORMATS, Methods, Quantized, read_methods
+from penstock.quant.gptq import Gptq
 from penstock.quant.groups import sorted_by_group
 from penstock.quant.packed import in_order
 from penstock_kernels.packed_linear import Kind
@@ -167,6 +168,56 @@ def test_a_quantized_head(wide: Path, check: Callable[..., None], tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    "rules",
+    [
+        {
+            "dynamic": {
+                "lm_head": {},
+                r"-:.*\.mlp\.down_proj": {},
+                r"-:model\.layers\.1\..*attn": {},
+            }
+        },
+        {
+            "modules_in_block_to_quantize": [
+                ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"],
+                ["mlp.up_proj", "mlp.gate_proj"],
+            ],
+            "dynamic": {r"-:model\.layers\.1\.self_attn": {}},
+        },
+    ],
+    ids=["dynamic", "modules in block"],
+)
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_modules_that_rules_exclude(
+    wide: Path, check: Callable[..., None], rules: dict[str, Any], tmp_path: Path
+) -> None:
+    config = settings(**rules)
+    kept = r"lm_head|down_proj|layers\.1\.self_attn"
+    check(*rewritten(wide, tmp_path, gptq(config), config, kept=kept))
+
+
+def test_rules_give_modules_settings_of_their_own() -> None:
+    rules = {
+        r"-:.*\.1\.mlp": {},
+        r"+:.*\.mlp\.down": {"bits": 8, "group_size": 64},
+        r".*\.mlp": {"desc_act": True},
+    }
+    raw = {"quantization_config": settings(dynamic=rules)}
+    methods = read_methods(raw, torch.float32, HOST)
+
+    def layout(path: str) -> tuple[int, int, bool]:
+        found = methods.of(path)
+        assert isinstance(found, Gptq)
+        return found.layout.bits, found.layout.grouping.size, found.layout.grouping.any_order
+
+    assert methods.of("model.layers.1.mlp.up_proj") is methods.plain
+    assert methods.of("lm_head") is methods.plain
+    assert layout(DOWN) == (8, 64, False)
+    assert layout("model.layers.0.mlp.up_proj") == (4, 32, True)
+    assert layout(Q) == (4, 32, False)
+
+
+@pytest.mark.parametrize(
     ("index", "columns", "groups", "ordered"),
     [
         ([0] * 32 + [1] * 32, 64, 2, False),
@@ -258,8 +309,11 @@ def test_marlin(
         ("gptq", {"bits": 3}, "bits 3 is not supported; supported: 4, 8"),
         ("gptq", {"group_size": 20}, "group_size 20 is not supported; supported: -1 and multiples"),
         ("gptq", {"checkpoint_format": "gptq_v3"}, "checkpoint_format 'gptq_v3' is not supported"),
-        ("gptq", {"dynamic": {"-:.*down.*": {}}}, "dynamic .* is not supported"),
-        ("gptq", {"modules_in_block_to_quantize": [["mlp.up_proj"]]}, "modules_in_block_to_qu"),
+        ("gptq", {"dynamic": ["-:.*down.*"]}, "dynamic must be an object of patterns"),
+        ("gptq", {"dynamic": {"-:(": {}}}, r"dynamic.-:\( is no regular expression"),
+        ("gptq", {"dynamic": {"x": {"bits": 3}}}, "dynamic.x.bits 3 is not supported"),
+        ("gptq", {"dynamic": {"x": {"act": 3}}}, "dynamic.x.act 3 is not supported"),
+        ("gptq", {"modules_in_block_to_quantize": [[3]]}, "modules_in_block_to_quantize must be"),
         ("gptq", {"pack_dtype": "int64"}, "pack_dtype 'int64' is not supported"),
         ("gptq", {"is_marlin_format": True, "bits": 8}, "checkpoint_format .*; found bits 8"),
         ("marlin", {"bits": 8}, "bits 8 is not supported"),

@@ -39,7 +39,7 @@ TEXTS = [f"The fox number {number} sees {number * 7} owls at the brook." for num
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FAMILIES = ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
 FAMILIES += ["cohere", "gemma", "glm4", "granite", "olmo2"]
-EXPERTS = ["qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe"]
+EXPERTS = ["qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe", "dots1", "mixtral"]
 FORMS = [
     Options("rtn", group=32),
     Options("rtn", bits=8, group=0, symmetric=False),
@@ -81,7 +81,7 @@ def dequantized(model: Path, out: Path, options: Options, folder: Path) -> Path:
         modules.setdefault(module, {})[suffix] = tensor
     tensors = {}
     for module, parts in modules.items():
-        if module.endswith("_proj"):
+        if module.endswith(("_proj", ".w1", ".w2", ".w3")):
             biases = {suffix: part for suffix, part in parts.items() if suffix == "bias"}
             parts = {"weight": layout.matrix(parts), **biases}
         tensors |= {f"{module}.{suffix}": part.double() for suffix, part in parts.items()}
@@ -316,6 +316,10 @@ def test_routers_are_named_as_not_quantized(tmp_path: Path, texts: Path) -> None
         mlp = "model.layers.2.mlp."
         assert {f"{mlp}gate", f"{mlp}shared_expert_gate"} <= {*kept}
         assert not any("proj" in name for name in kept)
+    quantize(Job(folder, tmp_path / "gptq", Options("rtn", group=32), texts))
+    rules = read_config(tmp_path / "gptq")["quantization_config"]["dynamic"]
+    assert rules[r"-:model\.layers\.2\.mlp\.gate$"] == {}
+    assert not any("proj" in rule for rule in rules)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 2])

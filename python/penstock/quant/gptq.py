@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from penstock_kernels.packed_linear import Kind
 
+from penstock.quant.gptq_rules import Rule, RuledMethods, read_rules
 from penstock.quant.groups import Grouping, sorted_by_group
 from penstock.quant.marlin import Marlin, marlin_methods
-from penstock.quant.method import Weights, WeightTensor
+from penstock.quant.method import LinearMethod, Weights, WeightTensor
 from penstock.quant.methods import Methods
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
@@ -95,13 +96,32 @@ def read_gptq(config: Mapping[str, Any], plain: Plain) -> Methods:
     formats = ("gptq", "gptq_v2", "marlin")
     form = settings.choice("checkpoint_format", formats, "marlin" if marlin else "gptq")
     form = settings.choice("format", formats, form)
+    head = settings.choice("lm_head", (True, False), False)
+    settings.choice("pack_dtype", ("int32",), "int32")
+    layout, rules = _layout(settings, form), read_rules(settings)
+    settings.done()
+    if form == "marlin":
+        if rules:
+            raise settings.error("dynamic and modules_in_block_to_quantize need another format")
+        return marlin_methods(settings, Marlin(plain, layout.grouping), layout.bits, head)
+    kept = () if head else ("lm_head",)
+    methods = tuple((rule.pattern, _method(rule, config, form, plain)) for rule in rules)
+    return RuledMethods(plain, Gptq(plain, layout), kept, rules=methods)
+
+
+def _layout(settings: Settings, form: str) -> GptqLayout:
     bits = settings.choice("bits", (4, 8))
     any_order = settings.choice("desc_act", (True, False), False)
     grouping = Grouping.read(settings, "group_size", any_order)
-    head = settings.choice("lm_head", (True, False), False)
-    settings.choice("pack_dtype", ("int32",), "int32")
-    settings.done()
-    if form == "marlin":
-        return marlin_methods(settings, Marlin(plain, grouping), bits, head)
-    layout = GptqLayout(bits, grouping, less_one=form == "gptq")
-    return Methods(plain, Gptq(plain, layout), () if head else ("lm_head",))
+    return GptqLayout(bits, grouping, less_one=form == "gptq")
+
+
+def _method(rule: Rule, config: Mapping[str, Any], form: str, plain: Plain) -> LinearMethod:
+    """The method of a rule's modules; fields that it does not set are quantization_config's."""
+    if rule.settings is None:
+        return plain
+    where = f"quantization_config.dynamic.{rule.pattern.pattern}"
+    own = Settings(rule.settings, where)
+    own.skip("bits", "group_size", "desc_act", *CALIBRATION)
+    own.done()
+    return Gptq(plain, _layout(Settings({**config, **rule.settings}, where), form))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,6 +73,7 @@ class Gptq(Layout):
     def config(self, kept: Sequence[str]) -> dict[str, Any]:
         """quant_method "gptq"."""
         options = self.options
+        rules = {f"-:{re.escape(module)}$": {} for module in kept}
         return {
             "quant_method": "gptq",
             "checkpoint_format": "gptq",
@@ -84,6 +86,7 @@ class Gptq(Layout):
             "damp_percent": options.damp,
             "true_sequential": False,
             "lm_head": False,
+            **({"dynamic": rules} if rules else {}),
         }
 
 
