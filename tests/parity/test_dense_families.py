@@ -24,9 +24,13 @@ from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 
 PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
 # Families whose checkpoints transformers does not write by these names, and those with images.
-OTHERS = {"InternLM2ForCausalLM", "InternLM3ForCausalLM", "PhiMoEForCausalLM"} | {
-    name for name in FAMILIES if name.endswith("ForConditionalGeneration")
-}
+OTHERS = {
+    "BaiChuanForCausalLM",
+    "BaichuanForCausalLM",
+    "InternLM2ForCausalLM",
+    "InternLM3ForCausalLM",
+    "PhiMoEForCausalLM",
+} | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
 Checkpoints = Callable[[str], Path]
 
 
@@ -187,6 +191,51 @@ def test_internlm2_is_a_llama_in_another_layout(
     sequence = greedy(prompt(90), 24)
     run(internlm, sequence)
     assert sequence.tokens == generate(reference(llama, torch.float64), prompt(90), 24)
+
+
+@pytest.mark.parametrize("architecture", ["BaiChuanForCausalLM", "BaichuanForCausalLM"])
+def test_baichuan_is_a_llama_with_one_matrix(tmp_path: Path, architecture: str) -> None:
+    """Baichuan 2 stores a head of any rows, and multiplies by their directions."""
+    unit_rows = architecture == "BaichuanForCausalLM"
+    llama = write(tmp_path / "llama", model_type="llama", num_key_value_heads=4)
+    tensors = load_file(llama / "model.safetensors")
+    found = {name: one for name, one in tensors.items() if not re.search("[qkv]_proj", name)}
+    for layer in range(3):
+        attention = f"model.layers.{layer}.self_attn."
+        parts = [tensors[f"{attention}{part}_proj.weight"] for part in "qkv"]
+        found[f"{attention}W_pack.weight"] = torch.cat(parts)
+    baichuan, exact = tmp_path / "baichuan", tmp_path / "exact"
+    for folder in (baichuan, exact):
+        folder.mkdir()
+    save_file(found, baichuan / "model.safetensors")
+    config = json.loads((llama / "config.json").read_text())
+    (exact / "config.json").write_text(json.dumps(config))
+    if unit_rows:
+        head = tensors["lm_head.weight"].double()
+        tensors["lm_head.weight"] = head / head.square().sum(1, keepdim=True).sqrt()
+    save_file(tensors, exact / "model.safetensors", metadata={"format": "pt"})
+    config |= {"architectures": [architecture], "model_type": "baichuan", "z_loss_weight": 0}
+    (baichuan / "config.json").write_text(json.dumps(config))
+    ids, sequence = prompt(90), greedy(prompt(90), 24)
+    logits = run(baichuan, sequence)
+    model = reference(exact, torch.float64)
+    assert sequence.tokens == generate(model, ids, 24)
+    with torch.inference_mode():
+        theirs = model(torch.tensor([ids + sequence.tokens])).logits[0, len(ids) - 1 : -1]
+    torch.testing.assert_close(logits.double(), theirs, rtol=0, atol=2e-4)
+
+    cls: Any = family(config)
+    alone = prefilled(baichuan, cls, Group(), PLAIN)
+    for part in Threads(2).run(
+        torch.inference_mode()(lambda group: prefilled(baichuan, cls, group, PLAIN))
+    ):
+        torch.testing.assert_close(part, alone, rtol=0, atol=1e-9)
+
+
+def test_positions_of_baichuan_13b_are_refused() -> None:
+    raw = {"architectures": ["BaichuanForCausalLM"], "hidden_size": 5120, "model_max_length": 4096}
+    with pytest.raises(BadModel, match=r"no max_position_embeddings: positions by ALiBi"):
+        read_specification(family(raw), raw)
 
 
 def test_internlm3_is_a_llama(tmp_path: Path) -> None:

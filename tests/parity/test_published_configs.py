@@ -125,6 +125,15 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "num_key_value_heads": 32, "partial_rotary_factor": 0.25, "rope_theta": 10000,
         "tie_word_embeddings": False, "use_qkv_bias": False, "vocab_size": 50304,
     }),
+    "baichuan-inc/Baichuan2-7B-Chat": (7_505_973_248, {
+        "_from_model_config": True, "architectures": ["BaichuanForCausalLM"],
+        "auto_map": {"AutoConfig": "configuration_baichuan.BaichuanConfig"},
+        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008,
+        "max_position_embeddings": 4096, "model_max_length": 4096, "model_type": "baichuan",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False, "tokenizer_class": "BaichuanTokenizer",
+        "vocab_size": 125696,
+    }),
     "internlm/internlm2-chat-7b": (7_737_708_544, {
         "architectures": ["InternLM2ForCausalLM"], "attn_implementation": "eager", "bias": False,
         "auto_map": {"AutoConfig": "configuration_internlm2.InternLM2Config"},

@@ -20,6 +20,8 @@ from penstock.weights import Stage, Target
 
 FAMILIES: dict[str, str] = {
     "ArceeForCausalLM": "arcee:Arcee",
+    "BaiChuanForCausalLM": "baichuan:Baichuan",
+    "BaichuanForCausalLM": "baichuan:Baichuan2",
     "Cohere2ForCausalLM": "cohere:Cohere2",
     "CohereForCausalLM": "cohere:Cohere",
     "DeepseekV2ForCausalLM": "deepseek:DeepseekV2",

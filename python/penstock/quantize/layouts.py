@@ -73,7 +73,7 @@ class Gptq(Layout):
     def config(self, kept: Sequence[str]) -> dict[str, Any]:
         """quant_method "gptq"."""
         options = self.options
-        rules = {f"-:{re.escape(module)}$": {} for module in kept}
+        rules: dict[str, Any] = {f"-:{re.escape(module)}$": {} for module in kept}
         return {
             "quant_method": "gptq",
             "checkpoint_format": "gptq",

@@ -10,6 +10,7 @@ from penstock.weights.form import (
     HeadGroups,
     Merged,
     Transposed,
+    UnitRows,
 )
 from penstock.weights.load import Stage, load_weights
 from penstock.weights.names import Names
@@ -28,5 +29,6 @@ __all__ = [
     "Stage",
     "Target",
     "Transposed",
+    "UnitRows",
     "load_weights",
 ]

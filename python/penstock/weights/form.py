@@ -147,6 +147,21 @@ class HeadGroups(Form):
 
 
 @dataclass(frozen=True)
+class UnitRows(Form):
+    """Rows of any length; the rows of the layer's tensor have the same directions and length 1."""
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """The same."""
+        return [shape]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """The region's rows, divided by their lengths."""
+        rows = stored.view(shape)[region[0]]
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        return torch.nn.functional.normalize(rows.to(wide))[:, region[1]].to(rows.dtype)
+
+
+@dataclass(frozen=True)
 class AnyOf(Form):
     """The first of several forms that has the stored tensor's shape."""
 
