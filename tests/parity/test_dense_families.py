@@ -314,7 +314,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("phi", {"qk_layernorm": True}, "qk_layernorm True"),
     ("smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers must hold 0 or 1"),
     ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must hold 0 or 1"),
-    ("stablelm", {"qk_layernorm": True}, "qk_layernorm True"),
     ("starcoder2", {"norm_type": "rms_norm"}, "norm_type 'rms_norm'"),
     ("granite", {"attention_window": 7}, "attention_window 7 is not supported"),
     ("olmo2", {"clip_qkv": True}, "clip_qkv True is not supported"),

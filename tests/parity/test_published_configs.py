@@ -125,6 +125,15 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "num_key_value_heads": 32, "partial_rotary_factor": 0.25, "rope_theta": 10000,
         "tie_word_embeddings": False, "use_qkv_bias": False, "vocab_size": 50304,
     }),
+    "stabilityai/stablelm-2-12b": (12_143_185_920, {
+        "architectures": ["StableLmForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu",
+        "hidden_dropout": 0.0, "hidden_size": 5120, "intermediate_size": 13824,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 4096, "model_type": "stablelm",
+        "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+        "partial_rotary_factor": 0.25, "qk_layernorm": True, "rope_theta": 10000,
+        "tie_word_embeddings": False, "use_parallel_residual": True, "use_qkv_bias": False,
+        "vocab_size": 100352,
+    }),
     "baichuan-inc/Baichuan2-7B-Chat": (7_505_973_248, {
         "_from_model_config": True, "architectures": ["BaichuanForCausalLM"],
         "auto_map": {"AutoConfig": "configuration_baichuan.BaichuanConfig"},

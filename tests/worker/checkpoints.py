@@ -412,7 +412,12 @@ DENSE: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
     "stablelm": {"model_type": "stablelm", "use_qkv_bias": True, **PARTIAL},
-    "stablelm-parallel": {"model_type": "stablelm", "use_parallel_residual": True},
+    "stablelm-parallel": {
+        "model_type": "stablelm",
+        "use_parallel_residual": True,
+        "qk_layernorm": True,
+        **PARTIAL,
+    },
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}

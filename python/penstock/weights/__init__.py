@@ -13,7 +13,7 @@ from penstock.weights.form import (
     UnitRows,
 )
 from penstock.weights.load import Stage, load_weights
-from penstock.weights.names import Names
+from penstock.weights.names import HeadNames, Names
 from penstock.weights.target import Target
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "FlatBlocks",
     "Form",
     "HeadGroups",
+    "HeadNames",
     "Merged",
     "Names",
     "Stage",

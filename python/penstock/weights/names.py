@@ -72,3 +72,27 @@ class Names:
                 "unquantized model"
             )
         return [replace(part, form=form) for part in parts]
+
+
+class HeadNames(Names):
+    """Names of norms of queries and keys that checkpoints store head by head."""
+
+    def targets(self, targets: Mapping[str, Target]) -> dict[str, list[Target]]:
+        """As `Names.targets`, a tensor for each head."""
+        found: dict[str, Target] = {}
+        for path, target in targets.items():
+            layer, _, suffix = path.rpartition(".")
+            if layer.endswith((".q_norm", ".k_norm")):
+                rows = (_head(target, head) for head in range(target.shape[0]))
+                found |= {f"{layer}.{head}.{suffix}": row for head, row in enumerate(rows)}
+            else:
+                found[path] = target
+        return super().targets(found)
+
+
+def _head(target: Target, head: int) -> Target:
+    """The target of a head's row, which another rank may have."""
+    here = target.region[0]
+    if here.start <= head < here.stop:
+        return Target.whole(target.destination[head - here.start])
+    return Target.whole(target.destination[0]).nothing()
