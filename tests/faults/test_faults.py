@@ -32,9 +32,9 @@ QUICK = [
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(seed=11, kinds=QUICK, requests=18, most=8, patient=True),
+        Plan(seed=11, kinds=QUICK, requests=12, most=8, patient=True),
         Plan(
-            seed=12, kinds=[Kind.KILL, Kind.RAISE], world_size=2, requests=10, most=2, patient=True
+            seed=12, kinds=[Kind.KILL, Kind.RAISE], world_size=2, requests=6, most=2, patient=True
         ),
     ],
     ids=["1 worker", "2 workers"],

@@ -22,7 +22,7 @@ from penstock_kernels.process_logits.reference import green
 from tokenizers import Tokenizer
 
 BROOK = Path(penstock.__file__).parent / "brook"
-TOKENS, STORIES, PLAIN = 200, 100, 10
+TOKENS, STORIES, PLAIN = 200, 40, 10
 
 
 @pytest.fixture(scope="module")
