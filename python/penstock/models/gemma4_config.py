@@ -28,8 +28,9 @@ def read_gemma4(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> config.S
     """Reads the fields; `defaults` come before DEFAULTS. Raises BadModel."""
     given = {} if raw.get("rope_parameters") else {"rope_parameters": ROPE}
     fields = Fields(config.layered(given, raw, defaults, DEFAULTS))
-    if fields.raw.get("use_bidirectional_attention") not in (None, "vision"):  # of images alone
-        raise Unsupported("config.json: use_bidirectional_attention is not supported for text")
+    seen = fields.raw.get("use_bidirectional_attention")
+    if seen not in (None, "vision"):  # images alone do not change text
+        raise Unsupported(f"config.json: use_bidirectional_attention {seen!r} is not supported")
     default = config.periodic(fields.count("num_hidden_layers"), 6)
     kinds = [*config.read_layer_types(fields, default)[:-1], FULL]  # as transformers has it
     norm = NormSpec(fields.number("rms_norm_eps", 1e-6))
