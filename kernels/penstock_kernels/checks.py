@@ -11,6 +11,7 @@ from .kv_quantization import FP8, PARAMS
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INDEX = (torch.int32,)
+Qkv = tuple[Tensor, Tensor | None, Tensor | None]  # queries, keys and values
 
 
 def expect(
@@ -94,12 +95,12 @@ def expect_out(q: Tensor, out: Tensor | None) -> None:
 
 
 def expect_rotation(
-    qkv: tuple[Tensor, Tensor, Tensor],
+    qkv: Qkv,
     cos_sin: Tensor,
     places: tuple[Tensor, Tensor],
     stored: tuple[Tensor, Tensor | None],
 ) -> None:
-    """Raises ValueError unless these fit together.
+    """Raises ValueError unless these fit together. There is a key if and only if there is a value.
 
     `places` are (positions, slot_mapping), `stored` (kv_cache, kv_params).
     """
@@ -109,14 +110,18 @@ def expect_rotation(
     tokens, _, size = q.shape
     expect_stored(size, kv_cache, kv_params)
     stored_size = kv_cache.shape[4] if kv_params is None else size
-    expect("k", k, (tokens, kv_cache.shape[2], stored_size), (q.dtype,))
-    expect("v", v, tuple(k.shape), (q.dtype,))
-    expect("q", q, (tokens, q.shape[1], k.shape[2]), FLOATS)
+    expect("q", q, (tokens, q.shape[1], stored_size), FLOATS)
+    if (k is None) != (v is None):
+        raise ValueError("there is a key without a value, or a value without a key")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor is not None:
+            expect(name, tensor, (tokens, kv_cache.shape[2], stored_size), (q.dtype,))
+            expect_rows(name, tensor)
     expect("cos_sin", cos_sin, (cos_sin.shape[0], size), (torch.float32, torch.float64))
     expect("positions", places[0], (tokens,), INDEX)
     expect("slot_mapping", places[1], (tokens,), INDEX)
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("cos_sin", cos_sin)):
-        expect_rows(name, tensor)
+    expect_rows("q", q)
+    expect_rows("cos_sin", cos_sin)
 
 
 def expect_attention(

@@ -68,10 +68,11 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
         command = [str(DUMP), "-res-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True)
     stack = re.findall(r" STACK:(\d+) ", usage.stdout + usage.stderr)
-    # A few registers, on some GPUs, of tiles of many rows, where numbers have fewer bits, and of
-    # a sort.
+    # A few registers, on some GPUs, of tiles of many rows, where numbers have fewer bits, of heads
+    # of 512, and of a sort.
     narrow = options.get("BITS") or options.get("LARGEST")
-    spill = 128 if narrow or self.fn in (prefill._attend_tile.fn, place_chunk.fn) else 0
+    wide = options.get("D", 0) > 256
+    spill = 128 if narrow or wide or self.fn in (prefill._attend_tile.fn, place_chunk.fn) else 0
     spill = 256 if self.fn is latent._attend_tile.fn and options["ROWS"] == 64 else spill
     assert stack and all(int(bytes_) <= spill for bytes_ in stack), f"{name}: {usage.stdout}"
     sys.stdout.write(f"{self.__name__}: compiled\n")
@@ -80,7 +81,8 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
 
 BF16, F32 = torch.bfloat16, torch.float32
 KINDS = [kv for kv in QUANTIZED_KV if kv != "e4m3" or CAPABILITY >= 89]  # what can convert it
-# Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B; and their kernels for float32.
+# Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B, full layers of Gemma 4 E2B and
+# 31B; and their kernels for float32.
 LAYERS = [
     (Heads(32, 8, 128, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 128, 16), 0, PLAIN, BF16),
@@ -88,6 +90,9 @@ LAYERS = [
     (Heads(4, 1, 256, 16), 0, PLAIN, BF16),
     (Heads(4, 1, 256, 16), 512, Scoring(50.0), F32),
     (Heads(64, 8, 64, 16), 128, Scoring(sinks=True), BF16),
+    (Heads(8, 1, 512, 16), 0, PLAIN, BF16),
+    (Heads(32, 4, 512, 16), 0, PLAIN, BF16),
+    (Heads(8, 1, 512, 16), 0, PLAIN, F32),
 ]
 
 
@@ -109,6 +114,14 @@ def write(heads: Heads, kv: str) -> None:
     case = decode_arguments(heads, [40, 5000], BF16, CPU, kv=kv)
     names = "q", "k", "v", "cos_sin", "positions", "slot_mapping", "kv_cache"
     rope.rope_kv_write(*(case[name] for name in names), kv_params=case.get("kv_params"))
+
+
+def read_alone(heads: Heads) -> None:
+    """Of a layer that reads the cache of another one."""
+    case = decode_arguments(heads, [40, 5000], BF16, CPU, reads=True)
+    decode.paged_decode_attention(**case, scale=1.0)
+    names = "q", "k", "v", "cos_sin", "positions", "slot_mapping", "kv_cache"
+    rope.rope_kv_write(*(case[name] for name in names))
 
 
 def fp4(outputs: int, inputs: int) -> PackedWeight:
@@ -163,6 +176,7 @@ def main() -> None:
         module.shared_bytes = lambda _device: SHARED_BYTES
     for layer in LAYERS:
         attention(*layer)
+    read_alone(Heads(8, 1, 512, 16))
     for kv in KINDS:
         for layer in (LAYERS[0], LAYERS[2]):
             attention(*layer, kv)

@@ -52,15 +52,7 @@ pub fn explain(
     let model = &plan.model;
     page.title("model");
     page.line("directory", model.directory.display(), "");
-    let (layers, heads) = (model.layers, model.heads);
-    let kv = if model.latent {
-        format!("latents of {} elements per token", model.head_dim)
-    } else {
-        let dim = model.head_dim;
-        format!("{} KV heads, head dimension {dim}", model.kv_heads)
-    };
-    let shape = format!("{layers} layers, {heads} query heads, {kv}");
-    page.line("family", &model.family, &shape);
+    page.line("family", &model.family, &shape(plan));
     if let Some(experts) = model.experts {
         let per_token = format!("{} of each layer's for a token", experts.per_token);
         page.line("experts", experts.count, &per_token);
@@ -156,24 +148,50 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
     page.line("prefix-cache", prefix, &plan.queue.prefix_cache.why);
 }
 
+/// Returns the model's layers and heads.
+fn shape(plan: &Plan) -> String {
+    let model = &plan.model;
+    let (layers, heads, dim) = (model.layers, model.heads, model.head_dim);
+    let kv = if model.latent {
+        format!("latents of {dim} elements per token")
+    } else {
+        format!("{} KV heads, head dimension {dim}", model.kv_heads)
+    };
+    let full = model.full.map_or(String::new(), |full| {
+        format!(
+            "; {} layers with full attention, {} KV heads, head dimension {}",
+            full.layers, full.kv_heads, full.head_dim
+        )
+    });
+    format!("{layers} layers, {heads} query heads, {kv}{full}")
+}
+
 /// Returns what a block's bytes consist of.
 fn block(plan: &Plan) -> String {
     let stored = plan.memory.kv_dtype.value;
-    let head = format!(
-        "{} elements x {} bits",
-        plan.model.head_dim,
-        stored.bits(plan.dtype.value)
-    );
-    let head = match stored.parameter_bytes() {
-        0 => head,
-        bytes => format!("({head} + {bytes} bytes of scale and zero)"),
+    let head = |elements: u64| {
+        let head = format!(
+            "{elements} elements x {} bits",
+            stored.bits(plan.dtype.value)
+        );
+        match stored.parameter_bytes() {
+            0 => head,
+            bytes => format!("({head} + {bytes} bytes of scale and zero)"),
+        }
     };
+    let own = head(plan.model.head_dim);
     let (layers, tokens) = (plan.model.layers, plan.memory.block_tokens.value);
     if plan.model.latent {
-        return format!("{layers} layers x {head} x {tokens} tokens, on every worker");
+        return format!("{layers} layers x {own} x {tokens} tokens, on every worker");
     }
     let heads = plan.model.rank_kv_heads(plan.tp.value);
-    format!("2 (key, value) x {layers} layers x {heads} heads x {head} x {tokens} tokens")
+    let layers = format!("{layers} layers x {heads} heads x {own}");
+    let Some(full) = plan.model.full else {
+        return format!("2 (key, value) x {layers} x {tokens} tokens");
+    };
+    let (heads, one) = (full.rank_heads(plan.tp.value), head(full.head_dim));
+    let full = format!("{} layers x {heads} heads x {one}", full.layers);
+    format!("2 (key, value) x ({layers} + {full}) x {tokens} tokens")
 }
 
 /// Returns the bytes of the KV pool. On CUDA they are an estimate, because the worker measures the

@@ -11,6 +11,7 @@ pub mod explain;
 pub mod hardware;
 pub mod hub;
 pub mod interpreter;
+pub mod kv_layers;
 pub mod launch;
 pub mod limits;
 pub mod log_queue;

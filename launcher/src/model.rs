@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::{Failure, Outcome};
+use crate::kv_layers::KvLayers;
 use crate::quantize::{Quantize, StoredQuantization};
 use crate::values::{Device, Dtype};
 use crate::weight_files::StoredWeights;
@@ -35,7 +36,7 @@ pub struct ModelFacts {
     pub directory: PathBuf,
     /// The architecture's name in config.json, for messages.
     pub family: String,
-    /// Attention layers with a KV cache.
+    /// Attention layers with a KV cache, those in `full` excepted.
     pub layers: u64,
     /// Query heads; tensor parallelism must divide them.
     pub heads: u64,
@@ -43,6 +44,8 @@ pub struct ModelFacts {
     pub kv_heads: u64,
     /// Elements per KV head.
     pub head_dim: u64,
+    /// Layers with full attention, where their KV heads are not those of the other layers.
+    pub full: Option<KvLayers>,
     /// Whether attention caches one row per token, a latent and a rotated key, in place of keys
     /// and values (multi-head latent attention). Every rank has all rows.
     pub latent: bool,
@@ -114,6 +117,12 @@ impl ModelFacts {
             Some(_) => 1,
             None => kv_heads(text)?.unwrap_or(heads),
         };
+        let alike = KvLayers {
+            layers: count(text, "num_hidden_layers")?,
+            kv_heads,
+            head_dim,
+        };
+        let divided = alike.divided(text);
         let dtype = text.get("dtype").or_else(|| text.get("torch_dtype"));
         let dtype = dtype
             .or_else(|| config.get("torch_dtype"))
@@ -122,10 +131,11 @@ impl ModelFacts {
         Ok(Self {
             directory: directory.to_owned(),
             family: family(config),
-            layers: count(text, "num_hidden_layers")?,
+            layers: divided.map_or(alike.layers, |(others, _)| others.layers),
             heads,
             kv_heads,
             head_dim,
+            full: divided.map(|(_, full)| full),
             latent: latent.is_some(),
             experts: experts(text),
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
@@ -146,11 +156,14 @@ impl ModelFacts {
         }
     }
 
-    /// Returns the bytes of one token's keys and values on one of `tp` ranks, if each takes
-    /// `head_bytes` per head.
-    pub fn kv_token_bytes(&self, head_bytes: u64, tp: u32) -> u64 {
+    /// Returns the bytes of one token's keys and values on one of `tp` ranks, if a head of this
+    /// many elements takes `head_bytes`.
+    pub fn kv_token_bytes(&self, head_bytes: impl Fn(u64) -> u64, tp: u32) -> u64 {
         let planes = if self.latent { 1 } else { 2 };
-        planes * self.layers * self.rank_kv_heads(tp) * head_bytes
+        let full = self.full.map_or(0, |full| {
+            full.layers * full.rank_heads(tp) * head_bytes(full.head_dim)
+        });
+        planes * (self.layers * self.rank_kv_heads(tp) * head_bytes(self.head_dim) + full)
     }
 
     /// Returns the bytes of one rank's weights in `dtype`, with `quantize` as typed; nearly exact
@@ -176,12 +189,14 @@ impl ModelFacts {
 }
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-const SLIDING_BY_DEFAULT: [&str; 8] = [
+const SLIDING_BY_DEFAULT: [&str; 10] = [
     "cohere2",
     "dots1",
     "exaone4",
     "gemma2",
     "gemma3_text",
+    "gemma4_text",
+    "gemma4_unified_text",
     "gpt_oss",
     "ministral",
     "olmo3",
@@ -196,7 +211,8 @@ fn experts(config: &Value) -> Option<Experts> {
         "n_routed_experts",
         "moe_num_experts",
     ];
-    let (count, per_token) = (first(&names), first(&["num_experts_per_tok", "moe_k"]));
+    let chosen = ["num_experts_per_tok", "moe_k", "top_k_experts"];
+    let (count, per_token) = (first(&names), first(&chosen));
     Some(Experts {
         count: count.filter(|count| *count > 0)?,
         per_token: per_token?,
@@ -278,11 +294,22 @@ fn size(config: &Value, field: &str) -> Result<Option<u64>, String> {
 /// Returns the sizes that transformers assumes where a family's config.json lacks them.
 fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
     match (family?, field) {
-        ("gemma2" | "gemma3_text", "num_attention_heads") => Some(8),
-        ("gemma2" | "gemma3_text", "num_key_value_heads") => Some(4),
-        ("gemma" | "gemma2" | "gemma3_text", "head_dim") => Some(256),
+        (
+            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "num_attention_heads",
+        ) => Some(8),
+        (
+            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "num_key_value_heads",
+        ) => Some(4),
+        (
+            "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "head_dim",
+        ) => Some(256),
         ("gemma" | "gemma2", "max_position_embeddings") => Some(8192),
-        ("gemma3_text", "max_position_embeddings") => Some(131_072),
+        ("gemma3_text" | "gemma4_text", "max_position_embeddings") => Some(131_072),
+        ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
+        ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
             "ernie4_5" | "glm" | "glm4" | "internlm3" | "minimax_m2" | "ministral3" | "qwen3"
             | "seed_oss",
@@ -323,7 +350,7 @@ mod tests {
         assert_eq!((facts.kv_heads, facts.head_dim), (8, 64));
         assert_eq!(facts.dtype, Some(Dtype::Bfloat16));
         // 2 (key, value) x 4 layers x 4 of 8 heads x 64 elements x 2 bytes.
-        assert_eq!(facts.kv_token_bytes(128, 2), 2 * 4 * 4 * 128);
+        assert_eq!(facts.kv_token_bytes(|dim| 2 * dim, 2), 2 * 4 * 4 * 128);
         let bytes = facts.rank_weight_bytes(Device::Cpu, Dtype::Float32, None, 2);
         assert_eq!(bytes, (2 << 20) + 256);
     }
@@ -364,6 +391,22 @@ mod tests {
     }
 
     #[test]
+    fn layers_of_both_kinds_take_memory() {
+        let config = json!({
+            "model_type": "gemma4", "text_config": {
+                "model_type": "gemma4_text", "num_hidden_layers": 12, "attention_k_eq_v": true,
+                "num_global_key_value_heads": 2, "enable_moe_block": true, "num_experts": 128,
+                "top_k_experts": 8,
+            },
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.layers, found.heads, found.kv_heads), (10, 8, 4));
+        assert_eq!(found.experts.unwrap().per_token, 8);
+        let bytes = 2 * (10 * 2 * 512 + 2 * 1024);
+        assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 2), bytes);
+    }
+
+    #[test]
     fn latents_are_one_row_per_token_on_every_rank() {
         let config = json!({
             "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,
@@ -374,7 +417,7 @@ mod tests {
         assert!(found.latent);
         assert_eq!((found.heads, found.kv_heads, found.head_dim), (16, 1, 576));
         for ranks in [1, 2] {
-            assert_eq!(found.kv_token_bytes(2 * 576, ranks), 27 * 2 * 576);
+            assert_eq!(found.kv_token_bytes(|dim| 2 * dim, ranks), 27 * 2 * 576);
         }
     }
 

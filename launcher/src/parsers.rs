@@ -34,6 +34,8 @@ pub enum ToolParser {
     /// `<arg_key>` and `<arg_value>`: GLM 4.5.
     #[value(name = "glm45", alias = "glm47")]
     Glm45,
+    /// `call:name{..}` between `<|tool_call>` and `<tool_call|>`: Gemma 4.
+    Gemma4,
     /// JSON code blocks between `DeepSeek`'s marks: V3 and R1.
     #[value(name = "deepseek-v3", alias = "deepseek_v3")]
     DeepSeekV3,
@@ -74,6 +76,8 @@ pub enum ReasoningParser {
     /// Between `<seed:think>` tags: Seed-OSS.
     #[value(alias = "seed_oss")]
     SeedOss,
+    /// Between `<|channel>thought` and `<channel|>`: Gemma 4.
+    Gemma4,
     /// The channel `analysis`: gpt-oss.
     #[value(aliases = ["openai_gptoss", "gpt-oss"])]
     Harmony,
@@ -93,6 +97,7 @@ impl ToolParser {
             Self::Qwen3Xml => Format::Fixed(ToolFormat::QwenXml),
             Self::MiniMaxM2 => Format::Fixed(ToolFormat::MiniMax),
             Self::Glm45 => Format::Fixed(ToolFormat::Glm),
+            Self::Gemma4 => Format::Fixed(ToolFormat::Gemma),
             Self::DeepSeekV3 => Format::Fixed(ToolFormat::DeepSeekV3),
             Self::DeepSeekV31 => Format::Fixed(ToolFormat::DeepSeekV31),
             Self::Granite => Format::Fixed(ToolFormat::Granite),
@@ -114,6 +119,7 @@ impl ReasoningParser {
             Self::Granite => Format::Fixed(ReasoningFormat::Granite),
             Self::Cohere => Format::Fixed(ReasoningFormat::Cohere),
             Self::SeedOss => Format::Fixed(ReasoningFormat::Seed),
+            Self::Gemma4 => Format::Fixed(ReasoningFormat::Gemma),
             Self::Harmony => Format::Fixed(ReasoningFormat::Harmony),
         }
     }

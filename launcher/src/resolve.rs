@@ -240,7 +240,9 @@ impl Resolver<'_> {
             let kv_heads = if self.model.latent {
                 String::new()
             } else {
-                format!(", num_key_value_heads {}", self.model.kv_heads)
+                let full = self.model.full.map(|full| full.kv_heads);
+                let full = full.map_or(String::new(), |n| format!(", {n} of full attention"));
+                format!(", num_key_value_heads {}{full}", self.model.kv_heads)
             };
             return Err(Failure::runtime(format!(
                 "--tp {ranks} does not divide this model's heads (num_attention_heads \
@@ -261,8 +263,9 @@ impl Resolver<'_> {
     /// Returns whether ranks can share the heads equally. Several may have the same KV head, and all
     /// have the one row of latents.
     fn divides_heads(&self, ranks: u64) -> bool {
-        let kv_heads = self.model.kv_heads;
-        let shares_kv = kv_heads.is_multiple_of(ranks) || ranks.is_multiple_of(kv_heads);
+        let shares = |heads: u64| heads.is_multiple_of(ranks) || ranks.is_multiple_of(heads);
+        let full = self.model.full.is_none_or(|full| shares(full.kv_heads));
+        let shares_kv = shares(self.model.kv_heads) && full;
         (self.model.latent || shares_kv) && self.model.heads.is_multiple_of(ranks)
     }
 
@@ -395,7 +398,7 @@ impl Resolver<'_> {
                 self.model.family
             )));
         }
-        let head_bytes = self.typed.kv_dtype.head_bytes(dtype, self.model.head_dim);
+        let head_bytes = |dim| self.typed.kv_dtype.head_bytes(dtype, dim);
         let mut memory = Memory {
             block_bytes: self.model.kv_token_bytes(head_bytes, tp)
                 * u64::from(self.typed.block_tokens),

@@ -14,9 +14,24 @@ use crate::values::Dtype;
 /// The format's own limit of a header in bytes.
 const MAX_HEADER: u64 = 100_000_000;
 /// Modules of checkpoints with images that a worker does not load.
-const NOT_LOADED: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+const NOT_LOADED: [&str; 7] = [
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_",
+    "model.audio_",
+    "model.embed_vision.",
+    "model.embed_audio.",
+    "model.multi_modal_projector.",
+];
 /// Parts of the names of matrices that no format converts.
-const PLAIN: [&str; 4] = ["embed_tokens", "lm_head", ".gate.weight", ".router.weight"];
+const PLAIN: [&str; 6] = [
+    "embed_tokens",
+    "lm_head",
+    ".gate.weight",
+    ".router.weight",
+    ".router.proj.weight",
+    "per_layer_",
+];
 const SUFFIX: &str = ".safetensors";
 const SINGLE: &str = "model.safetensors";
 /// Says which file has which tensor.
@@ -199,6 +214,7 @@ mod tests {
         });
         let second = json!({
             "vision_tower.w": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]},
+            "model.audio_tower.w": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]},
             "d": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [36, 40]},
             "mlp.gate.weight": {"dtype": "BF16", "shape": [3, 2], "data_offsets": [40, 52]},
             "experts.down_proj": {"dtype": "BF16", "shape": [3, 2, 2], "data_offsets": [52, 76]},

@@ -32,6 +32,7 @@ fn model() -> ModelFacts {
         heads: 8,
         kv_heads: 4,
         head_dim: 64,
+        full: None,
         latent: false,
         experts: None,
         max_tokens: 2048,

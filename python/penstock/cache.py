@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -106,7 +106,7 @@ class KvMemory:
     """One rank's KV memory."""
 
     caches: list[LayerCache]
-    """For each layer."""
+    """For each layer; one that reads the cache of another layer has that one."""
     group_of: tuple[int, ...]
     """For each layer, its KV group."""
 
@@ -118,7 +118,8 @@ class KvMemory:
     def tensors_of(self, group: int) -> list[Tensor]:
         """Returns all memory of a group's layers; a block of the group is a row of each."""
         pairs = zip(self.caches, self.group_of, strict=True)
-        return [tensor for cache, of in pairs if of == group for tensor in cache.tensors]
+        own = {id(cache): cache for cache, of in pairs if of == group}
+        return [tensor for cache in own.values() for tensor in cache.tensors]
 
 
 @dataclass(frozen=True)
@@ -128,16 +129,25 @@ class KvGeometry:
     groups: tuple[KvGroup, ...]
     block_tokens: int
     format: KvFormat
+    readers: Mapping[int, int] = field(default_factory=dict)
+    """Layers without a cache of their own, and the layer whose cache each reads."""
 
     @classmethod
-    def of(cls, layers: Sequence[KvShape], block_tokens: int, kv_format: KvFormat) -> KvGeometry:
+    def of(
+        cls,
+        layers: Sequence[KvShape],
+        block_tokens: int,
+        kv_format: KvFormat,
+        readers: Mapping[int, int] | None = None,
+    ) -> KvGeometry:
         """Returns the geometry of a model with these layers; groups without a window come first."""
-        shapes = sorted(set(layers))
+        readers = readers or {}
+        own = [(i, shape) for i, shape in enumerate(layers) if i not in readers]
         groups = [
-            KvGroup(shape, tuple(i for i, layer in enumerate(layers) if layer == shape))
-            for shape in shapes
+            KvGroup(shape, tuple(i for i, layer in own if layer == shape))
+            for shape in sorted({shape for _, shape in own})
         ]
-        return cls(tuple(groups), block_tokens, kv_format)
+        return cls(tuple(groups), block_tokens, kv_format, readers)
 
     def block_bytes(self, group: KvGroup) -> int:
         """Returns the bytes of one block in all layers of a group."""
@@ -153,12 +163,13 @@ class KvGeometry:
 
         It is zeroed, because a padding row may read an unwritten block, and NaN would spread.
         """
-        placed = []
+        placed: dict[int, tuple[LayerCache, int]] = {}
         for number, (group, count) in enumerate(zip(self.groups, blocks, strict=True)):
             for layer in group.layers:
-                placed.append((layer, number, self._cache(group.shape, count, device)))
-        placed.sort(key=lambda layer: layer[0])
-        return KvMemory([cache for *_, cache in placed], tuple(group for _, group, _ in placed))
+                placed[layer] = self._cache(group.shape, count, device), number
+        placed |= {layer: placed[source] for layer, source in self.readers.items()}
+        caches = [placed[layer] for layer in sorted(placed)]
+        return KvMemory([cache for cache, _ in caches], tuple(group for _, group in caches))
 
     def _cache(self, shape: KvShape, blocks: int, device: torch.device) -> LayerCache:
         rows = (blocks, shape.planes, shape.kv_heads, self.block_tokens)

@@ -20,7 +20,12 @@ from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
-from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+from transformers import (
+    Gemma4Config,
+    Gemma4ForConditionalGeneration,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
+)
 
 PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
 # Families whose checkpoints transformers does not write by these names, and those with images.
@@ -265,6 +270,28 @@ def test_text_of_mistrals_checkpoints_with_images(tmp_path: Path, case: str) -> 
     assert sequence.tokens == generate(model, prompt(90), 16)
 
 
+@pytest.mark.parametrize("case", ["gemma4-shared", "gemma4-moe"])
+def test_text_of_gemma4s_checkpoints_with_images(tmp_path: Path, case: str) -> None:
+    """Nothing reads the projections that layers with a shared cache may have."""
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1} | {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    }
+    torch.manual_seed(7)
+    whole = Gemma4Config(text_config={**SHAPE, **CASES[case]}, vision_config=vision)
+    model = Gemma4ForConditionalGeneration(whole).eval()
+    model.save_pretrained(tmp_path)
+    found = load_file(tmp_path / "model.safetensors")
+    for name, tensor in list(found.items()):
+        if case == "gemma4-shared" and ".layers.0.self_attn.k_" in name:
+            found[name.replace(".0.", ".3.")] = tensor.clone()
+    save_file(found, tmp_path / "model.safetensors", {"format": "pt"})
+    sequence = greedy(prompt(90), 16)
+    run(tmp_path, sequence, "float32")
+    assert sequence.tokens == generate(model, prompt(90), 16)
+
+
 OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
     ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
@@ -272,6 +299,10 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("falcon-7b", ["rope_parameters", "num_ln_in_parallel_attn"],
      {"rope_theta": 9000.0}),
     ("gemma", ["rope_parameters"], {"hidden_act": "gelu"}),
+    ("gemma4", ["per_layer_config"], {"global_head_dim": 32, "num_global_key_value_heads": 1}),
+    ("gemma4-shared", ["per_layer_config", "rope_parameters"], {"global_head_dim": 32}),
+    ("gemma4", ["sliding_window", "final_logit_softcapping"],
+     {"use_bidirectional_attention": "vision"}),
     ("glm", ["rope_parameters"], {"rope_theta": 500.0}),
     ("gpt_neox", ["rope_parameters"], {"rotary_pct": 0.5, "rotary_emb_base": 900}),
     ("gpt_neox", ["rope_parameters"], {}),
@@ -307,6 +338,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("falcon-7b", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn 2 with"),
     ("falcon-40b", {"parallel_attn": False}, "parallel_attn False"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+    ("gemma4", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all'"),
+    ("gemma4", {"num_kv_shared_layers": 1}, "num_kv_shared_layers is 1"),
+    ("gemma4", {"per_layer_config": {"2": {"window": 7}}}, "per_layer_config.2.window"),
+    ("gemma4-shared", {"vocab_size_per_layer_input": 7}, "vocab_size_per_layer_input 7"),
+    ("gemma4", {"altup_active_idx": 3}, "altup_active_idx 3 is not supported"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention True"),
     ("gptj", {"rotary_dim": 5}, "the number must be even"),
     ("granite", {"residual_multiplier": 0}, "residual_multiplier must be a number above 0"),

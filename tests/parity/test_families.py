@@ -32,6 +32,7 @@ EXPERTS = [
     "granitemoe",
     "granitemoeshared",
     "minimax-m2",
+    "gemma4-moe",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
 SHARDED = [

@@ -45,6 +45,19 @@ GEMMA: dict[str, Any] = {
     "final_logit_softcapping": 20.0,
 }
 
+SLIDING = "sliding_attention"
+GEMMA4: dict[str, Any] = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "attention_bias": True,
+    "layer_types": [SLIDING, SLIDING, "full_attention"],
+    "sliding_window": 24,
+    "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 20.0,
+    "tie_word_embeddings": True,
+}
 PARTIAL: dict[str, Any] = {
     "rope_parameters": {
         "rope_type": "default",
@@ -52,6 +65,8 @@ PARTIAL: dict[str, Any] = {
         "partial_rotary_factor": 0.5,
     }
 }
+# Ends of names of what is random too, though transformers makes it 0 or 1.
+FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale"
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -238,6 +253,13 @@ CASES |= {
         "head_dim": 32,
         **PARTIAL,
     },
+    "gemma4-moe": {
+        **GEMMA4,
+        **EXPERTS,
+        "model_type": "gemma4_text",
+        "enable_moe_block": True,
+        "top_k_experts": 3,
+    },
     "gpt-oss": {
         "model_type": "gpt_oss",
         "num_local_experts": 8,
@@ -352,6 +374,20 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "falcon-serial": {**FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
     "gemma": {"model_type": "gemma", "head_dim": 32, "tie_word_embeddings": True},
+    "gemma4": {**GEMMA4, "model_type": "gemma4_text"},
+    "gemma4-shared": {
+        **GEMMA4,
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 5,
+        "layer_types": [SLIDING, "full_attention", SLIDING, SLIDING, "full_attention"],
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "attention_k_eq_v": False,
+        "num_key_value_heads": 1,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": VOCAB,
+    },
+    "gemma4-unified": {**GEMMA4, "model_type": "gemma4_unified_text", "tie_word_embeddings": False},
     "glm": {"model_type": "glm", "head_dim": 16, **PARTIAL},
     "glm4": {"model_type": "glm4", "head_dim": 16, **PARTIAL},
     "gpt2": {**GPT, "model_type": "gpt2"},
@@ -429,14 +465,14 @@ def make(directory: Path, case: str) -> Path:
 
 
 def write(path: Path, **changes: Any) -> Path:
-    """Writes a checkpoint with these fields of config.json, and SHAPE's; biases are random too,
-    which transformers leaves at zero."""
+    """Writes a checkpoint with these fields of config.json, and SHAPE's; biases and factors are
+    random too."""
     fields = {**SHAPE, **changes}
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).eval()
     with torch.no_grad():
         for name, parameter in (*model.named_parameters(), *model.named_buffers()):
-            chosen = name.endswith("bias") or "norm" in name or ".ln_" in name
+            chosen = name.endswith(FACTORS) or "norm" in name or ".ln_" in name
             if chosen and parameter.is_floating_point():
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(path)

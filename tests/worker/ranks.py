@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from checkpoints import prompt
-from penstock.cache import KvGeometry, KvShape, kv_format
+from penstock.cache import kv_format
 from penstock.config import read_config
 from penstock.layers import Build
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
@@ -17,6 +17,7 @@ from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods
 from penstock.weights import Checkpoint, load_weights
+from penstock.worker.startup.loader import kv_geometry
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
@@ -89,7 +90,8 @@ def prefilled(
     if any, in place of its tokens' embeddings."""
     device = torch.device("cpu")
     spec = cls.read_config(read_config(path))
-    model = cls(spec, Build(torch.float64, device, group, methods, 128, expert_parallel))
+    build = Build(torch.float64, device, group, methods, 128, expert_parallel)
+    model = cls(spec, build)
     with Checkpoint(path) as checkpoint:
         ignored = (*model.ignored, *methods.unused)
         targets, stages = model.checkpoint_targets(), model.stages()
@@ -98,8 +100,7 @@ def prefilled(
     def ints(*values: int) -> Tensor:
         return torch.tensor(values, dtype=torch.int32)
 
-    shapes = [KvShape.of(layer.attention, group.size) for layer in spec.layers]
-    geometry = KvGeometry.of(shapes, 16, kv_format("auto", torch.float64))
+    geometry = kv_geometry(spec, build, 16, kv_format("auto", torch.float64))
     caches = geometry.allocate([5] * len(geometry.groups), device).caches
     positions = ints(*range(LENGTH))
     chunks = Chunks(ints(0), ints(0, LENGTH), ints(LENGTH), LENGTH)

@@ -44,6 +44,7 @@ EXPERTS = [
     "phimoe",
     "glm4-moe",
     "gpt-oss",
+    "gemma4-moe",
     "deepseek-v2",
 ]
 BATCHED = ["qwen3-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"]
@@ -148,12 +149,13 @@ def test_packed_experts_compute_the_same(
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize("case", ["gpt-oss", "gemma4-moe"])
 @pytest.mark.parametrize("quantize", ["int4", "fp8", "eetq"])
 def test_tensors_of_all_experts_are_quantized_while_loading(
-    checkpoint: Callable[[str], Path], quantize: str
+    checkpoint: Callable[[str], Path], quantize: str, case: str
 ) -> None:
     """The logits are near those of the floats, but not equal."""
-    path = checkpoint("gpt-oss")
+    path = checkpoint(case)
     raw = read_config(path)
     cls: Any = family(raw)
     found = []

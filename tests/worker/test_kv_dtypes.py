@@ -23,6 +23,7 @@ LONG = prompt(96, seed=20)
 Group = tuple[list[Worker], pb.Loaded]
 Expected = Callable[[list[int]], list[int]]
 CASES = [("llama31", "int8"), ("llama31", "int4"), ("qwen2-mixed", "int4"), ("gemma2", "fp8_e5m2")]
+CASES += [("gemma4-shared", "int4")]
 
 
 @pytest.fixture(scope="module")
@@ -206,12 +207,13 @@ def second_layer(path: Path, kv_dtype: str) -> tuple[torch.Tensor, list[int]]:
     return data[sequence.blocks[:6]].double(), sequence.tokens
 
 
+@pytest.mark.parametrize("case", ["llama31", "gemma4-shared"])
 @pytest.mark.parametrize("names", [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale")])
 def test_fp8_uses_the_scales_of_a_checkpoint(
-    checkpoint: Callable[[str], Path], tmp_path: Path, names: tuple[str, str]
+    checkpoint: Callable[[str], Path], tmp_path: Path, names: tuple[str, str], case: str
 ) -> None:
     """Stored divided, read multiplied: powers of two change no rounding, except of tiny numbers."""
-    plain = checkpoint("llama31")
+    plain = checkpoint(case)
     scaled = with_scales(plain, tmp_path / "model", **{names[0]: [0.25], names[1]: [0.5]})
     expected, tokens = second_layer(plain, "fp8_e5m2")
     found, same = second_layer(scaled, "fp8_e5m2")

@@ -186,7 +186,7 @@ def test_forks(driver: Driver, expected: Expected) -> None:
     assert steered.tokens[5:] == expected(known)[: WANTED - 5]
 
 
-@pytest.mark.parametrize("case", ["qwen2-mixed", "gemma2", "gemma3"])
+@pytest.mark.parametrize("case", ["qwen2-mixed", "gemma2", "gemma3", "gemma4-shared"])
 def test_padded_steps(checkpoint: Callable[[str], Path], case: str) -> None:
     worker, path = LocalWorker(), checkpoint(case)
     loaded, expected = worker.load(path, dtype="float64"), answers_of(path)
@@ -196,6 +196,23 @@ def test_padded_steps(checkpoint: Callable[[str], Path], case: str) -> None:
         sequences = enter(driver, *PROMPTS)
         driver.finish(sequences, chunk=20)
     check(sequences, expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_layers_that_read_the_cache_of_another_one(
+    checkpoint: Callable[[str], Path], device: str
+) -> None:
+    """In steps of decodes and chunks, by the device's kernels, tokens are those of each alone."""
+    worker, answers = LocalWorker(), []
+    path, memory = checkpoint("gemma4-shared"), 64 << 20
+    loaded = worker.load(path, device=device, dtype="float32", kv_memory_bytes=memory)
+    for batch in (PROMPTS, *([ids] for ids in PROMPTS)):
+        driver = driver_of([worker], loaded)  # type: ignore[list-item]
+        with closing(driver.stream):
+            sequences = enter(driver, *batch)
+            driver.finish(sequences, chunk=20)
+        answers += [sequence.tokens for sequence in sequences]
+    assert answers[: len(PROMPTS)] == answers[len(PROMPTS) :]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -201,6 +201,20 @@ def test_groups_are_the_kinds_of_layers() -> None:
     assert scratch.caches[0] is scratch.caches[3] and scratch.group_of == kv.group_of
 
 
+def test_layers_that_read_another_ones_cache_have_no_memory() -> None:
+    layers = [KvShape(64, 2, 32), KvShape(0, 1, 64), KvShape(64, 2, 32), KvShape(0, 1, 64)]
+    auto = kv_format("auto", torch.float32)
+    geometry = KvGeometry.of(layers, 16, auto, readers={2: 0, 3: 1})
+    assert [group.layers for group in geometry.groups] == [(1,), (0,)]
+    assert geometry.block_bytes(geometry.groups[0]) == 2 * 16 * 64 * 4
+    kv = geometry.allocate([3, 4], torch.device("cpu"))
+    assert kv.group_of == (1, 0, 1, 0)
+    assert kv.caches[2] is kv.caches[0] and kv.caches[3] is kv.caches[1]
+    assert [len(kv.tensors_of(group)) for group in range(2)] == [1, 1]
+    scratch = geometry.allocate_scratch(torch.device("cpu"))
+    assert scratch.caches[2] is scratch.caches[0] and scratch.group_of == kv.group_of
+
+
 @pytest.mark.parametrize("name", ["auto", "fp8_e4m3", "int4"])
 def test_kv_memory_of_the_host_is_zero_and_used_page_by_page(name: str) -> None:
     """A restart would wait for it otherwise."""

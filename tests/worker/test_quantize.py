@@ -406,6 +406,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
     [
         ("gpt-oss", "tensors of all experts at once"),
         ("deepseek-v3", "multi-head latent attention"),
+        ("gemma4-shared", "layers that need more than the one before"),
         ("gpt2", "learned positions"),
         ("gpt_neox", "how GptNeoX stores matrices"),
     ],

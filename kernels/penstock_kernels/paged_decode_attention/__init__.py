@@ -15,8 +15,8 @@ _OP = Op(
 
 def paged_decode_attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slot_mapping: Tensor,
@@ -35,7 +35,8 @@ def paged_decode_attention(
     """rope_kv_write, then softmax(scale q K^T) V, for the last token of each of S sequences.
 
     The query sits at position kv_len - 1, as do k and v, and sees the last `window` keys (window
-    0: all). q may be rotated in place: do not read it afterwards.
+    0: all). q may be rotated in place: do not read it afterwards. Where k and v are None, those of
+    the last token are in the cache too, and nothing is written.
 
     Args: q [S, Hq, D], k and v [S, Hkv, D], cos_sin, positions [S], slot_mapping [S], kv_cache
         and kv_params as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose

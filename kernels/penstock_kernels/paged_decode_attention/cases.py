@@ -42,8 +42,10 @@ def decode_arguments(
     claimed: int = -1,
     window: int = 0,
     kv: str = PLAIN_KV,
-) -> dict[str, Tensor]:
-    """Random tensors for sequences of these lengths; the newest key is not in the cache yet.
+    reads: bool = False,
+) -> dict[str, Any]:
+    """Random tensors for sequences of these lengths; the newest key is not in the cache yet, unless
+    the layer only `reads` the cache.
 
     `claimed` is the place that padding names, and blocks that `window` has passed are NaN.
     """
@@ -53,12 +55,12 @@ def decode_arguments(
     q, k, v = torch.split(fused, [heads.query, heads.kv, heads.kv], dim=1)
     unseen = [max(length - window, 0) if window else 0 for length in lengths]
     memory = paged(lengths, heads, dtype, device, spare, unseen)
-    slot_mapping = _newest(memory, claimed)
+    slot_mapping = _newest(memory, claimed, torch.nan if not reads else None)
     angles = torch.rand(max(*lengths, 1), heads.size // 2, device=device) * 6.3
     return {
         "q": q,
-        "k": k,
-        "v": v,
+        "k": None if reads else k,
+        "v": None if reads else v,
         "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
         "positions": (memory["kv_len"] - 1).clamp(min=0),
         "slot_mapping": slot_mapping,
@@ -76,12 +78,13 @@ def _case(
     claimed: int = -1,
     rule: Scoring = PLAIN,
     kv: str = PLAIN_KV,
+    reads: bool = False,
 ) -> Case:
     dtype = DTYPES[kind]
 
     def make(device: torch.device) -> dict[str, Any]:
         return {
-            **decode_arguments(heads, lengths, dtype, device, spare, claimed, window, kv),
+            **decode_arguments(heads, lengths, dtype, device, spare, claimed, window, kv, reads),
             "scale": heads.size**-0.5,
             "window": window,
             **rule.arguments(heads, device),
@@ -92,19 +95,21 @@ def _case(
     shown = f"{len(lengths)}seqs-{min(lengths)}..{max(lengths)}"
     name = f"{kind}-{shape}-{shown}-window{window}{'-far' if spare > 3 else ''}"
     name += f"{'-claimed' if claimed >= 0 else ''}{rule.name}{f'-{kv}' if kv else ''}"
+    name += "-reads" if reads else ""
     queries = 2 * len(lengths) * heads.query * heads.size * dtype.itemsize
     moved = queries + 2 * keys * heads.kv * row_bytes(kv, dtype, heads.size)
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
 
-def _newest(memory: dict[str, Tensor], claimed: int) -> Tensor:
-    """slot_mapping of each sequence's last token, whose place in the cache becomes NaN."""
+def _newest(memory: dict[str, Tensor], claimed: int, there: float | None) -> Tensor:
+    """slot_mapping of each sequence's last token; `there` is what its place in the cache gets."""
     cache, tables, slots, kv_len = memory.values()
     block_tokens = cache.shape[3]
     last = (kv_len.long() - 1).clamp(min=0)
     block = tables[slots.long(), last // block_tokens].long()
     live = kv_len > 0
-    cache[block[live], :, :, last[live] % block_tokens] = torch.nan
+    if there is not None:
+        cache[block[live], :, :, last[live] % block_tokens] = there
     return torch.where(live, block * block_tokens + last % block_tokens, claimed).int()
 
 
@@ -132,6 +137,34 @@ CASES = [
         for window in (7, 300)
     ),
     _case(Size.SMALL, "f32", Heads(4, 1, 256, 8), [20, 0, 300], 0, rule=CAPPED),
+    # Gemma 4's full layers, and layers that read the cache of another one.
+    *(
+        _case(Size.SMALL, kind, Heads(4, 2, 512, 8), [20, 0, 300], kv=kv)
+        for kind, kv in [("f32", PLAIN_KV), ("bf16", PLAIN_KV), ("f32", "int4"), ("f32", "e4m3")]
+    ),
+    *(
+        _case(Size.SMALL, kind, heads, [1, 0, 20, 530], window, kv=kv, reads=True)
+        for kind, heads, window, kv in [
+            ("f32", Heads(4, 1, 512, 8), 0, PLAIN_KV),
+            ("f32", Heads(6, 2, 32, 4), 0, PLAIN_KV),
+            ("bf16", Heads(6, 2, 32, 4), 7, PLAIN_KV),
+            ("f32", Heads(4, 2, 64, 8), 300, "int8"),
+        ]
+    ),
+    *(
+        _case(Size.FULL, kind, heads, MIXED, window, kv=kv, reads=reads)
+        for kind, heads, window, kv, reads in [
+            ("bf16", Heads(8, 1, 512, 16), 0, PLAIN_KV, False),
+            ("bf16", Heads(8, 1, 512, 16), 0, PLAIN_KV, True),
+            ("bf16", Heads(8, 1, 256, 16), 512, PLAIN_KV, True),
+            ("bf16", Heads(32, 4, 512, 16), 0, PLAIN_KV, False),
+            ("f16", Heads(16, 2, 512, 16), 0, PLAIN_KV, False),
+            ("f32", Heads(8, 2, 512, 16), 0, PLAIN_KV, False),
+            ("bf16", Heads(8, 2, 128, 16), 0, PLAIN_KV, True),
+            *(("bf16", Heads(8, 2, 512, 16), 0, kv, True) for kv in QUANTIZED_KV),
+            *(("bf16", Heads(8, 2, 512, 16), 0, kv, False) for kv in QUANTIZED_KV),
+        ]
+    ),
     # Caches of fewer bits: one split and several, head sizes that are no power of two, windows.
     *(
         _case(Size.SMALL, kind, Heads(6, 2, 32, 4), [3, 0, 9, 65], kv=kv)
@@ -224,6 +257,8 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [640] * 16),
     _case(Size.BENCH, "bf16", LLAMA_8B, [384]),
     _case(Size.BENCH, "bf16", Heads(16, 8, 256, 16), [1100] * 256, rule=Scoring(50.0)),
+    _case(Size.BENCH, "bf16", Heads(32, 4, 512, 16), [1100] * 256),
+    _case(Size.BENCH, "bf16", Heads(8, 1, 512, 16), [1100] * 256, reads=True),
     _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 256),
     _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 212 + [0] * 44),
     _case(Size.BENCH, "bf16", LLAMA_1B, [640] * 32),

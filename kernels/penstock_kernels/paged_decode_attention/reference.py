@@ -16,8 +16,8 @@ GROUP_ELEMENTS = 1 << 20
 
 def paged_decode_attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slot_mapping: Tensor,
@@ -36,7 +36,7 @@ def paged_decode_attention(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     live = kv_len > 0
     if not bool(live.all()):
-        own = q[live], k[live], v[live]
+        own = q[live], None if k is None else k[live], None if v is None else v[live]
         places = positions[live], slot_mapping[live]
         tables, lengths = (block_tables, slots[live]), kv_len[live]
         out.zero_()[live] = paged_decode_attention(

@@ -106,9 +106,12 @@ def _attend_split(
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr,
+    SINKS: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
-    """One split of one sequence and key head, if it has visible keys; zeros for padding."""
+    """One split of one sequence and key head, if it has visible keys; zeros for padding.
+
+    STORED: the newest key and value are in the cache.
+    """
     q_row, q_head, k_row, k_head, v_row, v_head, angle_stride, table_stride = strides
     keys = tl.maximum(tl.cdiv(length, SPLIT * MAX_SPLITS), 1) * SPLIT
     first = tl.maximum(length - window, 0) // keys
@@ -127,40 +130,45 @@ def _attend_split(
             rows[:, None], cos[None, :], sin[None, :], column[None, :], tile, HALF
         ).to(q.dtype.element_ty)
 
-        # The newest key and value start the running softmax of the last split: they go to the
-        # cache, but nobody waits until they can be read from there.
-        newest = (split == last) & (length > 0)
-        place = tl.load(slot_mapping + sequence)
-        writes = newest & (place >= 0)
-        block = (place // BLOCK_TOKENS).to(tl.int64)
-        stored = (block * 2 * kv_heads + head) * BLOCK_TOKENS + place % BLOCK_TOKENS
-        other = tl.where(column < HALF, column + HALF, column - HALF)
-        source = k + sequence * k_row + head * k_head
-        new_key = _rotated(source, cos, sin, column, inside, HALF)
-        crossed = new_key
-        if BITS == 4:
-            crossed = _rotated(source, cos, sin, other, inside, HALF)
-        new_key = _put(memory, stored, writes, new_key, crossed, column, D, BITS, LARGEST)
-        new_key = new_key.to(q.dtype.element_ty).to(tl.float32)
-        source = v + sequence * v_row + head * v_head
-        new_value = tl.load(source + column, inside, other=0).to(tl.float32)
-        crossed = new_value
-        if BITS == 4:
-            crossed = tl.load(source + other, inside, other=0).to(tl.float32)
-        stored += kv_heads * BLOCK_TOKENS
-        new_value = _put(memory, stored, writes, new_value, crossed, column, D, BITS, LARGEST)
-        new_value = new_value.to(q.dtype.element_ty).to(tl.float32)
-        product = tl.sum(queries.to(tl.float32) * new_key[None, :], 1)
-        score = scored(product, scale, softcap, CAPPED)
-        peak = tl.where(newest, score, LOWEST)
-        total = tl.zeros((ROWS,), tl.float32) + tl.where(newest, 1.0, 0.0)
-        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-        acc += tl.where(newest, new_value, 0.0)[None, :]
+        if STORED:
+            peak = tl.full((ROWS,), LOWEST, tl.float32)
+            total = tl.zeros((ROWS,), tl.float32)
+            acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        else:
+            # The newest key and value start the running softmax of the last split: they go to the
+            # cache, but nobody waits until they can be read from there.
+            newest = (split == last) & (length > 0)
+            place = tl.load(slot_mapping + sequence)
+            writes = newest & (place >= 0)
+            block = (place // BLOCK_TOKENS).to(tl.int64)
+            stored = (block * 2 * kv_heads + head) * BLOCK_TOKENS + place % BLOCK_TOKENS
+            other = tl.where(column < HALF, column + HALF, column - HALF)
+            source = k + sequence * k_row + head * k_head
+            new_key = _rotated(source, cos, sin, column, inside, HALF)
+            crossed = new_key
+            if BITS == 4:
+                crossed = _rotated(source, cos, sin, other, inside, HALF)
+            new_key = _put(memory, stored, writes, new_key, crossed, column, D, BITS, LARGEST)
+            new_key = new_key.to(q.dtype.element_ty).to(tl.float32)
+            source = v + sequence * v_row + head * v_head
+            new_value = tl.load(source + column, inside, other=0).to(tl.float32)
+            crossed = new_value
+            if BITS == 4:
+                crossed = tl.load(source + other, inside, other=0).to(tl.float32)
+            stored += kv_heads * BLOCK_TOKENS
+            new_value = _put(memory, stored, writes, new_value, crossed, column, D, BITS, LARGEST)
+            new_value = new_value.to(q.dtype.element_ty).to(tl.float32)
+            product = tl.sum(queries.to(tl.float32) * new_key[None, :], 1)
+            score = scored(product, scale, softcap, CAPPED)
+            peak = tl.where(newest, score, LOWEST)
+            total = tl.zeros((ROWS,), tl.float32) + tl.where(newest, 1.0, 0.0)
+            acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+            acc += tl.where(newest, new_value, 0.0)[None, :]
 
         table = block_tables + tl.load(slots + sequence).to(tl.int64) * table_stride
         state = acc, peak, total
         begin = tl.maximum(split * keys, length - window)
-        end = tl.minimum((split + 1) * keys, length - 1)
+        end = tl.minimum((split + 1) * keys, length if STORED else length - 1)
         for at in range(begin, end, KEYS):
             key = at + tl.arange(0, KEYS)
             exists = key < end
@@ -199,7 +207,7 @@ def _attend(
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr,
+    SINKS: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
     head = item % kv_heads
@@ -210,7 +218,7 @@ def _attend(
         q, k, v, cos_sin, positions, slot_mapping, (cache, kv_params), block_tables, slots, length,
         sinks, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits,
         split, sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS, SLOTS,
-        SPLIT, BITS, LARGEST, CAPPED, SINKS,
+        SPLIT, BITS, LARGEST, CAPPED, SINKS, STORED,
     )  # fmt: skip
 
 
@@ -222,9 +230,12 @@ class _Tile(NamedTuple):
     stages: int
 
 
-def _tile(dtype: torch.dtype, kv_cache: Tensor, size: int) -> _Tile:
-    if dtype == torch.float32:  # no tensor cores: larger tiles spill registers
+def _tile(q: Tensor, kv_cache: Tensor) -> _Tile:
+    size = q.shape[2]
+    if q.dtype == torch.float32:  # no tensor cores: larger tiles spill registers
         return _Tile(16, 8, 1) if size > 128 else _Tile(32, 4, 1)
+    if size > 256:  # more keys do not fit the shared memory of smaller GPUs
+        return _Tile(32, 8, 2)
     if kv_cache.dtype.itemsize == 1:  # to convert a tile takes registers: larger ones spill
         return _Tile(32, 8, 2) if size > 128 else _Tile(64, 8, 3)
     return _Tile(64, 4, 2) if size > 128 else _Tile(128, 4, 3)
@@ -232,8 +243,8 @@ def _tile(dtype: torch.dtype, kv_cache: Tensor, size: int) -> _Tile:
 
 def paged_decode_attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slot_mapping: Tensor,
@@ -261,13 +272,16 @@ def paged_decode_attention(
     tensors = q, k, v, cos_sin, slot_mapping, out
     memory = kv_cache, block_tables, slots, kv_len, kv_params
     hopper = HOPPER if kv_cache.dtype == q.dtype else HOPPER_QUANTIZED
-    # The kernels for Hopper know no caps.
-    if not softcap and hopper.launch(q.device, tensors, memory, (scale, window, sinks)):
+    stored = k is None or v is None
+    # The kernels for Hopper know no caps, and always write.
+    takes = not softcap and not stored
+    if takes and hopper.launch(q.device, tensors, memory, (scale, window, sinks)):
         return out
+    k, v = (q if tensor is None else tensor for tensor in (k, v))
     chosen = plan(q, kv_heads, capacity)
     rows = cos_sin.stride(0), block_tables.stride(0)
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *rows)
-    tile = _tile(q.dtype, kv_cache, size)
+    tile = _tile(q, kv_cache)
     _attend[(chosen.splits * sequences * kv_heads,)](
         q,
         k,
@@ -300,6 +314,7 @@ def paged_decode_attention(
         MAX_SPLITS=chosen.most,
         SLOTS=min(SUMMED, power_of_two(chosen.most)),
         SPLIT=SPLIT,
+        STORED=stored,
         **stored_as(kv_cache, size),
         CAPPED=softcap > 0,
         SINKS=sinks is not None,

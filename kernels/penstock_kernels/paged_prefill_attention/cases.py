@@ -94,6 +94,21 @@ CASES = [
         _case(Size.SMALL, "f32", Heads(2, 1, size, 8), [(20, 41), (0, 3), (5, 5)], 7, rule=rule)
         for size, rule in [(64, SINKS), (256, CAPPED)]
     ),
+    # Gemma 4's full layers.
+    *(
+        _case(Size.SMALL, kind, Heads(4, 2, 512, 8), [(20, 41), (0, 3), (5, 5)], kv=kv)
+        for kind, kv in [("f32", PLAIN_KV), ("bf16", PLAIN_KV), ("f32", "int4"), ("f32", "e4m3")]
+    ),
+    *(
+        _case(Size.FULL, kind, heads, MIXED, kv=kv)
+        for kind, heads, kv in [
+            ("bf16", Heads(8, 1, 512, 16), PLAIN_KV),
+            ("bf16", Heads(32, 4, 512, 16), PLAIN_KV),
+            ("f16", Heads(16, 2, 512, 16), PLAIN_KV),
+            ("f32", Heads(8, 2, 512, 16), PLAIN_KV),
+            *(("bf16", Heads(8, 2, 512, 16), kv) for kv in QUANTIZED_KV),
+        ]
+    ),
     # Caches of fewer bits.
     *(
         _case(Size.SMALL, kind, Heads(6, 2, 32, 4), [(3, 3), (2, 9), (1, 5)], kv=kv)
@@ -198,5 +213,6 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [(2048, 32000)]),
     _case(Size.BENCH, "bf16", Heads(16, 8, 256, 16), [(4096, 4096)], rule=Scoring(50.0)),
     _case(Size.BENCH, "bf16", Heads(32, 8, 64, 16), [(4096, 4096)]),
+    _case(Size.BENCH, "bf16", Heads(32, 4, 512, 16), [(4096, 4096)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)], window=1024),
 ]

@@ -116,6 +116,8 @@ def _tiles(q: Tensor, kv_cache: Tensor, rows: int) -> _Tiles:
     size = q.shape[2]
     if q.dtype == torch.float32:
         return _Tiles(16, 16, 8, 1) if size > 128 else _Tiles(16, 32, 4, 1)
+    if size > 256:  # more rows spill registers; more keys do not fit smaller GPUs
+        return _Tiles(min(32, max(16, power_of_two(rows))), 32, 8, 2)
     if kv_cache.dtype.itemsize == 1 and not is_hopper(q.device):
         # To convert a tile takes registers: larger ones spill on an A100.
         return _Tiles(min(32 if size > 128 else 64, max(16, power_of_two(rows))), 32, 8, 2)

@@ -13,8 +13,8 @@ _OP = Op("rope_kv_write", reference.rope_kv_write, mutates=("q", "kv_cache", "kv
 
 def rope_kv_write(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slot_mapping: Tensor,
@@ -23,6 +23,7 @@ def rope_kv_write(
     kv_params: Tensor | None = None,
 ) -> None:
     """Rotates q in place; writes the rotated k, and v, to the cache. k and v stay as they are.
+    Where both are None, nothing is written.
 
     With halves x = (a | b) of a head and (cos | sin) of its position, rotated x =
     (a cos - b sin | b cos + a sin).

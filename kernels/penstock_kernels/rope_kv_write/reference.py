@@ -11,8 +11,8 @@ from ..shared import wide
 
 def rope_kv_write(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slot_mapping: Tensor,
@@ -23,10 +23,13 @@ def rope_kv_write(
     """See the public function."""
     if start is not None and int(start[0]):
         rows = slice(int(start[0]), None)
-        q, k, v = q[rows], k[rows], v[rows]
-        positions, slot_mapping = positions[rows], slot_mapping[rows]
+        q, positions, slot_mapping = q[rows], positions[rows], slot_mapping[rows]
+        k, v = None if k is None else k[rows], None if v is None else v[rows]
     angles = cos_sin.index_select(0, positions).to(wide(q[:0]).dtype)
     cos, sin = angles[:, None].chunk(2, dim=-1)
+    if k is None or v is None:
+        q.copy_(_rotate(wide(q), cos, sin))
+        return
     rotated = _rotate(wide(torch.cat((q, k), dim=1)), cos, sin)
     q.copy_(rotated[:, : q.shape[1]])
     kv = torch.stack((rotated[:, q.shape[1] :], wide(v)), dim=1)

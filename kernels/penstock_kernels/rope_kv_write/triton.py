@@ -33,6 +33,7 @@ def _rotate_token(
     BITS: tl.constexpr,
     LARGEST: tl.constexpr,
     FROM_START: tl.constexpr,
+    WRITES: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     if FROM_START:  # noqa: SIM102
@@ -49,34 +50,36 @@ def _rotate_token(
     tile = (row < GROUP) & inside[None, :]
     a = tl.load(heads, tile, other=0).to(tl.float32)
     b = tl.load(heads + HALF, tile, other=0).to(tl.float32)
-    source = k + token * k_strides[0] + head * k_strides[1] + column
-    key_a = tl.load(source, inside, other=0).to(tl.float32)
-    key_b = tl.load(source + HALF, inside, other=0).to(tl.float32)
-    source = v + token * v_strides[0] + head * v_strides[1] + column
-    value_a = tl.load(source, inside, other=0)
-    value_b = tl.load(source + HALF, inside, other=0)
+    if WRITES:
+        source = k + token * k_strides[0] + head * k_strides[1] + column
+        key_a = tl.load(source, inside, other=0).to(tl.float32)
+        key_b = tl.load(source + HALF, inside, other=0).to(tl.float32)
+        source = v + token * v_strides[0] + head * v_strides[1] + column
+        value_a = tl.load(source, inside, other=0)
+        value_b = tl.load(source + HALF, inside, other=0)
     cos = tl.load(angles + column, inside, other=0)
     sin = tl.load(angles + HALF + column, inside, other=0)
 
     tl.store(heads, (a * cos - b * sin).to(q.dtype.element_ty), tile)
     tl.store(heads + HALF, (b * cos + a * sin).to(q.dtype.element_ty), tile)
-    if slot >= 0:
-        block = (slot // block_tokens).to(tl.int64)
-        key_row = (block * 2 * kv_heads + head) * block_tokens + slot % block_tokens
-        value_row = key_row + kv_heads * block_tokens
-        rotated_a, rotated_b = key_a * cos - key_b * sin, key_b * cos + key_a * sin
-        store_halves(
-            cache, kv_params, key_row, rotated_a, rotated_b, column, inside, HALF, BITS, LARGEST
-        )
-        store_halves(
-            cache, kv_params, value_row, value_a, value_b, column, inside, HALF, BITS, LARGEST
-        )
+    if WRITES:  # noqa: SIM102
+        if slot >= 0:
+            block = (slot // block_tokens).to(tl.int64)
+            key_row = (block * 2 * kv_heads + head) * block_tokens + slot % block_tokens
+            value_row = key_row + kv_heads * block_tokens
+            rotated_a, rotated_b = key_a * cos - key_b * sin, key_b * cos + key_a * sin
+            store_halves(
+                cache, kv_params, key_row, rotated_a, rotated_b, column, inside, HALF, BITS, LARGEST
+            )
+            store_halves(
+                cache, kv_params, value_row, value_a, value_b, column, inside, HALF, BITS, LARGEST
+            )
 
 
 def rope_kv_write(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slot_mapping: Tensor,
@@ -86,7 +89,9 @@ def rope_kv_write(
 ) -> None:
     """See the public function."""
     tokens, heads, size = q.shape
-    kv_heads = k.shape[1]
+    kv_heads = kv_cache.shape[2]
+    writes = k is not None and v is not None
+    k, v = (q if tensor is None else tensor for tensor in (k, v))
     if tokens:
         _rotate_token[(tokens, kv_heads)](
             q,
@@ -110,5 +115,6 @@ def rope_kv_write(
             COLUMNS=power_of_two(size // 2),
             **stored_as(kv_cache, size),
             FROM_START=start is not None,
-            num_warps=1,
+            WRITES=writes,
+            num_warps=1 if size <= 256 else 4,
         )

@@ -7,6 +7,7 @@ from penstock.config.common import (
     read_gpt_names,
     read_layer_norm,
     read_mlp,
+    read_per_layer,
     read_residual,
 )
 from penstock.config.experts import (
@@ -21,7 +22,8 @@ from penstock.config.experts import (
 )
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
-from penstock.config.layer_types import FULL, SLIDING, periodic, read_layer_types
+from penstock.config.layer_sizes import read_layer_sizes
+from penstock.config.layer_types import FULL, SLIDING, periodic, read_kv_layers, read_layer_types
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
@@ -33,6 +35,7 @@ from penstock.config.specification import (
     MoeSpec,
     NormKind,
     NormSpec,
+    PerLayerSpec,
     Placement,
     PositionScale,
     QkNorm,
@@ -56,6 +59,7 @@ __all__ = [
     "MoeSpec",
     "NormKind",
     "NormSpec",
+    "PerLayerSpec",
     "Placement",
     "PositionScale",
     "QkNorm",
@@ -76,10 +80,13 @@ __all__ = [
     "read_gated",
     "read_gpt_names",
     "read_group_limited_routing",
+    "read_kv_layers",
     "read_latent_attention",
     "read_layer_norm",
+    "read_layer_sizes",
     "read_layer_types",
     "read_mlp",
+    "read_per_layer",
     "read_residual",
     "read_rope",
     "read_routing",

@@ -13,6 +13,7 @@ from penstock.config.specification import (
     MlpSpec,
     NormKind,
     NormSpec,
+    PerLayerSpec,
     ResidualSpec,
     RopeSpec,
     Specification,
@@ -85,6 +86,20 @@ def read_mlp(fields: Fields, name: str, default: str, **changes: Any) -> MlpSpec
     return MlpSpec(
         fields.count("intermediate_size"), read_activation(fields, name, default), **changes
     )
+
+
+def read_per_layer(fields: Fields, name: str, default: str) -> PerLayerSpec | None:
+    """Embeddings per layer, unless their size is 0; the gate's activation is under `name`."""
+    fields.ignore("vocab_size_per_layer_input")
+    if not fields.number("hidden_size_per_layer_input"):
+        return None
+    vocab = fields.count("vocab_size_per_layer_input")
+    if vocab < fields.count("vocab_size"):
+        raise Unsupported(
+            f"config.json: vocab_size_per_layer_input {vocab} below vocab_size is not supported"
+        )
+    size = fields.count("hidden_size_per_layer_input")
+    return PerLayerSpec(size, vocab, read_activation(fields, name, default))
 
 
 def read_gpt_names(raw: Mapping[str, Any]) -> Fields:

@@ -25,3 +25,17 @@ def read_layer_types(fields: Fields, default: Sequence[str]) -> Sequence[str]:
             f"layers, found {kinds!r}"
         )
     return kinds
+
+
+def read_kv_layers(fields: Fields, kinds: Sequence[str]) -> list[int | None]:
+    """For each layer, the layer whose keys and values it reads; None = its own. The last
+    `num_kv_shared_layers` read those of the last layer of their kind before them."""
+    shared = fields.number("num_kv_shared_layers", 0)
+    own = kinds[: len(kinds) - int(shared)]
+    if shared != int(shared) or not 0 <= shared < len(kinds) or set(own) != set(kinds):
+        raise BadModel(
+            f"config.json: num_kv_shared_layers is {shared!r}; before these, of {len(kinds)} "
+            "layers, there must be a layer of each kind"
+        )
+    last = {kind: layer for layer, kind in enumerate(own)}
+    return [None if layer < len(own) else last[kind] for layer, kind in enumerate(kinds)]

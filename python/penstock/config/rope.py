@@ -13,6 +13,7 @@ from penstock.faults import BadModel, Unsupported
 
 # Numbers that each kind of RoPE needs, lists of numbers, and numbers that it may have.
 ORIGINAL, FRACTION = "original_max_position_embeddings", "partial_rotary_factor"
+PROPORTIONAL = "proportional"
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "dynamic": ("factor",),
@@ -20,11 +21,13 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "yarn": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "longrope": (),
+    PROPORTIONAL: (),
 }
 _LISTS: Mapping[str, tuple[str, ...]] = {"longrope": ("short_factor", "long_factor")}
 _MAY: Mapping[str, tuple[str, ...]] = {
     "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
     "longrope": ("factor", "attention_factor", "short_mscale", "long_mscale"),
+    PROPORTIONAL: ("factor",),
 }
 
 
@@ -51,16 +54,21 @@ def read_rope(
     if theta <= 1:
         raise BadModel(f"config.json: rope_theta must be above 1, found {theta!r}")
     fraction = numbers.positive(FRACTION, fields.positive(FRACTION, 1.0))
-    if not partial:
-        numbers.require(FRACTION, 1.0)
-        fields.require(FRACTION, 1.0)
     kinds = raw.get("rope_type"), raw.get("type")
     kind = kinds[0] or kinds[1] or "default"
+    if not partial and kind != PROPORTIONAL:
+        numbers.require(FRACTION, 1.0)
+        fields.require(FRACTION, 1.0)
     if not isinstance(kind, str) or kind not in _NEEDS:
         raise Unsupported(
             f"config.json: rope_type {kind!r} is not supported, only {sorted(_NEEDS)} are"
         )
-    spec = RopeSpec(kind, theta, _numbers(fields, numbers, kind), fraction)
+    read = _numbers(fields, numbers, kind)
+    if kind == PROPORTIONAL:  # some pairs of the whole head rotate, not a part of it
+        if fraction > 1:
+            raise BadModel(f"config.json: {FRACTION} must be at most 1, found {fraction!r}")
+        read, fraction = {**read, "share": fraction}, 1.0
+    spec = RopeSpec(kind, theta, read, fraction)
     raw.refuse_unread()
     return spec
 

@@ -165,6 +165,12 @@ class AttentionSpec:
     latent: LatentSpec | None = None
     """None = each KV head caches a key and a value."""
     position_scale: PositionScale | None = None
+    value_norm: bool = False
+    """Whether each head's values are normalised too, as queries and keys, but without a weight."""
+    keys_as_values: bool = False
+    """Whether values are the keys before their norm and RoPE, without a projection of their own."""
+    kv_layer: int | None = None
+    """The earlier layer whose keys and values this layer reads; None = it has its own."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
@@ -178,6 +184,13 @@ class AttentionSpec:
             raise BadModel(f"config.json: {name} must be even, found {self.rope_dim}")
         if self.rope is not None:
             self._check_factors(self.rope)
+            if self.keys_as_values and (self.rope.interleaved or self.rope.fraction != 1):
+                raise Unsupported(  # the dimensions of keys would be permuted, so values' too
+                    "config.json: values that are the keys are not supported with a RoPE of "
+                    "neighbours or of a part of each head"
+                )
+        if (self.value_norm or self.keys_as_values) and self.qk_norm is None:
+            raise Unsupported("config.json: a norm of values alone is not supported")
 
     @property
     def rope_dim(self) -> int:
@@ -252,6 +265,9 @@ class MoeSpec:
     shared_gate: bool = False
     """Whether the sigmoid of a learned product with the token scales the shared experts' output."""
     storage: ExpertStorage = ExpertStorage.SEPARATE
+    own_norms: bool = False
+    """Whether router, experts and shared experts have norms of their own (Gemma 4). The router's
+    choice is then weighted by a learned factor per expert as well."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for numbers of experts that do not fit each other."""
@@ -293,6 +309,18 @@ class ResidualSpec:
 
 
 @dataclass(frozen=True)
+class PerLayerSpec:
+    """Embeddings per layer (Gemma 3n): each layer adds a projection of a row of its own, of the
+    token and of the model's embedding of it."""
+
+    size: int
+    """Elements of a layer's row."""
+    vocab: int
+    activation: Activation
+    """Of the gate that the hidden state is for the row."""
+
+
+@dataclass(frozen=True)
 class Specification:
     """A decoder-only transformer. Sizes are those of the whole model, not of one rank."""
 
@@ -312,6 +340,8 @@ class Specification:
     """Factor of the logits, before `logits_softcap`."""
     logits_softcap: float = 0.0
     """Bound c of the logits: c * tanh(logit / c); 0 = none."""
+    per_layer: PerLayerSpec | None = None
+    """None = there are no embeddings per layer."""
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -327,6 +357,11 @@ class Specification:
     def head_dim(self) -> int:
         """Elements of a head in every layer."""
         return self.layers[0].attention.head_dim
+
+    @property
+    def shares_kv(self) -> bool:
+        """Whether any layer reads the keys and values of another one."""
+        return any(layer.attention.kv_layer is not None for layer in self.layers)
 
     @property
     def has_experts(self) -> bool:

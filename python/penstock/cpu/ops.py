@@ -45,8 +45,8 @@ def head_norm(q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, eps: flo
 
 def rope_kv_write(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slot_mapping: Tensor,
@@ -54,8 +54,8 @@ def rope_kv_write(
     start: Tensor | None = None,
     kv_params: Tensor | None = None,
 ) -> None:
-    """The op; with a cache of another dtype than q, its reference."""
-    if kv_cache.dtype != q.dtype:
+    """The op; with a cache of another dtype than q, or queries alone, its reference."""
+    if kv_cache.dtype != q.dtype or k is None or v is None:
         _reference(rope_kv_write)(
             q, k, v, cos_sin, positions, slot_mapping, kv_cache, start, kv_params
         )
@@ -67,8 +67,8 @@ def rope_kv_write(
 
 def paged_decode_attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slot_mapping: Tensor,
@@ -90,7 +90,11 @@ def paged_decode_attention(
         return _reference(paged_decode_attention)(
             q, k, v, *places, scale, window, out, softcap, sinks, kv_params
         )
-    cpu.rope_kv_write(q, k, v, (cos_sin, positions), (slot_mapping, kv_len), kv_cache)
+    if k is None or v is None:
+        q = q.clone()  # padding may be rows of chunks, which stay as they are
+        _reference(rope_kv_write)(q, k, v, cos_sin, positions, slot_mapping, kv_cache)
+    else:
+        cpu.rope_kv_write(q, k, v, (cos_sin, positions), (slot_mapping, kv_len), kv_cache)
     return _attention(q, kv_cache, (block_tables, slots, None, kv_len), (scale, window), out)
 
 

@@ -25,6 +25,8 @@ from penstock.layers.norm import (
     RmsNorm,
     norm_of,
 )
+from penstock.layers.own_norm_experts import OwnNormMoeMlp
+from penstock.layers.per_layer import PerLayerEmbeddings, PerLayerInput
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
@@ -48,8 +50,11 @@ __all__ = [
     "Norm",
     "NormedAttention",
     "OwnHeadNorm",
+    "OwnNormMoeMlp",
     "ParallelBlock",
     "ParallelNormsBlock",
+    "PerLayerEmbeddings",
+    "PerLayerInput",
     "PositionEmbedding",
     "PostBlock",
     "Residual",

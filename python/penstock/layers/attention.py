@@ -18,7 +18,7 @@ from penstock.cache import LayerCache
 from penstock.config import AttentionSpec, PositionScale, ResidualSpec
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
-from penstock.layers.norm import Norm, normed_heads, qk_norm_of
+from penstock.layers.norm import Norm, QkNormLayer, UnitNorm, normed_heads, qk_norm_of
 from penstock.layers.rope import rope_order
 from penstock.weights import Target
 
@@ -67,6 +67,7 @@ class StepContext:
     caches: Sequence[LayerCache]  # of each layer
     decodes: Decodes | None
     chunks: Chunks | None
+    layer_rows: Tensor | None = None  # [T, layers, size]: embeddings per layer; set by the model
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class KvScales:
 
     key: float
     value: float
+
+
+Qkv = tuple[Tensor, Tensor | None, Tensor | None]  # of [T, heads, head_dim]
 
 
 class AttentionShape(Protocol):
@@ -126,6 +130,7 @@ class Attention(SelfAttention):
         self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
     ) -> None:
         self.index = index
+        self.kv_layer = index if spec.kv_layer is None else spec.kv_layer
         self.group = build.group
         self.heads = build.group.share(spec.heads, "num_attention_heads")
         self.kv_share = build.group.kv_share(spec.kv_heads)
@@ -140,8 +145,10 @@ class Attention(SelfAttention):
         self.rope = spec.rope
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-        parts = {"q": queries, "k": keys, "v": keys}
-        shares = {"k": self.kv_share, "v": self.kv_share}
+        parts = {"q": queries}
+        if spec.kv_layer is None:
+            parts |= {"k": keys} if spec.keys_as_values else {"k": keys, "v": keys}
+        shares = {part: self.kv_share for part in parts if part != "q"}
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
 
@@ -165,7 +172,7 @@ class Attention(SelfAttention):
 
     def _reorder(self, within: Tensor) -> None:
         whole = torch.arange(self.qkv.outputs, device=within.device).view(-1, self.head_dim)
-        rotated = self.heads + self.kv_heads
+        rotated = min(self.heads + self.kv_heads, len(whole))
         whole[:rotated] = whole[:rotated, within]
         self.qkv.reorder(whole.view(-1))
 
@@ -201,6 +208,54 @@ class NormedAttention(Attention):
         return attend(q, k, v, self, context).view(len(qkv), -1)
 
 
+class ValueNormedAttention(NormedAttention):
+    """Attention that normalises values as well, which may be the keys before their norm."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        self.split = self.split[: 2 if spec.keys_as_values else 3]
+        self.value_norm = (
+            UnitNorm(build, spec.head_dim, self.q_norm.eps) if spec.value_norm else None
+        )
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `Attention.mix`, with all three normalised."""
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, *rest = torch.split(heads, self.split, dim=1)
+        v = rest[0] if rest else k.clone()
+        q, k = normed_heads(q, k, self.q_norm, self.k_norm)
+        if self.value_norm is not None:
+            self.value_norm(v)
+        return attend(q, k, v, self, context).view(len(qkv), -1)
+
+
+class ReadingAttention(Attention):
+    """Attention to the keys and values of an earlier layer; has queries alone."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        self.q_norm: QkNormLayer | None = None
+        if spec.qk_norm is not None:
+            heads = spec.heads, spec.head_dim
+            self.q_norm = qk_norm_of(build, spec.qk_norm, heads, build.group.own)
+
+    def _reorder(self, within: Tensor) -> None:
+        super()._reorder(within)
+        if self.q_norm is not None:
+            self.q_norm.reorder(within)
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `Attention.mix`, for queries."""
+        q = qkv.view(len(qkv), -1, self.head_dim)
+        if self.q_norm is not None:
+            q, _ = normed_heads(q, q[:, :0], self.q_norm, self.q_norm)
+        return attend(q, None, None, self, context).view(len(qkv), -1)
+
+
 class PositionScaledAttention(Attention):
     """Attention whose queries have a factor by position."""
 
@@ -225,8 +280,11 @@ def _factors(scale: PositionScale, positions: int) -> Tensor:
     return 1 + scale.beta * torch.log(1 + turns)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: StepContext) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionShape, context: StepContext
+) -> Tensor:
     """Rotates q and k, stores k and v, attends over all visible keys. Returns [T, heads, head_dim].
+    Without k and v, the layer reads what another one stored.
 
     May rotate q in place. Decode rows come first; their split-KV kernel also rotates and stores. It
     writes zeros to the chunk rows that are its padding.
@@ -234,12 +292,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: Step
     scales = layer.kv_scales
     if scales is None:
         return _attend((q, k, v), layer, context)
-    return _attend((q, k / scales.key, v / scales.value), layer, context).mul_(scales.value)
+    k = None if k is None else k / scales.key
+    v = None if v is None else v / scales.value
+    return _attend((q, k, v), layer, context).mul_(scales.value)
 
 
-def _attend(
-    qkv: tuple[Tensor, Tensor, Tensor], layer: AttentionShape, context: StepContext
-) -> Tensor:
+def _attend(qkv: Qkv, layer: AttentionShape, context: StepContext) -> Tensor:
     q, k, v = qkv
     if context.chunks is None:
         assert context.decodes is not None
@@ -247,13 +305,14 @@ def _attend(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if context.decodes is not None:
         first = slice(context.decodes.count)
-        _decode((q[first], k[first], v[first]), layer, context, context.decodes, out[first])
+        own = None if k is None else k[first], None if v is None else v[first]
+        _decode((q[first], *own), layer, context, context.decodes, out[first])
     _prefill((q, k, v), layer, context, context.chunks, out)
     return out
 
 
 def _decode(
-    qkv: tuple[Tensor, Tensor, Tensor],
+    qkv: Qkv,
     layer: AttentionShape,
     context: StepContext,
     rows: Decodes,
@@ -272,7 +331,7 @@ def _decode(
 
 
 def _prefill(
-    qkv: tuple[Tensor, Tensor, Tensor],
+    qkv: Qkv,
     layer: AttentionShape,
     context: StepContext,
     rows: Chunks,

@@ -17,14 +17,17 @@ from penstock.layers.attention import (
     Attention,
     NormedAttention,
     PositionScaledAttention,
+    ReadingAttention,
     SelfAttention,
     StepContext,
+    ValueNormedAttention,
 )
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import Norm, norm_of
+from penstock.layers.own_norm_experts import OwnNormMoeMlp
 
 
 def attention_of(
@@ -34,7 +37,11 @@ def attention_of(
     implementation."""
     if spec.latent is not None:
         return LatentAttention(build, residual, spec, index)
+    if spec.kv_layer is not None:
+        return ReadingAttention(build, residual, spec, index)
     cls = Attention if spec.qk_norm is None else NormedAttention
+    if spec.value_norm or spec.keys_as_values:
+        cls = ValueNormedAttention
     if spec.position_scale is not None and build.positions > spec.position_scale.original:
         if spec.qk_norm is not None:
             raise BadModel("queries with a norm and a factor by position are not supported")
@@ -45,8 +52,11 @@ def attention_of(
 def mlp_of(
     build: Build, residual: ResidualSpec, spec: MlpSpec | MoeSpec
 ) -> GatedMlp | Mlp | MoeMlp:
-    """Builds the feed-forward layer of a specification."""
+    """Builds the feed-forward layer of a specification. Raises BadModel for experts with norms of
+    their own, which only blocks with norms before and behind their layers have."""
     if isinstance(spec, MoeSpec):
+        if spec.own_norms:
+            raise BadModel("experts with norms of their own are not supported in this block")
         return MoeMlp(build, residual, spec)
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
 
@@ -60,7 +70,13 @@ class Block(Layer):
         self.attention_norm = norm_of(build, stream.hidden, stream.norm)
         self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
         self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
-        self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
+        self.mlp = self.feed_forward(below.below("mlp"), stream)
+
+    def feed_forward(
+        self, build: Build, stream: ResidualSpec
+    ) -> GatedMlp | Mlp | MoeMlp | OwnNormMoeMlp:
+        """Builds the feed-forward layer."""
+        return mlp_of(build, stream, self.kind.mlp)
 
     def __call__(
         self, residual: Residual, context: StepContext, rows: Tensor | None = None
@@ -81,6 +97,15 @@ class SandwichBlock(Block):
         stream = spec.residual
         self.attention_output_norm = norm_of(build, stream.hidden, stream.norm)
         self.mlp_output_norm = norm_of(build, stream.hidden, stream.norm)
+
+    def feed_forward(
+        self, build: Build, stream: ResidualSpec
+    ) -> GatedMlp | Mlp | MoeMlp | OwnNormMoeMlp:
+        """As `Block`; experts may have norms of their own."""
+        spec = self.kind.mlp
+        if isinstance(spec, MoeSpec) and spec.own_norms:
+            return OwnNormMoeMlp(build, stream, spec)
+        return super().feed_forward(build, stream)
 
     def __call__(
         self, residual: Residual, context: StepContext, rows: Tensor | None = None

@@ -48,7 +48,7 @@ class Mlp(Layer):
         parts = {"up": spec.intermediate}
         self.inner = ColumnLinear(build.below("inner"), parts, residual, spec.bias)
         self.down = RowLinear(build.below("down"), residual, spec.intermediate, spec.bias)
-        self.activate = _ACTIVATIONS[spec.activation]
+        self.activate = ACTIVATIONS[spec.activation]
 
     def __call__(self, norm: Norm, residual: Residual) -> Residual:
         """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer."""
@@ -61,7 +61,7 @@ class Mlp(Layer):
         return self.down.product(self.activate(self.inner.product(x)))
 
 
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.SILU: F.silu,
     Activation.GELU: F.gelu,
     Activation.GELU_TANH: lambda x: F.gelu(x, approximate="tanh"),

@@ -86,6 +86,18 @@ class HeadNorm(RmsNorm):
         self.weight.copy_(self.weight[order])
 
 
+class UnitNorm(Layer):
+    """RMSNorm of each head separately, without a weight."""
+
+    def __init__(self, build: Build, size: int, eps: float) -> None:
+        self.ones = build.empty(size).fill_(1)
+        self.eps = eps
+
+    def __call__(self, heads: Tensor) -> None:
+        """Normalises [T, heads, size] in place."""
+        head_norm(heads, heads[:, :0], self.ones, self.ones, self.eps)
+
+
 class FullWidthNorm(RmsNorm):
     """RMSNorm over all heads of a token; this rank has a share of the heads."""
 

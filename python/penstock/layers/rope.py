@@ -128,6 +128,14 @@ def _longrope(powers: Tensor, rope: RopeSpec, positions: int) -> tuple[Tensor, f
     return 1.0 / (torch.tensor(factors, dtype=torch.float32) * powers), given
 
 
+def _proportional(powers: Tensor, rope: RopeSpec, _: int) -> tuple[Tensor, float]:
+    """Gemma 4: only the first pairs of a head turn, at the frequencies of a whole head."""
+    turning = int(rope.numbers["share"] * 2 * len(powers) // 2)
+    frequencies = 1.0 / powers
+    frequencies[turning:] = 0
+    return frequencies / rope.numbers.get("factor", 1.0), 1.0
+
+
 _KINDS: dict[str, Callable[[Tensor, RopeSpec, int], tuple[Tensor, float]]] = {
     "default": _default,
     "dynamic": _default,  # differs only beyond max_position_embeddings, where no sequence goes
@@ -135,4 +143,5 @@ _KINDS: dict[str, Callable[[Tensor, RopeSpec, int], tuple[Tensor, float]]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _proportional,
 }

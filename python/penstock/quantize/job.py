@@ -106,6 +106,10 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
     stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
     if stores - {ExpertStorage.SEPARATE}:
         raise BadModel("penstock quantize does not support tensors of all experts at once")
+    if spec.per_layer is not None or spec.shares_kv:
+        raise BadModel(
+            "penstock quantize does not support layers that need more than the one before"
+        )
     if spec.has_latents:
         raise BadModel("penstock quantize does not support multi-head latent attention")
     dtypes = {checkpoint[name].dtype for name in checkpoint}

@@ -23,11 +23,12 @@ def scale_caches(model: Model, checkpoint: Checkpoint) -> None:
         match = _NAME.fullmatch(name)
         if match:
             found.setdefault(int(match[1]), {})[match[2]] = _scale(name, checkpoint)
-    for layer, scales in found.items():
-        if layer < len(model.blocks):
+    for block in model.blocks:
+        # A layer may read the cache of another one.
+        scales = found.get(block.attention.kv_layer)
+        if scales is not None:
             both = scales.get("kv", 1.0)
-            scales_of = KvScales(scales.get("k", both), scales.get("v", both))
-            model.blocks[layer].attention.scale_cache(scales_of)
+            block.attention.scale_cache(KvScales(scales.get("k", both), scales.get("v", both)))
 
 
 def _scale(name: str, checkpoint: Checkpoint) -> float:

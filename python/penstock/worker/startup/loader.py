@@ -270,8 +270,11 @@ def kv_geometry(
     config: Specification, build: Build, block_tokens: int, stored: KvFormat
 ) -> KvGeometry:
     """Returns the KV geometry of this rank's layers."""
-    layers = [KvShape.of(layer.attention, build.group.size) for layer in config.layers]
-    return KvGeometry.of(layers, block_tokens, stored)
+    attention = [layer.attention for layer in config.layers]
+    shapes = [KvShape.of(one, build.group.size) for one in attention]
+    sources = {i: one.kv_layer for i, one in enumerate(attention)}
+    readers = {layer: source for layer, source in sources.items() if source is not None}
+    return KvGeometry.of(shapes, block_tokens, stored, readers)
 
 
 def full_sums() -> None:

@@ -4,7 +4,7 @@ use penstock_request::grammar_spec::OutputConstraint;
 use serde_json::{Value, json};
 
 use super::{
-    Tool, ToolChoiceMode, ToolFormat, ToolSet, deepseek, harmony, hermes, json_list, llama,
+    Tool, ToolChoiceMode, ToolFormat, ToolSet, deepseek, gemma, harmony, hermes, json_list, llama,
     mistral, pythonic, xml,
 };
 
@@ -109,6 +109,7 @@ impl ToolFormat {
             | Self::QwenXml
             | Self::MiniMax
             | Self::Glm
+            | Self::Gemma
             | Self::Harmony => false,
         }
     }
@@ -148,6 +149,7 @@ impl ToolFormat {
             Self::Granite => json_list::GRANITE_MARK,
             Self::Phi => json_list::PHI_MARK,
             Self::Cohere => json_list::COHERE_MARK,
+            Self::Gemma => gemma::OPEN,
             Self::Hermes
             | Self::Brook
             | Self::Llama3Json
@@ -174,7 +176,7 @@ impl ToolFormat {
             Self::DeepSeekV3 | Self::DeepSeekV31 => {
                 json!({"mark": deepseek::BEGIN, "spelt": deepseek::BEGIN})
             }
-            Self::Mistral | Self::Granite | Self::Phi | Self::Cohere => {
+            Self::Mistral | Self::Granite | Self::Phi | Self::Cohere | Self::Gemma => {
                 json!({"mark": self.mark()})
             }
             Self::Harmony => {
@@ -197,7 +199,8 @@ impl ToolFormat {
     fn syntax(self) -> CallSyntax {
         let (begin, between, end) = match self {
             Self::Hermes | Self::QwenXml | Self::MiniMax | Self::Glm => ("", "\n", ""),
-            Self::Brook | Self::Harmony => ("", "", ""),
+            // Only the first of forced calls has Gemma's marks, which no text can spell.
+            Self::Brook | Self::Harmony | Self::Gemma => ("", "", ""),
             Self::Llama3Json => ("", "; ", ""),
             Self::Mistral | Self::Pythonic | Self::Granite => ("[", ", ", "]"),
             Self::Phi => ("", ", ", "]"),
@@ -271,6 +274,7 @@ impl ToolFormat {
                 format!("{}{name}{}", deepseek::CALL, deepseek::SEPARATOR),
                 deepseek::CALL_END.to_owned(),
             ),
+            Self::Gemma => (format!("{}{name}", gemma::CALL), String::new()),
             Self::Harmony => (format!(" {}{name} json", harmony::RECIPIENT), String::new()),
         }
     }

@@ -9,6 +9,7 @@
 mod call_grammar;
 mod content_buffer;
 mod deepseek;
+mod gemma;
 mod glm;
 mod harmony;
 mod hermes;
@@ -55,6 +56,8 @@ pub enum ToolFormat {
     MiniMax,
     /// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM 4.5.
     Glm,
+    /// `<|tool_call>call:name{key:<|"|>value<|"|>}<tool_call|>`: Gemma 4.
+    Gemma,
     /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name` and a JSON code block: `DeepSeek` V3 and R1.
     DeepSeekV3,
     /// `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{..}<｜tool▁call▁end｜>`: `DeepSeek` V3.1.
@@ -82,6 +85,8 @@ pub enum ReasoningFormat {
     Cohere,
     /// `<seed:think>..</seed:think>`: Seed-OSS.
     Seed,
+    /// `<|channel>thought\n..<channel|>`: Gemma 4.
+    Gemma,
     /// The channel `analysis`: gpt-oss. Such reasoning may also follow content.
     Harmony,
 }
@@ -119,7 +124,7 @@ trait ToolCallParser: std::fmt::Debug + Send {
 
 impl ToolFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
         (Self::Llama3Json, "llama3-json"),
@@ -128,6 +133,7 @@ impl ToolFormat {
         (Self::QwenXml, "qwen3-xml"),
         (Self::MiniMax, "minimax-m2"),
         (Self::Glm, "glm45"),
+        (Self::Gemma, "gemma4"),
         (Self::DeepSeekV3, "deepseek-v3"),
         (Self::DeepSeekV31, "deepseek-v31"),
         (Self::Granite, "granite"),
@@ -143,6 +149,8 @@ impl ToolFormat {
             Some(Self::Brook)
         } else if has(harmony::ANALYSIS) {
             Some(Self::Harmony)
+        } else if has(gemma::OPEN) {
+            Some(Self::Gemma)
         } else if has(xml::MINIMAX_OPEN) {
             Some(Self::MiniMax)
         } else if has(deepseek::SEPARATOR) {
@@ -185,6 +193,7 @@ impl ToolFormat {
             Self::QwenXml => &[hermes::OPEN, hermes::CLOSE],
             Self::MiniMax => &[xml::MINIMAX_OPEN, xml::MINIMAX_CLOSE],
             Self::Glm => &glm::MARKS,
+            Self::Gemma => &gemma::MARKS,
             Self::DeepSeekV3 | Self::DeepSeekV31 => &deepseek::MARKS,
             Self::Granite => &[json_list::GRANITE_MARK, hermes::OPEN, hermes::CLOSE],
             Self::Phi => &json_list::PHI_TOKENS,
@@ -219,6 +228,7 @@ impl ToolFormat {
             Self::QwenXml => xml(&xml::QWEN, names),
             Self::MiniMax => xml(&xml::MINIMAX, names),
             Self::Glm => Box::new(glm::GlmParser::new(TypedCall::new(names, types()))),
+            Self::Gemma => Box::new(gemma::GemmaParser::new()),
             Self::DeepSeekV3 | Self::DeepSeekV31 => Box::new(deepseek::DeepSeekParser::new()),
             Self::Granite => list(&json_list::GRANITE, names),
             Self::Phi => list(&json_list::PHI, names),
@@ -235,12 +245,13 @@ impl ToolFormat {
 
 impl ReasoningFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::Think, "think"),
         (Self::Mistral, "mistral"),
         (Self::Granite, "granite"),
         (Self::Cohere, "cohere"),
         (Self::Seed, "seed-oss"),
+        (Self::Gemma, "gemma4"),
         (Self::Harmony, "harmony"),
     ];
 
@@ -262,6 +273,7 @@ impl ReasoningFormat {
             Self::Granite => &["Here is my thought process:", "Here is my response:"],
             Self::Cohere => &["<|START_THINKING|>", "<|END_THINKING|>"],
             Self::Seed => &["<seed:think>", "</seed:think>"],
+            Self::Gemma => &["<|channel>", "<channel|>"],
             Self::Harmony => &[harmony::ANALYSIS, "<|end|>"],
         }
     }
@@ -277,6 +289,14 @@ impl ReasoningFormat {
             ],
             Self::Harmony => &harmony::MARKS,
             format => format.marks(),
+        }
+    }
+
+    /// Returns the text after the opening mark that is no reasoning.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Gemma => "thought\n",
+            _ => "",
         }
     }
 

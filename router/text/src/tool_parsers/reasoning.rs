@@ -10,6 +10,9 @@ pub(super) struct ReasoningSplitter {
     finder: MarkFinder,
     /// Whitespace that is emitted if text follows.
     blanks: String,
+    /// The rest of the label that may follow the opening mark, and its part that was seen.
+    label: &'static str,
+    labelled: String,
     reasoning_display: ReasoningDisplay,
 }
 
@@ -45,6 +48,8 @@ impl ReasoningSplitter {
             },
             finder: MarkFinder::new(format.all_marks()),
             blanks: String::new(),
+            label: format.label(),
+            labelled: String::new(),
             reasoning_display,
         }
     }
@@ -141,6 +146,14 @@ impl ReasoningSplitter {
     fn push_reasoning(&mut self, c: char, out: &mut OutputDeltas) {
         if self.reasoning_display == ReasoningDisplay::Hidden {
             return;
+        }
+        if let Some(label) = self.label.strip_prefix(c) {
+            self.label = label;
+            return self.labelled.push(c);
+        }
+        if !std::mem::take(&mut self.label).is_empty() {
+            let text = std::mem::take(&mut self.labelled);
+            text.chars().for_each(|c| self.push_reasoning(c, out));
         }
         if c.is_whitespace() {
             self.blanks.push(c);

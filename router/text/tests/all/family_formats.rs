@@ -485,6 +485,8 @@ fn reasoning_marks_of_every_format() {
             "<|START_THINKING|>a<|END_THINKING|>b",
         ),
         (ReasoningFormat::Seed, "<seed:think>a</seed:think>b"),
+        (ReasoningFormat::Gemma, "<|channel>thought\na<channel|>b"),
+        (ReasoningFormat::Gemma, "<|channel>a<channel|>b"),
         (ReasoningFormat::Mistral, "[THINK]a[/THINK]b"),
         (ReasoningFormat::Think, "<think>a</think>b"),
     ] {
@@ -537,6 +539,11 @@ fn families_are_detected_from_the_chat_template() {
             "'<|START_THINKING|>' '<|START_ACTION|>'",
             ToolFormat::Cohere,
             Some(ReasoningFormat::Cohere),
+        ),
+        (
+            "'<|channel>thought\\n<channel|>' '<|tool_call>call:' + name + '{' '<tool_call|>'",
+            ToolFormat::Gemma,
+            Some(ReasoningFormat::Gemma),
         ),
         (
             "content + '<|tool|>' + tools + '<|/tool|>'",

@@ -290,13 +290,56 @@ fn formats_are_detected_from_the_chat_template() {
     assert_eq!(ReasoningFormat::from_template("think"), None);
 }
 
+#[test]
+fn gemma_calls() {
+    check(
+        ToolFormat::Gemma,
+        &[
+            (
+                "Sure.\n<|tool_call>call:f{city:<|\"|>New \"York\" {}<|\"|>,days:[1,-2.5],deep:{a:true,\
+                 b:null}}<tool_call|><|tool_call>call:g{}<tool_call|>\n",
+                "Sure.",
+                &[
+                    (
+                        "f",
+                        "{\"city\":\"New \\\"York\\\" {}\",\"days\":[1,-2.5],\"deep\":{\"a\":true,\"b\":null}}",
+                    ),
+                    ("g", "{}"),
+                ],
+            ),
+            // JSON, as a grammar forces it: only the first call has a mark.
+            (
+                "<|tool_call>call:f{\"a\": \"}<|\\\"|>\"}call:g{}",
+                "",
+                &[("f", "{\"a\":\"}<|\\\"|>\"}"), ("g", "{}")],
+            ),
+            (
+                "<|tool_call> call:f{<|\"|>a b<|\"|>: <|\"|><|\"|> }<tool_call|> done",
+                " done",
+                &[("f", "{\"a b\":\"\"}")],
+            ),
+            // No calls.
+            ("<|tool_call>calling", "<|tool_call>calling", &[]),
+            ("<|tool_call>call:{}", "<|tool_call>call:{}", &[]),
+            ("<|tool_call>call:f{a}", "<|tool_call>call:f{a}", &[]),
+            ("<|tool_call>call:f{a:no}", "<|tool_call>call:f{a:no}", &[]),
+            // Truncated.
+            (
+                "<|tool_call>call:f{a:<|\"|>b}",
+                "<|tool_call>call:f{a:<|\"|>b}",
+                &[],
+            ),
+        ],
+    );
+}
+
 /// Text with critical boundaries: marks, partial marks and JSON punctuation.
 fn fragment() -> impl Strategy<Value = String> {
     let words = prop::sample::select(WORDS.to_vec()).prop_map(str::to_owned);
     prop_oneof![4 => words, 1 => ".{0,3}"]
 }
 
-const WORDS: [&str; 68] = [
+const WORDS: [&str; 74] = [
     "<tool_call>",
     "</tool_call>",
     "<tool",
@@ -365,6 +408,12 @@ const WORDS: [&str; 68] = [
     "{\"name\": \"f\", \"arguments\": {\"a\": \"",
     "{\"name\": \"f\"}",
     "[f(a=1)]",
+    "<|tool_call>",
+    "<tool_call|>",
+    "call:f{",
+    "call:f{a:1}",
+    "<|channel>",
+    "<channel|>",
 ];
 
 fn any_format() -> impl Strategy<Value = ToolFormat> {

@@ -122,6 +122,31 @@ fn minimax((name, arguments): &Call) -> String {
     )
 }
 
+/// Writes a value in Gemma's notation.
+fn gemma(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("<|\"|>{text}<|\"|>"),
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(gemma).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Object(map) => {
+            let entry = |(key, value): (&String, &Value)| {
+                let is_bare = key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                let key = if is_bare {
+                    key.clone()
+                } else {
+                    gemma(&json!(key))
+                };
+                format!("{key}:{}", gemma(value))
+            };
+            let entries: Vec<_> = map.iter().map(entry).collect();
+            format!("{{{}}}", entries.join(","))
+        }
+        other => other.to_string(),
+    }
+}
+
 /// Writes calls as JSON between marks.
 fn written_in_marks(format: ToolFormat, calls: &[Call]) -> String {
     let each = |write: &dyn Fn(&Call) -> String, between: &str| each(calls, write, between);
@@ -146,6 +171,15 @@ fn written_in_marks(format: ToolFormat, calls: &[Call]) -> String {
                 "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>",
                 each(&call, "")
             )
+        }
+        ToolFormat::Gemma => {
+            let call = |(name, arguments): &Call| {
+                format!(
+                    "<|tool_call>call:{name}{}<tool_call|>",
+                    gemma(&json!(arguments))
+                )
+            };
+            each(&call, "")
         }
         ToolFormat::Granite => format!(
             "<|tool_call|> [{}]",

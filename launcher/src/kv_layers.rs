@@ -1,0 +1,121 @@
+//! Layers with full attention whose keys and values have another shape than those of the others, and
+//! layers that have none (Gemma 4).
+
+use serde_json::Value;
+
+/// Layers that cache keys and values of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayers {
+    /// Layers with a cache of their own.
+    pub layers: u64,
+    /// KV heads; the ranks share them equally, or each is on several ranks.
+    pub kv_heads: u64,
+    /// Elements per KV head.
+    pub head_dim: u64,
+}
+
+const FULL: &str = "full_attention";
+const FAMILIES: [&str; 2] = ["gemma4_text", "gemma4_unified_text"];
+const PERIOD: usize = 6; // of layers where config.json does not list them; the last one is full
+const HEAD_DIM: u64 = 512; // where config.json does not say
+
+impl KvLayers {
+    /// Divides the `layers` of a model, in which all have this shape, into those with sliding
+    /// windows and those with full attention. `None` for families that do not tell them apart.
+    pub(crate) fn divided(self, config: &Value) -> Option<(Self, Self)> {
+        let family = config.get("model_type")?.as_str()?;
+        if !FAMILIES.contains(&family) {
+            return None;
+        }
+        let number = |field| config.get(field).and_then(Value::as_u64);
+        let all = usize::try_from(self.layers).ok()?;
+        let shared = number("num_kv_shared_layers").unwrap_or(0);
+        let own = all.saturating_sub(usize::try_from(shared).ok()?);
+        let kinds = config.get("layer_types").and_then(Value::as_array);
+        let is_full = |layer: usize| match kinds {
+            _ if layer + 1 == all => true,
+            Some(kinds) => kinds.get(layer).and_then(Value::as_str) == Some(FULL),
+            None => (layer + 1).is_multiple_of(PERIOD),
+        };
+        let full_layers = (0..own).filter(|layer| is_full(*layer)).count();
+        let first = (0..all).find(|layer| is_full(*layer))?;
+        let same = config.get("attention_k_eq_v") == Some(&Value::Bool(true));
+        let heads = number("num_global_key_value_heads").filter(|_| same);
+        let mut full = Self {
+            layers: full_layers as u64,
+            kv_heads: heads.unwrap_or(self.kv_heads),
+            head_dim: number("global_head_dim").unwrap_or(HEAD_DIM),
+        };
+        if let Some(sizes) = config.get("per_layer_config") {
+            let size = |field| sizes.get(first.to_string())?.get(field)?.as_u64();
+            full.kv_heads = size("num_key_value_heads").unwrap_or(self.kv_heads);
+            full.head_dim = size("head_dim").unwrap_or(self.head_dim);
+        }
+        let others = Self {
+            layers: (own - full_layers) as u64,
+            ..self
+        };
+        Some((others, full))
+    }
+
+    /// Returns the KV heads of one of `tp` ranks. With more ranks than heads, several have the same
+    /// head.
+    pub fn rank_heads(&self, tp: u32) -> u64 {
+        (self.kv_heads / u64::from(tp)).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const E2B: KvLayers = KvLayers {
+        layers: 35,
+        kv_heads: 1,
+        head_dim: 256,
+    };
+
+    #[test]
+    fn shared_layers_have_no_cache() {
+        let kinds: Vec<&str> = (1..=35)
+            .map(|n| {
+                if n % 5 == 0 {
+                    FULL
+                } else {
+                    "sliding_attention"
+                }
+            })
+            .collect();
+        let config = json!({
+            "model_type": "gemma4_text", "num_kv_shared_layers": 20, "layer_types": kinds,
+            "global_head_dim": 512,
+        });
+        let (sliding, full) = E2B.divided(&config).unwrap();
+        assert_eq!((sliding.layers, sliding.head_dim), (12, 256));
+        assert_eq!((full.layers, full.kv_heads, full.head_dim), (3, 1, 512));
+    }
+
+    #[test]
+    fn full_layers_have_heads_of_their_own() {
+        let large = KvLayers {
+            layers: 60,
+            kv_heads: 16,
+            head_dim: 256,
+        };
+        let mut config = json!({
+            "model_type": "gemma4_text", "attention_k_eq_v": true,
+            "num_global_key_value_heads": 4,
+        });
+        let (sliding, full) = large.divided(&config).unwrap();
+        assert_eq!((sliding.layers, sliding.kv_heads), (50, 16));
+        assert_eq!((full.layers, full.kv_heads, full.head_dim), (10, 4, 512));
+        config["attention_k_eq_v"] = json!(false);
+        assert_eq!(large.divided(&config).unwrap().1.kv_heads, 16);
+        config["per_layer_config"] = json!({"5": {"head_dim": 128, "num_key_value_heads": 2}});
+        let full = large.divided(&config).unwrap().1;
+        assert_eq!((full.layers, full.kv_heads, full.head_dim), (10, 2, 128));
+        config["model_type"] = json!("gemma3_text");
+        assert_eq!(large.divided(&config), None);
+    }
+}
