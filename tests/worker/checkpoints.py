@@ -52,6 +52,15 @@ PARTIAL: dict[str, Any] = {
         "partial_rotary_factor": 0.5,
     }
 }
+DELTA_NET: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -297,6 +306,9 @@ CASES |= {
         "topk_group": 1,
         "norm_topk_prob": False,
     },
+}
+CASES |= {
+    "qwen3_5": {**DELTA_NET, "model_type": "qwen3_5_text"},
 }
 GPT: dict[str, Any] = {
     "n_inner": 96,

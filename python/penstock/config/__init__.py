@@ -9,6 +9,7 @@ from penstock.config.common import (
     read_mlp,
     read_residual,
 )
+from penstock.config.delta_net import read_hybrid_attention
 from penstock.config.experts import (
     read_dense_first,
     read_expert_count,
@@ -21,11 +22,12 @@ from penstock.config.experts import (
 )
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
-from penstock.config.layer_types import FULL, SLIDING, periodic, read_layer_types
+from penstock.config.layer_types import FULL, LINEAR, SLIDING, periodic, read_layer_types
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
     AttentionSpec,
+    DeltaNetSpec,
     ExpertStorage,
     LatentSpec,
     LayerSpec,
@@ -35,6 +37,7 @@ from penstock.config.specification import (
     NormSpec,
     Placement,
     PositionScale,
+    ProjectionOrder,
     QkNorm,
     QkNormWidth,
     ResidualSpec,
@@ -45,9 +48,11 @@ from penstock.config.specification import (
 
 __all__ = [
     "FULL",
+    "LINEAR",
     "SLIDING",
     "Activation",
     "AttentionSpec",
+    "DeltaNetSpec",
     "ExpertStorage",
     "Fields",
     "LatentSpec",
@@ -58,6 +63,7 @@ __all__ = [
     "NormSpec",
     "Placement",
     "PositionScale",
+    "ProjectionOrder",
     "QkNorm",
     "QkNormWidth",
     "ReadFields",
@@ -77,6 +83,7 @@ __all__ = [
     "read_gpt_names",
     "read_group_limited_routing",
     "read_latent_attention",
+    "read_hybrid_attention",
     "read_layer_norm",
     "read_layer_types",
     "read_mlp",

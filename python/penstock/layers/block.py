@@ -6,6 +6,7 @@ from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
+    DeltaNetSpec,
     MlpSpec,
     MoeSpec,
     Placement,
@@ -15,12 +16,14 @@ from penstock.config import (
 from penstock.faults import BadModel
 from penstock.layers.attention import (
     Attention,
+    GatedAttention,
     NormedAttention,
     PositionScaledAttention,
     SelfAttention,
     StepContext,
 )
 from penstock.layers.base import Build, Layer, Residual
+from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.mlp import GatedMlp, Mlp
@@ -28,12 +31,18 @@ from penstock.layers.norm import Norm, norm_of
 
 
 def attention_of(
-    build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
-) -> SelfAttention:
+    build: Build, residual: ResidualSpec, spec: AttentionSpec | DeltaNetSpec, index: int
+) -> SelfAttention | DeltaNet:
     """Builds the attention of a specification. Raises BadModel for a combination that has no
     implementation."""
+    if isinstance(spec, DeltaNetSpec):
+        return DeltaNet(build, residual, spec, index)
     if spec.latent is not None:
         return LatentAttention(build, residual, spec, index)
+    if spec.gated:
+        if spec.qk_norm is None or spec.position_scale is not None:
+            raise BadModel("a gate of attention needs norms of queries and keys, and no factor")
+        return GatedAttention(build, residual, spec, index)
     cls = Attention if spec.qk_norm is None else NormedAttention
     if spec.position_scale is not None and build.positions > spec.position_scale.original:
         if spec.qk_norm is not None:

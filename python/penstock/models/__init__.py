@@ -65,6 +65,8 @@ FAMILIES: dict[str, str] = {
     "Qwen2MoeForCausalLM": "qwen2_moe:Qwen2Moe",
     "Qwen3ForCausalLM": "qwen:Qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
+    "Qwen3_5ForCausalLM": "qwen_hybrid:Qwen35Text",
+    "Qwen3_5ForConditionalGeneration": "qwen_hybrid:Qwen35",
     "SeedOssForCausalLM": "seed_oss:SeedOss",
     "SmolLM3ForCausalLM": "smollm3:SmolLM3",
     "StableLmForCausalLM": "stablelm:StableLm",
