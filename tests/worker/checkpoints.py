@@ -309,6 +309,23 @@ CASES |= {
 }
 CASES |= {
     "qwen3_5": {**DELTA_NET, "model_type": "qwen3_5_text"},
+    "qwen3_5-moe": {
+        **DELTA_NET,
+        **EXPERTS,
+        "model_type": "qwen3_5_moe_text",
+        "num_experts_per_tok": 3,
+        "shared_expert_intermediate_size": 48,
+    },
+    "qwen3_next": {
+        **DELTA_NET,
+        **EXPERTS,
+        "model_type": "qwen3_next",
+        "num_experts_per_tok": 3,
+        "shared_expert_intermediate_size": 48,
+        "mlp_only_layers": [1],
+        "attention_bias": True,
+        "linear_conv_kernel_dim": 3,
+    },
 }
 GPT: dict[str, Any] = {
     "n_inner": 96,

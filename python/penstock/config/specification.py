@@ -422,6 +422,16 @@ class Specification:
                 found["the shared experts' intermediate size", mlp.shared.intermediate] = None
         return list(found)
 
+    def with_experts(self, **changes: Any) -> Specification:
+        """Returns a copy with these fields of all mixtures of experts."""
+        layers = tuple(
+            replace(layer, mlp=replace(layer.mlp, **changes))
+            if isinstance(layer.mlp, MoeSpec)
+            else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
     def within(self, tokens: int) -> Specification:
         """Returns a copy for sequences of at most `tokens` tokens: a window that none of them
         outgrows is none."""

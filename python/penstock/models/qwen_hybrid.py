@@ -1,4 +1,4 @@
-"""Qwen3-Next, Qwen3.5 and 3.6, text: one layer of four has attention, the others Gated DeltaNet."""
+"""Qwen3.5 and 3.6, dense, text: one layer of four has attention, the others Gated DeltaNet."""
 
 from __future__ import annotations
 
@@ -63,19 +63,11 @@ class Qwen35Text(Decoder):
         return [read_gated(fields, "intermediate_size")] * layers
 
 
-class Qwen35(Qwen35Text):
-    """The text part of checkpoints with images, which requests cannot contain."""
-
-    names: ClassVar[Mapping[str, str]] = {
-        module.replace("model.", "model.language_model.", 1): path
-        for module, path in Qwen35Text.names.items()
+def with_images(names: Mapping[str, str]) -> dict[str, str]:
+    """Returns the names in checkpoints with images."""
+    return {
+        name.replace("model.", "model.language_model.", 1): path for name, path in names.items()
     }
-    ignored: tuple[str, ...] = (*Qwen35Text.ignored, r"model\.visual\..*")
-
-    @classmethod
-    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads `text_config`."""
-        return super().read_config(text_config(raw))
 
 
 def text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -84,3 +76,15 @@ def text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     fields.ignore(*raw)  # the rest describes images
     tied = fields.flag("tie_word_embeddings")
     return layered(fields.section("text_config").raw, {"tie_word_embeddings": tied})
+
+
+class Qwen35(Qwen35Text):
+    """The text part of checkpoints with images, which requests cannot contain."""
+
+    names: ClassVar[Mapping[str, str]] = with_images(Qwen35Text.names)
+    ignored: tuple[str, ...] = (*Qwen35Text.ignored, r"model\.visual\..*")
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads `text_config`."""
+        return super().read_config(text_config(raw))

@@ -175,6 +175,8 @@ class _Loader:
 
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
+            if not issubclass(cls, LoadsItself):
+                self.config = cls.as_stored(self.config, checkpoint)
             model = cls(self.config, self.build)
             self.phases.end("device")
 

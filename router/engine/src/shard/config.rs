@@ -163,7 +163,11 @@ impl Loaded {
                  must have the same number"
             ));
         }
-        if loaded.kv_groups.iter().any(|group| group.recurrent && group.window > 0) {
+        if loaded
+            .kv_groups
+            .iter()
+            .any(|group| group.recurrent && group.window > 0)
+        {
             return Err("a recurrent group of `kv_groups` in Loaded must have no `window`".into());
         }
         if loaded.kv_groups.iter().all(|group| group.recurrent) {
