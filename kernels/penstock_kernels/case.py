@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .kv_quantization import quantized, saturated
 from .op import Op
+from .recurrence import Runs
 from .shared import wide
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -189,10 +190,10 @@ def paged(
 
 def runs(
     lengths: Sequence[tuple[int, int]], device: torch.device, spare: int = 2, pad: int = 0
-) -> dict[str, Tensor | int | None]:
-    """block_tables, slots, query_start, kv_len and max_query of sequences (tokens run, tokens in
-    all), whose states are in shuffled blocks 0 to len(lengths) + `spare` - 1. If all run one token
-    each, query_start is None. `pad` sequences that run nothing follow."""
+) -> Runs:
+    """Runs of sequences (tokens run, tokens in all), whose states are in shuffled blocks 0 to
+    len(lengths) + `spare` - 1. If all run one token each, query_start is None. `pad` sequences that
+    run nothing follow."""
     count = len(lengths)
     blocks = torch.randperm(count + spare, device=device)[:count].int()
     slots = torch.randperm(count + spare, device=device)[:count].int()
@@ -206,10 +207,5 @@ def runs(
         kv_len = torch.nn.functional.pad(kv_len, (0, pad))
         ends = torch.cat((ends, ends[-1:].expand(pad)))
     one_each = all(n == 1 for n, _ in lengths)
-    return {
-        "block_tables": tables,
-        "slots": slots,
-        "query_start": None if one_each else ends,
-        "kv_len": kv_len,
-        "max_query": max(n for n, _ in lengths),
-    }
+    start = None if one_each else ends
+    return Runs(tables, slots, start, kv_len, max(n for n, _ in lengths))

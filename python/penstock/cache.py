@@ -238,9 +238,7 @@ class KvGeometry:
         placed.sort(key=lambda layer: layer[0])
         return KvMemory([cache for *_, cache in placed], tuple(group for _, group, _ in placed))
 
-    def _cache(
-        self, shape: KvShape | StateShape, blocks: int, device: torch.device
-    ) -> AnyCache:
+    def _cache(self, shape: KvShape | StateShape, blocks: int, device: torch.device) -> AnyCache:
         if isinstance(shape, StateShape):
             inputs = (blocks, 1, 1, shape.channels, shape.width - 1)
             memory = (blocks, 1, shape.heads, shape.key_dim, shape.value_dim)

@@ -96,7 +96,8 @@ class Running:
     computed: int = 0
     tables: list[list[int]] = field(default_factory=lambda: [[]])  # blocks by KV group
     released: list[int] = field(default_factory=lambda: [0])  # of each table, behind its window
-    checkpoints: dict[tuple[int, int], int] = field(default_factory=dict)  # (group, tokens) -> block
+    # Of states: (KV group, tokens) -> block.
+    checkpoints: dict[tuple[int, int], int] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     error: str | None = None

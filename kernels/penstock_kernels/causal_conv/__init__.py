@@ -1,4 +1,4 @@
-"""Short causal convolution of each channel, with SiLU, over sequences whose last inputs are kept."""
+"""Short causal convolution of each channel, with SiLU; states keep the sequences' last inputs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ def causal_conv(
     x: Tensor,
     weight: Tensor,
     states: Tensor,
-    block_tables: Tensor,
-    slots: Tensor,
-    query_start: Tensor | None,
-    kv_len: Tensor,
-    *,
-    max_query: int,
+    runs: Runs,
     out: Tensor | None = None,
 ) -> Tensor:
     """y[t] = silu(sum over i of weight[i] x[t - W + 1 + i]), for each channel of each sequence.
@@ -31,8 +26,8 @@ def causal_conv(
     replaced by the last W - 1 inputs.
 
     Args: x [T, C] of a float dtype, rows may be strided; weight [C, W] of x's dtype; states
-        [blocks, 1, 1, C, W - 1] of x's dtype, the newest input last, written in place; the others
-        are as in `recurrence.Runs`; out [T, C]: where to put the result.
+        [blocks, 1, 1, C, W - 1] of x's dtype, the newest input last, written in place; runs: what
+        runs, and where its states are; out [T, C]: where to put the result.
     Returns: [T, C] of x's dtype; zeros for padding rows of decodes. Rows before query_start[0] and
         from query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: float32 inside, one rounding at the end.
@@ -51,9 +46,7 @@ def causal_conv(
     expect_states("states", states, (1, 1, channels, weight.shape[1] - 1))
     expect("states", states, tuple(states.shape), (x.dtype,))
     expect_out(x, out)
-    runs = Runs(block_tables, slots, query_start, kv_len, max_query)
     runs.check(tokens)
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    places = block_tables, slots, query_start, kv_len
-    return _OP.on(x)(x, weight, states, *places, max_query=max_query, out=out)
+    return _OP.on(x)(x, weight, states, runs, out)

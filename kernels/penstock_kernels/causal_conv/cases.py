@@ -32,7 +32,7 @@ def _case(
         states = torch.randn(
             len(lengths) + 2, 1, 1, channels, width - 1, device=device, dtype=dtype
         )
-        return {"x": x, "weight": weight, "states": states, **runs(lengths, device, pad=pad)}
+        return {"x": x, "weight": weight, "states": states, "runs": runs(lengths, device, pad=pad)}
 
     kept = 2 * len(lengths) * (width - 1)
     moved = (2 * tokens + kept) * channels * dtype.itemsize

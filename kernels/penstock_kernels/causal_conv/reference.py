@@ -14,19 +14,13 @@ def causal_conv(
     x: Tensor,
     weight: Tensor,
     states: Tensor,
-    block_tables: Tensor,
-    slots: Tensor,
-    query_start: Tensor | None,
-    kv_len: Tensor,
-    *,
-    max_query: int,
+    runs: Runs,
     out: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     if out is None:
         out = x.new_empty(x.shape)
-    runs = Runs(block_tables, slots, query_start, kv_len, max_query)
-    if query_start is None:
+    if runs.query_start is None:
         return _one_each(x, weight, states, runs, out)
     width = weight.shape[1]
     for rows, block, begun in runs.each():

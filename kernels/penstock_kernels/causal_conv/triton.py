@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..device import divided_up, power_of_two
+from ..recurrence import Runs
 
 CHANNELS, TOKENS = 128, 16  # of a program
 
@@ -113,32 +114,28 @@ def causal_conv(
     x: Tensor,
     weight: Tensor,
     states: Tensor,
-    block_tables: Tensor,
-    slots: Tensor,
-    query_start: Tensor | None,
-    kv_len: Tensor,
-    *,
-    max_query: int,
+    runs: Runs,
     out: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     if out is None:
         out = x.new_empty(x.shape)
     channels, width = weight.shape
-    sequences, groups = len(slots), divided_up(channels, CHANNELS)
-    sizes = x.stride(0), block_tables.stride(0), channels
-    if query_start is None:
+    sequences, groups = len(runs.slots), divided_up(channels, CHANNELS)
+    sizes = x.stride(0), runs.block_tables.stride(0), channels
+    places = runs.block_tables, runs.slots
+    if runs.query_start is None:
         if sequences:
             _convolve_one[(sequences, groups)](
-                *(x, weight, states, block_tables, slots, kv_len, out, *sizes),
+                *(x, weight, states, *places, runs.kv_len, out, *sizes),
                 WIDTH=width,
                 C=CHANNELS,
                 W=power_of_two(width),
                 num_warps=4,
             )
         return out
-    tables = block_tables, slots, query_start, kv_len
-    _convolve[(sequences, divided_up(max_query, TOKENS), groups)](
+    tables = *places, runs.query_start, runs.kv_len
+    _convolve[(sequences, divided_up(runs.max_query, TOKENS), groups)](
         *(x, weight, states, *tables, out, *sizes), WIDTH=width, C=CHANNELS, T=TOKENS, num_warps=4
     )
     _keep_inputs[(sequences, groups)](

@@ -22,12 +22,7 @@ def gated_delta_rule(
     decay_log: Tensor,
     decay_bias: Tensor,
     states: Tensor,
-    block_tables: Tensor,
-    slots: Tensor,
-    query_start: Tensor | None,
-    kv_len: Tensor,
-    *,
-    max_query: int,
+    runs: Runs,
     out: Tensor | None = None,
 ) -> Tensor:
     """Reads and updates a state S [D, E] of each sequence and value head, token by token:
@@ -40,8 +35,8 @@ def gated_delta_rule(
     Args: q and k [T, Hk, D], v [T, Hv, E] of one float dtype, tokens may be strided, heads of a
         token are contiguous; strength and decay [T, Hv] of that dtype, tokens may be strided;
         decay_log and decay_bias [Hv] float32; states [blocks, 1, Hv, D, E] float32 (float64 for
-        float64 inputs), written in place; the others are as in `recurrence.Runs`; out [T, Hv, E]:
-        where to put the result.
+        float64 inputs), written in place; runs: what runs, and where its states are; out
+        [T, Hv, E]: where to put the result.
     Returns: [T, Hv, E] of q's dtype; zeros for padding rows of decodes. Rows before query_start[0]
         and from query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: float32 inside; the result is rounded once.
@@ -50,31 +45,34 @@ def gated_delta_rule(
     Source: Yang, Kautz and Hatamizadeh, Gated Delta Networks, 2024; of chunks, Yang et al.,
         Parallelizing Linear Transformers with the Delta Rule over Sequence Length, 2024.
     """
+    _check_heads(q, k, v)
+    tokens, heads, value_size = v.shape
+    for name, tensor in (("strength", strength), ("decay", decay)):
+        expect(name, tensor, (tokens, heads), (q.dtype,))
+        expect_rows(name, tensor)
+    for name, tensor in (("decay_log", decay_log), ("decay_bias", decay_bias)):
+        expect(name, tensor, (heads,), (torch.float32, torch.float64))
+    expect_states("states", states, (1, heads, q.shape[2], value_size))
+    wide = torch.promote_types(q.dtype, torch.float32)
+    expect("states", states, tuple(states.shape), (wide,))
+    expect_out(v, out)
+    runs.check(tokens)
+    if out is None:
+        out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    return _OP.on(q)(q, k, v, strength, decay, decay_log, decay_bias, states, runs, out)
+
+
+def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises ValueError unless queries, keys and values fit together."""
     expect_rank("q", q, "T, Hk, D")
     expect_rank("v", v, "T, Hv, E")
-    tokens, key_heads, size = q.shape
-    heads, value_size = v.shape[1:]
-    expect("q", q, (tokens, key_heads, size), FLOATS)
+    tokens, key_heads, _ = q.shape
+    expect("q", q, tuple(q.shape), FLOATS)
     expect("k", k, tuple(q.shape), (q.dtype,))
-    expect("v", v, (tokens, heads, value_size), (q.dtype,))
-    if heads % key_heads:
-        raise ValueError(f"{heads} value heads are not a multiple of {key_heads} key heads")
+    expect("v", v, (tokens, *v.shape[1:]), (q.dtype,))
+    if v.shape[1] % key_heads:
+        raise ValueError(f"{v.shape[1]} value heads are not a multiple of {key_heads} key heads")
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         expect_rows(name, tensor)
         if tensor.shape[1] > 1 and tensor.stride(1) != tensor.shape[2]:
             raise ValueError(f"{name} has strides {tensor.stride()}; expected contiguous heads")
-    for name, tensor in (("strength", strength), ("decay", decay)):
-        expect(name, tensor, (tokens, heads), (q.dtype,))
-        expect_rows(name, tensor)
-    wide = (torch.promote_types(q.dtype, torch.float32),)
-    for name, tensor in (("decay_log", decay_log), ("decay_bias", decay_bias)):
-        expect(name, tensor, (heads,), (torch.float32, torch.float64))
-    expect_states("states", states, (1, heads, size, value_size))
-    expect("states", states, tuple(states.shape), wide)
-    expect_out(v, out)
-    Runs(block_tables, slots, query_start, kv_len, max_query).check(tokens)
-    if out is None:
-        out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    gates = strength, decay, decay_log, decay_bias
-    places = block_tables, slots, query_start, kv_len
-    return _OP.on(q)(q, k, v, *gates, states, *places, max_query=max_query, out=out)

@@ -64,7 +64,7 @@ def _case(
             "decay_log": (12 * numbers[0] + 0.01).log() - (8.0 if similar else 0.0),
             "decay_bias": numbers[1] - 2,
             "states": torch.randn(shape, device=device),
-            **runs(lengths, device, pad=pad),
+            "runs": runs(lengths, device, pad=pad),
         }
 
     elements = 2 * layer.key_heads * layer.key_dim + 2 * layer.value_heads * layer.value_dim

@@ -1,4 +1,4 @@
-"""Reference of gated_delta_rule in torch: of one token each directly, of chunks in their closed form.
+"""Reference of gated_delta_rule in torch: token by token of decodes, in chunks of prompts.
 
 Within a chunk, let G be the sum of g up to a token and u = b (v - k^T S) what the token adds. With
 the state S before the chunk,
@@ -30,24 +30,18 @@ def gated_delta_rule(
     decay_log: Tensor,
     decay_bias: Tensor,
     states: Tensor,
-    block_tables: Tensor,
-    slots: Tensor,
-    query_start: Tensor | None,
-    kv_len: Tensor,
-    *,
-    max_query: int,
+    runs: Runs,
     out: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     if out is None:
         out = v.new_empty(v.shape)
-    runs = Runs(block_tables, slots, query_start, kv_len, max_query)
     shared = v.shape[1] // q.shape[1]
     q = (normed(q) * q.shape[2] ** -0.5).repeat_interleave(shared, 1)
     k = normed(k).repeat_interleave(shared, 1)
     g = -decay_log.to(q.dtype).exp() * softplus(wide(decay) + decay_bias.to(q.dtype))
     tokens = q, k, wide(v), wide(strength).sigmoid(), g
-    if query_start is None:
+    if runs.query_start is None:
         return _one_each(tokens, states, runs, out)
     for rows, block, begun in runs.each():
         state = states[block, 0] if begun else torch.zeros_like(states[block, 0])

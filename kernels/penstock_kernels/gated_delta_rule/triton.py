@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..device import divided_up, power_of_two
+from ..recurrence import Runs
 from .reference import EPS
 
 ELEMENTS = 4096  # of the state that a program has; its four warps hold 32 in a thread
@@ -21,8 +22,8 @@ def _softplus(x):
 
 @triton.jit
 def _step_through(
-    q, k, v, strength, decay, decay_log, decay_bias, states, tables, slots, query_start, kv_len, out,
-    strides, table_stride, eps,
+    q, k, v, strength, decay, decay_log, decay_bias, states,
+    tables, slots, query_start, kv_len, out, strides, table_stride, eps,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     KEYS: tl.constexpr, VALUES: tl.constexpr, ONE: tl.constexpr,
 ):  # fmt: skip
@@ -66,9 +67,7 @@ def _step_through(
         added = taken * (value.to(tl.float32) - known)
         state += key[:, None] * added[None, :]
         found = tl.sum(state * query[:, None], 0)
-        tl.store(
-            out + (at * HEADS + head) * E + column, found.to(out.dtype.element_ty), column < E
-        )
+        tl.store(out + (at * HEADS + head) * E + column, found.to(out.dtype.element_ty), column < E)
     tl.store(places, state, inside)
 
 
@@ -81,12 +80,7 @@ def gated_delta_rule(
     decay_log: Tensor,
     decay_bias: Tensor,
     states: Tensor,
-    block_tables: Tensor,
-    slots: Tensor,
-    query_start: Tensor | None,
-    kv_len: Tensor,
-    *,
-    max_query: int,
+    runs: Runs,
     out: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
@@ -96,17 +90,18 @@ def gated_delta_rule(
     keys = power_of_two(size)
     values = min(power_of_two(value_size), max(ELEMENTS // keys, 1))
     strides = tuple(x.stride(0) for x in (q, k, v, strength, decay))
-    if len(slots):
-        _step_through[(len(slots), heads, divided_up(value_size, values))](
-            *(q, k, v, strength, decay, decay_log, decay_bias, states),
-            *(block_tables, slots, query_start, kv_len, out, strides, block_tables.stride(0), EPS),
+    places = runs.block_tables, runs.slots, runs.query_start, runs.kv_len
+    if len(runs.slots):
+        _step_through[(len(runs.slots), heads, divided_up(value_size, values))](
+            *(q, k, v, strength, decay, decay_log, decay_bias, states, *places, out),
+            *(strides, runs.block_tables.stride(0), EPS),
             HEADS=heads,
             SHARED=heads // q.shape[1],
             D=size,
             E=value_size,
             KEYS=keys,
             VALUES=values,
-            ONE=query_start is None,
+            ONE=runs.query_start is None,
             num_warps=4,
         )
     return out

@@ -8,6 +8,7 @@ from penstock.config.common import (
     read_layer_norm,
     read_mlp,
     read_residual,
+    read_text_config,
 )
 from penstock.config.delta_net import read_hybrid_attention
 from penstock.config.experts import (
@@ -82,8 +83,8 @@ __all__ = [
     "read_gated",
     "read_gpt_names",
     "read_group_limited_routing",
-    "read_latent_attention",
     "read_hybrid_attention",
+    "read_latent_attention",
     "read_layer_norm",
     "read_layer_types",
     "read_mlp",
@@ -93,5 +94,6 @@ __all__ = [
     "read_shared_moe",
     "read_sigmoid_routing",
     "read_sparse_layers",
+    "read_text_config",
     "yarn_temperature",
 ]

@@ -96,6 +96,14 @@ def read_gpt_names(raw: Mapping[str, Any]) -> Fields:
     return Fields(layered(found, inner, raw, {"tie_word_embeddings": True}))
 
 
+def read_text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text model's fields of a model that takes images too."""
+    fields = Fields(raw)
+    fields.ignore(*raw)  # the rest describes images
+    tied = fields.flag("tie_word_embeddings")
+    return layered(fields.section("text_config").raw, {"tie_word_embeddings": tied})
+
+
 def read_activation(fields: Fields, name: str, default: str) -> Activation:
     """The activation under `name`, by transformers' name for it."""
     value = fields.raw.get(name) or default

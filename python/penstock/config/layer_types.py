@@ -16,9 +16,7 @@ def periodic(layers: int, period: int, other: str = SLIDING) -> list[str]:
     return [other if (i + 1) % period else FULL for i in range(layers)]
 
 
-def read_layer_types(
-    fields: Fields, default: Sequence[str], other: str = SLIDING
-) -> Sequence[str]:
+def read_layer_types(fields: Fields, default: Sequence[str], other: str = SLIDING) -> Sequence[str]:
     """FULL or `other` for each layer. `default`, one per layer, holds where the file has none."""
     kinds = fields.raw.get("layer_types") or default
     known = isinstance(kinds, Sequence) and all(kind in (other, FULL) for kind in kinds)

@@ -379,6 +379,11 @@ class Specification:
         return [each for each in found if isinstance(each, AttentionSpec)]
 
     @property
+    def heads(self) -> int:
+        """Query heads of every layer that caches keys and values."""
+        return self.softmax_layers[0].heads
+
+    @property
     def kv_heads(self) -> int:
         """Key and value heads of every layer that caches them."""
         return self.softmax_layers[0].kv_heads
@@ -406,7 +411,7 @@ class Specification:
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns sizes that the ranks must be able to share equally, by config.json's names or in
         words. `expert_parallel`: ranks share the experts, not their intermediate size."""
-        found = {("num_attention_heads", self.softmax_layers[0].heads): None}
+        found = {("num_attention_heads", self.heads): None}
         for attention in (layer.attention for layer in self.layers):
             if isinstance(attention, DeltaNetSpec):
                 found["linear_num_key_heads", attention.key_heads] = None

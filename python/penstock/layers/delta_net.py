@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from penstock_kernels import causal_conv, gated_delta_rule, gated_head_norm, linear
+from penstock_kernels.recurrence import Runs
 from torch import Tensor
 
 from penstock.cache import StateCache
@@ -148,31 +149,23 @@ class DeltaNet(Layer):
         out = inputs.new_empty((len(inputs), self.heads, self.spec.value_dim))
         if context.decodes is not None:
             decodes, some = context.decodes, slice(context.decodes.count)
-            runs = tables, decodes.slots, None, decodes.kv_len
             one = [x[some] for x in (inputs, *head_inputs, mixed, out)]
-            self._run(one, cache, runs, 1)
+            self._run(one, cache, Runs(tables, decodes.slots, None, decodes.kv_len, 1))
         if context.chunks is not None:
             chunks = context.chunks
-            runs = tables, chunks.slots, chunks.query_start, chunks.kv_len
-            self._run([inputs, *head_inputs, mixed, out], cache, runs, chunks.max_query)
+            rows = chunks.slots, chunks.query_start, chunks.kv_len, chunks.max_query
+            self._run([inputs, *head_inputs, mixed, out], cache, Runs(tables, *rows))
         return out
 
-    def _run(
-        self,
-        rows: list[Tensor],
-        cache: StateCache,
-        runs: tuple[Tensor, Tensor, Tensor | None, Tensor],
-        max_query: int,
-    ) -> None:
+    def _run(self, rows: list[Tensor], cache: StateCache, runs: Runs) -> None:
         """Runs the rows (inputs, strengths, decays, the convolution's output, the output)."""
         inputs, strength, decay, mixed, out = rows
-        weight = self.convolution.weight[:, 0]
-        causal_conv(inputs, weight, cache.inputs, *runs, max_query=max_query, out=mixed)
+        causal_conv(inputs, self.convolution.weight[:, 0], cache.inputs, runs, mixed)
         q, k, v = mixed.split([self.keys, self.keys, self.values], 1)
         q, k = (heads.unflatten(1, (self.key_heads, -1)) for heads in (q, k))
         v = v.unflatten(1, (self.heads, -1))
         gates = strength, decay, self.decay_log, self.decay_bias
-        gated_delta_rule(q, k, v, *gates, cache.memory, *runs, max_query=max_query, out=out)
+        gated_delta_rule(q, k, v, *gates, cache.memory, runs, out)
 
 
 def by_kind(heads: int, sizes: list[int], device: torch.device) -> Tensor:

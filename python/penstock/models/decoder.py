@@ -72,6 +72,13 @@ def renamed(names: Mapping[str, str], **changes: str | None) -> dict[str, str]:
     return found
 
 
+def with_images(names: Mapping[str, str]) -> dict[str, str]:
+    """Returns the names that checkpoints with images have in transformers since 4.52."""
+    return {
+        name.replace("model.", "model.language_model.", 1): path for name, path in names.items()
+    }
+
+
 class Decoder(Layer):
     """A decoder-only transformer, assembled from its specification.
 

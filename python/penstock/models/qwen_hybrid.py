@@ -19,8 +19,9 @@ from penstock.config import (
     read_gated,
     read_hybrid_attention,
     read_residual,
+    read_text_config,
 )
-from penstock.models.decoder import LLAMA_NAMES, QK_NORM_NAMES, Decoder
+from penstock.models.decoder import LLAMA_NAMES, QK_NORM_NAMES, Decoder, with_images
 
 LINEAR, PATH = "model.layers.{}.linear_attn", "blocks.{}.attention"
 DELTA_NET_NAMES = {
@@ -63,21 +64,6 @@ class Qwen35Text(Decoder):
         return [read_gated(fields, "intermediate_size")] * layers
 
 
-def with_images(names: Mapping[str, str]) -> dict[str, str]:
-    """Returns the names in checkpoints with images."""
-    return {
-        name.replace("model.", "model.language_model.", 1): path for name, path in names.items()
-    }
-
-
-def text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the text model's fields of a config.json with images."""
-    fields = Fields(raw)
-    fields.ignore(*raw)  # the rest describes images
-    tied = fields.flag("tie_word_embeddings")
-    return layered(fields.section("text_config").raw, {"tie_word_embeddings": tied})
-
-
 class Qwen35(Qwen35Text):
     """The text part of checkpoints with images, which requests cannot contain."""
 
@@ -87,4 +73,4 @@ class Qwen35(Qwen35Text):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `text_config`."""
-        return super().read_config(text_config(raw))
+        return super().read_config(read_text_config(raw))

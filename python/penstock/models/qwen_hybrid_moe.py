@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from penstock.config import (
@@ -13,15 +12,15 @@ from penstock.config import (
     MoeSpec,
     ProjectionOrder,
     Specification,
-    layered,
     read_expert_count,
     read_gated,
     read_routing,
     read_sparse_layers,
+    read_text_config,
 )
-from penstock.models.decoder import EXPERT_NAMES
+from penstock.models.decoder import EXPERT_NAMES, with_images
 from penstock.models.qwen2_moe import GATED_SHARED_NAMES, MLP, with_gated_shared
-from penstock.models.qwen_hybrid import LINEAR, PATH, Qwen35Text, text_config, with_images
+from penstock.models.qwen_hybrid import LINEAR, PATH, Qwen35Text
 
 STACKED = MLP + "experts.gate_up_proj"
 STACKED_NAMES = {
@@ -64,7 +63,7 @@ class Qwen35Moe(Qwen35MoeText):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `text_config`."""
-        return super().read_config(text_config(raw))
+        return super().read_config(read_text_config(raw))
 
 
 class Qwen3Next(Qwen35MoeText):

@@ -108,6 +108,8 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
         raise BadModel("penstock quantize does not support tensors of all experts at once")
     if spec.has_latents:
         raise BadModel("penstock quantize does not support multi-head latent attention")
+    if spec.has_states:
+        raise BadModel("penstock quantize does not support recurrent layers; --quantize does")
     dtypes = {checkpoint[name].dtype for name in checkpoint}
     known = [one for one in (torch.bfloat16, torch.float16, torch.float32) if one in dtypes]
     if not known:
