@@ -308,7 +308,6 @@ CASES |= {
     },
 }
 CASES |= {
-    "qwen3_5": {**DELTA_NET, "model_type": "qwen3_5_text"},
     "qwen3_5-moe": {
         **DELTA_NET,
         **EXPERTS,
@@ -431,6 +430,12 @@ DENSE: dict[str, dict[str, Any]] = {
         },
     },
     "phi": {"model_type": "phi", "num_key_value_heads": 4},
+    "qwen3_5": {
+        **DELTA_NET,
+        "model_type": "qwen3_5_text",
+        "linear_num_key_heads": 4,
+        "tie_word_embeddings": True,
+    },
     "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1]},
     "smollm3-window": {

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from checkpoints import prompt
-from penstock.cache import KvGeometry, KvShape, kv_format
+from penstock.cache import KvGeometry, kv_format, layer_shape
 from penstock.config import read_config
 from penstock.layers import Build
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
@@ -98,7 +98,7 @@ def prefilled(
     def ints(*values: int) -> Tensor:
         return torch.tensor(values, dtype=torch.int32)
 
-    shapes = [KvShape.of(layer.attention, group.size) for layer in spec.layers]
+    shapes = [layer_shape(layer.attention, group.size, torch.float64) for layer in spec.layers]
     geometry = KvGeometry.of(shapes, 16, kv_format("auto", torch.float64))
     caches = geometry.allocate([5] * len(geometry.groups), device).caches
     positions = ints(*range(LENGTH))
