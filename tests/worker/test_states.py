@@ -1,4 +1,4 @@
-"""A model with recurrent layers: a sequence's state is one block, and a free block may hold anything."""
+"""Recurrent layers: a sequence's state is one block, and a free block may hold anything."""
 
 from __future__ import annotations
 
