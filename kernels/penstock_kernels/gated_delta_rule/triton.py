@@ -1,6 +1,7 @@
 """Triton kernel of gated_delta_rule: a program takes some value columns of a head of a sequence.
 
 Its part of the state stays in registers while it goes through the tokens, one after the other.
+`chunks.py` has the kernels of longer runs.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -8,16 +9,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..device import divided_up, power_of_two
+from ..device import divided_up, power_of_two, shared_bytes
 from ..recurrence import Runs
+from .chunks import DTYPES, run_chunks, softplus
 from .reference import EPS
 
+FEW = 16  # tokens up to which going through them is not slower than a chunk, by estimate
+CHUNK_BYTES = 160 << 10  # shared memory for the tiles of a chunk
 ELEMENTS = 4096  # of the state that a program has; its four warps hold 32 in a thread
-
-
-@triton.jit
-def _softplus(x):
-    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
 
 
 @triton.jit
@@ -62,7 +61,7 @@ def _step_through(
         key *= tl.rsqrt(tl.sum(key * key, 0) + eps)
         taken = tl.sigmoid(tl.load(strength + at * strides[3] + head).to(tl.float32))
         forget = tl.load(decay + at * strides[4] + head).to(tl.float32) + bias
-        state *= tl.exp(rate * _softplus(forget))
+        state *= tl.exp(rate * softplus(forget))
         known = tl.sum(state * key[:, None], 0)
         added = taken * (value.to(tl.float32) - known)
         state += key[:, None] * added[None, :]
@@ -86,6 +85,11 @@ def gated_delta_rule(
     """See the public function."""
     if out is None:
         out = v.new_empty(v.shape)
+    chunks = runs.query_start is not None and runs.max_query > FEW and q.dtype in DTYPES
+    if chunks and shared_bytes(q.device) >= CHUNK_BYTES:
+        gates = strength, decay, decay_log, decay_bias
+        run_chunks((q, k, v), gates, states, runs, out)
+        return out
     size, (heads, value_size) = q.shape[2], v.shape[1:]
     keys = power_of_two(size)
     values = min(power_of_two(value_size), max(ELEMENTS // keys, 1))
