@@ -145,7 +145,8 @@ def build(shape: str, quantize: str = "", kv_dtype: str = "auto") -> tuple[Runne
     limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, (KvPool(blocks),), config.vocab)
     kv = geometry.allocate([blocks], CUDA)
     for cache in kv.caches:
-        fill(cache)
+        if isinstance(cache, LayerCache):
+            fill(cache)
     rank_model = RankModel(model, Group(), kv, CUDA, make.dtype)
     weights = Weights(read, experts / (whole - embedding), chosen(config))
     return Runner(rank_model, State(limits), DeviceCapture(CUDA)), weights

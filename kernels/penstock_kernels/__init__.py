@@ -8,8 +8,11 @@ from . import fusion as _fusion  # noqa: F401  (before anything imports Triton)
 from .act_mul import act_mul
 from .apply_mask import apply_mask
 from .bad_words import bad_words
+from .causal_conv import causal_conv
 from .copy_blocks import copy_blocks
 from .expert_mlp import expert_mlp
+from .gated_delta_rule import gated_delta_rule
+from .gated_head_norm import gated_head_norm
 from .head_norm import head_norm
 from .latent_attention import latent_attention
 from .latent_kv_write import latent_kv_write
@@ -33,8 +36,11 @@ __all__ = [
     "act_mul",
     "apply_mask",
     "bad_words",
+    "causal_conv",
     "copy_blocks",
     "expert_mlp",
+    "gated_delta_rule",
+    "gated_head_norm",
     "head_norm",
     "latent_attention",
     "latent_kv_write",

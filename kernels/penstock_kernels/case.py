@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .kv_quantization import quantized, saturated
 from .op import Op
+from .recurrence import Runs
 from .shared import wide
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -185,3 +186,26 @@ def paged(
     live[blocks.long()] = own.view(-1, width, heads.block_tokens)[taken]
     cache.masked_fill_(~live[:, None, None, :, None], torch.nan)
     return {"kv_cache": cache, "block_tables": tables, "slots": slots, "kv_len": kv_len}
+
+
+def runs(
+    lengths: Sequence[tuple[int, int]], device: torch.device, spare: int = 2, pad: int = 0
+) -> Runs:
+    """Runs of sequences (tokens run, tokens in all), whose states are in shuffled blocks 0 to
+    len(lengths) + `spare` - 1. If all run one token each, query_start is None. `pad` sequences that
+    run nothing follow."""
+    count = len(lengths)
+    blocks = torch.randperm(count + spare, device=device)[:count].int()
+    slots = torch.randperm(count + spare, device=device)[:count].int()
+    tables = torch.full((count + spare, 3), 1 << 28, dtype=torch.int32, device=device)
+    tables[slots.long(), 0] = blocks
+    taken = torch.tensor([n for n, _ in lengths], dtype=torch.int32, device=device)
+    ends = torch.nn.functional.pad(taken.cumsum(0).int(), (1, 0))
+    kv_len = torch.tensor([n for _, n in lengths], dtype=torch.int32, device=device)
+    if pad:
+        slots = torch.cat((slots, slots[:1].expand(pad)))
+        kv_len = torch.nn.functional.pad(kv_len, (0, pad))
+        ends = torch.cat((ends, ends[-1:].expand(pad)))
+    one_each = all(n == 1 for n, _ in lengths)
+    start = None if one_each else ends
+    return Runs(tables, slots, start, kv_len, max(n for n, _ in lengths))

@@ -27,11 +27,15 @@ from penstock_kernels.case import (
     Latent,
     Scoring,
     paged,
+    runs,
     stored,
 )
+from penstock_kernels.causal_conv import triton as convolution
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.expert_mlp.sort import place_chunk
+from penstock_kernels.gated_delta_rule import triton as delta
+from penstock_kernels.gated_head_norm import triton as gated_norm
 from penstock_kernels.latent_attention import splits as latent_splits
 from penstock_kernels.latent_attention import triton as latent
 from penstock_kernels.latent_attention.cases import latent_arguments
@@ -55,6 +59,7 @@ CPU = torch.device("cpu")
 DUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 CAPABILITY, PROCESSORS, SHARED_BYTES = map(int, sys.argv[1:])
 run = JITFunction.run
+FULL_OF_NUMBERS = (prefill._attend_tile.fn, place_chunk.fn, delta._step_through.fn)
 
 
 def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -69,10 +74,10 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
         usage = subprocess.run(command, capture_output=True, text=True, check=True)
     stack = re.findall(r" STACK:(\d+) ", usage.stdout + usage.stderr)
     # A few registers, on some GPUs, of tiles of many rows, where numbers have fewer bits, of heads
-    # of 512, and of a sort.
+    # of 512, of a sort, and of states.
     narrow = options.get("BITS") or options.get("LARGEST")
     wide = options.get("D", 0) > 256
-    spill = 128 if narrow or wide or self.fn in (prefill._attend_tile.fn, place_chunk.fn) else 0
+    spill = 128 if narrow or wide or self.fn in FULL_OF_NUMBERS else 0
     spill = 256 if self.fn is latent._attend_tile.fn and options["ROWS"] == 64 else spill
     assert stack and all(int(bytes_) <= spill for bytes_ in stack), f"{name}: {usage.stdout}"
     sys.stdout.write(f"{self.__name__}: compiled\n")
@@ -166,6 +171,25 @@ def latents(heads: int, kind: torch.dtype) -> None:
     latent_write.latent_kv_write(**write_arguments(shape, 3, kind, CPU))
 
 
+def recurrent(kind: torch.dtype) -> None:
+    """Gated DeltaNet of Qwen3-Next, of decodes, few tokens and a prompt."""
+    channels, heads, gate = 8192, (32, 128), torch.empty(32)
+    for lengths in ([(1, 1), (1, 7)], [(5, 9)], [(300, 300)]):
+        run_of = runs(lengths, CPU)
+        tokens = sum(count for count, _ in lengths)
+        x = torch.empty((tokens, channels + 4096), dtype=kind)
+        states = torch.empty((4, 1, 1, channels, 3), dtype=kind)
+        weight = torch.empty((channels, 4), dtype=kind)
+        mixed = convolution.causal_conv(x[:, :channels], weight, states, run_of)
+        q, k, v = mixed.split([2048, 2048, 4096], 1)
+        q, k = (each.unflatten(1, (16, 128)) for each in (q, k))
+        taken, forget = torch.empty((tokens, 64), dtype=kind).chunk(2, 1)
+        memory = torch.empty((4, 1, 32, 128, 128))
+        gates = taken, forget, gate, gate
+        out = delta.gated_delta_rule(q, k, v.unflatten(1, heads), *gates, memory, run_of)
+        gated_norm.gated_head_norm(out, x[:, channels:].unflatten(1, heads), x[0, :128], 1e-6)
+
+
 def main() -> None:
     driver.set_active(Absent(CAPABILITY))
     JITFunction.run = compile_only
@@ -185,6 +209,9 @@ def main() -> None:
     for heads in (16, 20, 128):  # DeepSeek-V2-Lite, GLM-4.7-Flash, DeepSeek-V3
         latents(heads, BF16)
     latents(16, F32)
+    delta.shared_bytes = lambda _device: SHARED_BYTES
+    for kind in (BF16, torch.float16, F32):
+        recurrent(kind)
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)

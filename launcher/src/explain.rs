@@ -7,6 +7,7 @@ use penstock_request::GenerationDefaults;
 use crate::hardware::CudaDevice;
 use crate::quantize::Quantize;
 use crate::resolve::{Bounds, Life, Plan};
+use crate::states::LEAST_STATES;
 use crate::values::ResolvedValue;
 use crate::values::{ByteSize, Device};
 
@@ -53,6 +54,13 @@ pub fn explain(
     page.title("model");
     page.line("directory", model.directory.display(), "");
     page.line("family", &model.family, &shape(plan));
+    if let Some(states) = model.states {
+        page.line(
+            "recurrent",
+            states.layers,
+            "layers with a state per sequence",
+        );
+    }
     if let Some(experts) = model.experts {
         let per_token = format!("{} of each layer's for a token", experts.per_token);
         page.line("experts", experts.count, &per_token);
@@ -126,19 +134,25 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
         &memory.kv_dtype.why,
     );
     page.line("block", ByteSize(memory.block_bytes), &block(plan));
+    if memory.state_bytes > 0 {
+        let why = "of one sequence, and of each checkpoint of the prefix cache";
+        page.line("states", ByteSize(memory.state_bytes), why);
+    }
     let (bytes, why) = kv_bytes(plan, devices);
     let Some(bytes) = bytes else {
         page.line("kv-memory", "measured", &why);
         return;
     };
     page.line("kv-memory", ByteSize(bytes), &why);
-    let blocks = bytes / memory.block_bytes;
+    let states = memory.state_bytes * LEAST_STATES;
+    let blocks = bytes.saturating_sub(states) / memory.block_bytes;
     let tokens = blocks * u64::from(memory.block_tokens.value);
     let longest = u64::from(plan.limits.max_sequence_tokens.value);
-    let why = format!(
-        "{tokens} tokens: {} sequence(s) of maximum length",
-        tokens / longest
-    );
+    let sequences = tokens / longest;
+    let mut why = format!("{tokens} tokens: {sequences} sequence(s) of maximum length");
+    if memory.state_bytes > 0 {
+        why += ", at most: the worker shares the memory out between them and states";
+    }
     page.line("blocks", blocks, &why);
     let prefix = if plan.queue.prefix_cache.value {
         "kept"

@@ -25,6 +25,7 @@ pub mod resolve;
 pub mod serve;
 pub mod settings;
 pub mod signals;
+pub mod states;
 pub mod tenants;
 pub mod terminal;
 pub mod tgi;

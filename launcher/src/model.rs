@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::error::{Failure, Outcome};
 use crate::kv_layers::KvLayers;
 use crate::quantize::{Quantize, StoredQuantization};
+use crate::states::States;
 use crate::values::{Device, Dtype};
 use crate::weight_files::StoredWeights;
 
@@ -51,6 +52,8 @@ pub struct ModelFacts {
     pub latent: bool,
     /// The experts, if the model has any.
     pub experts: Option<Experts>,
+    /// The recurrent layers, if the model has any; `layers` does not count them.
+    pub states: Option<States>,
     /// The context length of the model in tokens.
     pub max_tokens: u32,
     /// Whether layers may have a sliding window: a sequence then needs less KV memory than all of
@@ -128,10 +131,15 @@ impl ModelFacts {
             .or_else(|| config.get("torch_dtype"))
             .and_then(Value::as_str);
         let max_tokens = count(text, "max_position_embeddings")?;
+        let layers = count(text, "num_hidden_layers")?;
+        let states = States::of(text, layers);
         Ok(Self {
             directory: directory.to_owned(),
             family: family(config),
-            layers: divided.map_or(alike.layers, |(others, _)| others.layers),
+            layers: divided
+                .map_or(alike.layers, |(others, _)| others.layers)
+                .saturating_sub(states.map_or(0, |states| states.layers)),
+            states,
             heads,
             kv_heads,
             head_dim,
@@ -315,6 +323,10 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
             | "seed_oss",
             "head_dim",
         ) => Some(128),
+        (
+            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text",
+            "head_dim",
+        ) => Some(256),
         ("falcon", "max_position_embeddings") => Some(2048),
         ("smollm3", "num_key_value_heads") => Some(4),
         ("ernie4_5", "num_key_value_heads") => Some(2),

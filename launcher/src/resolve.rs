@@ -12,6 +12,7 @@ use crate::hardware::Hardware;
 use crate::model::ModelFacts;
 use crate::quantize::Quantize;
 use crate::settings::{Source, Sources};
+use crate::states::{LEAST_STATES, States, TYPICAL_STATES};
 use crate::values::{
     ByteSize, Device, DeviceChoice, Dtype, KvDtype, ModelBackend, ResolvedValue, Seconds,
 };
@@ -68,6 +69,8 @@ pub struct Memory {
     pub kv_dtype: ResolvedValue<KvDtype>,
     /// Bytes per KV block, for `--explain` and the checks here.
     pub block_bytes: u64,
+    /// Bytes of a sequence's states in recurrent layers; 0 if the model has none.
+    pub state_bytes: u64,
     /// The estimated size of the weights in bytes, for `--explain`.
     pub weight_bytes: u64,
 }
@@ -237,13 +240,16 @@ impl Resolver<'_> {
                 .filter(|n| self.divides_heads(*n))
                 .map(|n| n.to_string())
                 .collect();
-            let kv_heads = if self.model.latent {
+            let mut kv_heads = if self.model.latent {
                 String::new()
             } else {
                 let full = self.model.full.map(|full| full.kv_heads);
                 let full = full.map_or(String::new(), |n| format!(", {n} of full attention"));
                 format!(", num_key_value_heads {}{full}", self.model.kv_heads)
             };
+            if let Some(states) = self.model.states {
+                kv_heads += &format!(", linear_num_key_heads {}", states.heads);
+            }
             return Err(Failure::runtime(format!(
                 "--tp {ranks} does not divide this model's heads (num_attention_heads \
                  {}{kv_heads}): use one of {}.",
@@ -266,7 +272,10 @@ impl Resolver<'_> {
         let shares = |heads: u64| heads.is_multiple_of(ranks) || ranks.is_multiple_of(heads);
         let full = self.model.full.is_none_or(|full| shares(full.kv_heads));
         let shares_kv = shares(self.model.kv_heads) && full;
-        (self.model.latent || shares_kv) && self.model.heads.is_multiple_of(ranks)
+        let shares_states = |states: States| states.heads.is_multiple_of(ranks);
+        (self.model.latent || shares_kv)
+            && self.model.heads.is_multiple_of(ranks)
+            && self.model.states.is_none_or(shares_states)
     }
 
     fn model_backend(&self, tp: u32) -> Outcome<ResolvedValue<ModelBackend>> {
@@ -402,6 +411,7 @@ impl Resolver<'_> {
         let mut memory = Memory {
             block_bytes: self.model.kv_token_bytes(head_bytes, tp)
                 * u64::from(self.typed.block_tokens),
+            state_bytes: (self.model.states).map_or(0, |states| states.bytes(dtype, tp)),
             weight_bytes: (self.model).rank_weight_bytes(device, dtype, self.typed.quantize, tp),
             block_tokens: self.typed("block-tokens", self.typed.block_tokens),
             kv_dtype: self.typed("kv-dtype", self.typed.kv_dtype),
@@ -425,8 +435,10 @@ impl Resolver<'_> {
     /// Returns the pool's size on the CPU: enough for all slots at the maximum length, or the rest
     /// of the allowed share of free memory if that is less.
     fn host_kv(&self, tp: u32, memory: &Memory, limits: &Limits) -> ResolvedValue<Option<u64>> {
-        let blocks = blocks_of_one(memory, limits) * u64::from(limits.max_slots.value);
-        let wanted = blocks * memory.block_bytes;
+        let slots = u64::from(limits.max_slots.value);
+        let one = blocks_of_one(memory, limits) * memory.block_bytes;
+        let states = (slots * TYPICAL_STATES).max(LEAST_STATES) * memory.state_bytes;
+        let wanted = slots * one + states;
         let share = self.hardware.free_memory as f64 * f64::from(memory.fraction.value);
         let room = (share as u64 / u64::from(tp)).saturating_sub(memory.weight_bytes);
         if wanted <= room {
@@ -448,11 +460,12 @@ impl Resolver<'_> {
         memory: &Memory,
         limits: &Limits,
     ) -> Outcome<()> {
-        let needed = blocks_of_one(memory, limits) * memory.block_bytes;
+        let states = LEAST_STATES * memory.state_bytes;
+        let needed = blocks_of_one(memory, limits) * memory.block_bytes + states;
         if self.model.sliding || bytes >= needed {
             return Ok(());
         }
-        let blocks = bytes / memory.block_bytes;
+        let blocks = bytes.saturating_sub(states) / memory.block_bytes;
         let tokens = blocks * u64::from(memory.block_tokens.value);
         Err(Failure::runtime(format!(
             "{what} of {} holds {tokens} tokens, but one sequence of {} tokens needs {}: set \

@@ -1,4 +1,5 @@
-"""The paged KV cache: its geometry and its memory. The router owns the block tables."""
+"""The paged KV cache and the states of recurrent layers: their geometry and their memory. The
+router owns the block tables."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.config import AttentionSpec
+from penstock.config import AttentionSpec, DeltaNetSpec
 from penstock.faults import BadSetting
 
 PARAMS = torch.float16
@@ -75,6 +76,25 @@ class LayerCache:
         return (self.data,) if self.params is None else (self.data, self.params)
 
 
+@dataclass(frozen=True)
+class StateCache:
+    """One recurrent layer's states; a block is the state of one sequence."""
+
+    inputs: Tensor
+    """[blocks, 1, 1, channels, width - 1]: the last inputs of the convolution, the newest last."""
+    memory: Tensor
+    """[blocks, 1, value heads, key_dim, value_dim] float32 or float64: what the delta rule has
+    stored."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All memory of the layer; a block is a row of each."""
+        return (self.inputs, self.memory)
+
+
+AnyCache = LayerCache | StateCache
+
+
 class KvShape(NamedTuple):
     """The KV shape of one layer. Layers of equal shape form a KV group."""
 
@@ -93,19 +113,67 @@ class KvShape(NamedTuple):
         return cls(attention.window, max(attention.kv_heads // ranks, 1), attention.head_dim)
 
 
+class StateShape(NamedTuple):
+    """The shape of one recurrent layer's state. Layers of equal shape form a group of states."""
+
+    channels: int  # of the convolution; all sizes are this rank's
+    width: int  # tokens that the convolution reads
+    heads: int  # value heads
+    key_dim: int
+    value_dim: int
+    input_dtype: torch.dtype
+
+    @classmethod
+    def of(cls, spec: DeltaNetSpec, ranks: int, dtype: torch.dtype) -> StateShape:
+        """Returns the shape of a layer on one of `ranks` ranks, which share the heads."""
+        heads = spec.value_heads // ranks
+        sizes = (spec.channels // ranks, spec.width, heads, spec.key_dim, spec.value_dim)
+        return cls(*sizes, input_dtype=dtype)
+
+    @property
+    def memory_dtype(self) -> torch.dtype:
+        """Of what the delta rule stores: a state adds up all tokens, so 16 bits would not do."""
+        return torch.promote_types(self.input_dtype, torch.float32)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one sequence's state."""
+        inputs = self.channels * (self.width - 1) * self.input_dtype.itemsize
+        return inputs + self.heads * self.key_dim * self.value_dim * self.memory_dtype.itemsize
+
+
+def layer_shape(
+    attention: AttentionSpec | DeltaNetSpec, ranks: int, dtype: torch.dtype
+) -> KvShape | StateShape:
+    """Returns what a layer keeps of each token or sequence, on one of `ranks` ranks."""
+    if isinstance(attention, DeltaNetSpec):
+        return StateShape.of(attention, ranks, dtype)
+    return KvShape.of(attention, ranks)
+
+
 @dataclass(frozen=True)
 class KvGroup:
     """Layers that share a pool of blocks, and one block table per sequence."""
 
-    shape: KvShape
+    shape: KvShape | StateShape
     layers: tuple[int, ...]
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether a sequence has one block, its state."""
+        return isinstance(self.shape, StateShape)
+
+    @property
+    def window(self) -> int:
+        """The sliding window in tokens; 0 = unlimited."""
+        return self.shape.window if isinstance(self.shape, KvShape) else 0
 
 
 @dataclass(frozen=True)
 class KvMemory:
     """One rank's KV memory."""
 
-    caches: list[LayerCache]
+    caches: list[AnyCache]
     """For each layer; one that reads the cache of another layer has that one."""
     group_of: tuple[int, ...]
     """For each layer, its KV group."""
@@ -135,24 +203,32 @@ class KvGeometry:
     @classmethod
     def of(
         cls,
-        layers: Sequence[KvShape],
+        layers: Sequence[KvShape | StateShape],
         block_tokens: int,
         kv_format: KvFormat,
         readers: Mapping[int, int] | None = None,
     ) -> KvGeometry:
-        """Returns the geometry of a model with these layers; groups without a window come first."""
+        """Returns the geometry of a model with these layers; groups without a window come first,
+        those of states last."""
         readers = readers or {}
         own = [(i, shape) for i, shape in enumerate(layers) if i not in readers]
+        found = dict.fromkeys(shape for _, shape in own)
+        shapes: list[KvShape | StateShape] = [
+            *sorted(shape for shape in found if isinstance(shape, KvShape)),
+            *(shape for shape in found if isinstance(shape, StateShape)),
+        ]
         groups = [
-            KvGroup(shape, tuple(i for i, layer in own if layer == shape))
-            for shape in sorted({shape for _, shape in own})
+            KvGroup(shape, tuple(i for i, layer in own if layer == shape)) for shape in shapes
         ]
         return cls(tuple(groups), block_tokens, kv_format, readers)
 
     def block_bytes(self, group: KvGroup) -> int:
         """Returns the bytes of one block in all layers of a group."""
-        rows = group.shape.planes * group.shape.kv_heads * self.block_tokens
-        return len(group.layers) * rows * self.format.row_bytes(group.shape.head_dim)
+        shape = group.shape
+        if isinstance(shape, StateShape):
+            return len(group.layers) * shape.state_bytes
+        rows = shape.planes * shape.kv_heads * self.block_tokens
+        return len(group.layers) * rows * self.format.row_bytes(shape.head_dim)
 
     def blocks_for(self, tokens: int) -> int:
         """Returns the number of blocks for `tokens` consecutive tokens from position 0 on."""
@@ -163,7 +239,7 @@ class KvGeometry:
 
         It is zeroed, because a padding row may read an unwritten block, and NaN would spread.
         """
-        placed: dict[int, tuple[LayerCache, int]] = {}
+        placed: dict[int, tuple[AnyCache, int]] = {}
         for number, (group, count) in enumerate(zip(self.groups, blocks, strict=True)):
             for layer in group.layers:
                 placed[layer] = self._cache(group.shape, count, device), number
@@ -171,7 +247,14 @@ class KvGeometry:
         caches = [placed[layer] for layer in sorted(placed)]
         return KvMemory([cache for cache, _ in caches], tuple(group for _, group in caches))
 
-    def _cache(self, shape: KvShape, blocks: int, device: torch.device) -> LayerCache:
+    def _cache(self, shape: KvShape | StateShape, blocks: int, device: torch.device) -> AnyCache:
+        if isinstance(shape, StateShape):
+            inputs = (blocks, 1, 1, shape.channels, shape.width - 1)
+            memory = (blocks, 1, shape.heads, shape.key_dim, shape.value_dim)
+            return StateCache(
+                _zeros(inputs, shape.input_dtype, device),
+                _zeros(memory, shape.memory_dtype, device),
+            )
         rows = (blocks, shape.planes, shape.kv_heads, self.block_tokens)
         elements = self.format.elements(shape.head_dim)
         data = _zeros((*rows, elements), self.format.dtype, device)

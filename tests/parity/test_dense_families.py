@@ -25,6 +25,10 @@ from transformers import (
     Gemma4ForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
 )
 
 PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
@@ -292,6 +296,49 @@ def test_text_of_gemma4s_checkpoints_with_images(tmp_path: Path, case: str) -> N
     assert sequence.tokens == generate(model, prompt(90), 16)
 
 
+@pytest.mark.parametrize("case", ["qwen3_5", "qwen3_5-moe"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_text_of_qwens_checkpoints_with_images(tmp_path: Path, case: str, stacked: bool) -> None:
+    """Names with a prefix, a vision tower and a layer for multi-token prediction that are not
+    loaded; a tensor may hold all experts of a layer, as the published checkpoints have it."""
+    cls, config_class = (
+        (Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeConfig)
+        if case.endswith("moe")
+        else (Qwen3_5ForConditionalGeneration, Qwen3_5Config)
+    )
+    vision = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2}
+    vision |= {"out_hidden_size": 64, "patch_size": 4, "num_position_embeddings": 16}
+    torch.manual_seed(7)
+    text = {**SHAPE, **CASES[case], "pad_token_id": None}
+    whole = config_class(text_config=text, vision_config=vision)
+    model = cls(whole).eval()
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["mtp.fc.weight"] = torch.ones(2, 2)
+    if stacked:
+        tensors = _stacked(tensors)
+    save_file(tensors, tmp_path / "model.safetensors")
+    sequence = greedy(prompt(90), 16)
+    run(tmp_path, sequence, "float32")
+    assert sequence.tokens == generate(model, prompt(90), 16)
+
+
+def _stacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors with those of a layer's experts in one."""
+    found: dict[str, torch.Tensor] = {}
+    experts: dict[str, list[torch.Tensor]] = {}
+    for name in sorted(tensors):
+        match = re.fullmatch(r"(.*\.experts)\.\d+\.(gate|up|down)_proj\.weight", name)
+        if match is None:
+            found[name] = tensors[name]
+        elif match[2] == "gate":
+            both = tensors[name], tensors[name.replace("gate_proj", "up_proj")]
+            experts.setdefault(match[1] + ".gate_up_proj", []).append(torch.cat(both))
+        elif match[2] == "down":
+            experts.setdefault(match[1] + ".down_proj", []).append(tensors[name])
+    return found | {name: torch.stack(parts) for name, parts in experts.items()}
+
+
 OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
     ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
@@ -311,6 +358,9 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
      {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
                                                 "original_max_position_embeddings": 64}}),
     ("phi", ["rope_parameters"], {"partial_rotary_factor": 0.25, "rope_theta": 9000.0}),
+    ("qwen3_5", ["rope_parameters", "layer_types"],
+     {"rope_theta": 9000.0, "partial_rotary_factor": 0.5, "full_attention_interval": 3}),
+    ("qwen3_5", ["rope_parameters", "layer_types"], {"full_attention_interval": 3}),
     ("smollm3", ["no_rope_layers", "layer_types", "rope_parameters"],
      {"no_rope_layer_interval": 3}),
     ("stablelm", ["rope_parameters"], {"rope_theta": 9000}),
@@ -348,6 +398,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("granite", {"residual_multiplier": 0}, "residual_multiplier must be a number above 0"),
     ("olmo3", {"layer_types": ["chunked"]}, "layer_types must hold"),
     ("phi", {"qk_layernorm": True}, "qk_layernorm True"),
+    ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate False"),
+    ("qwen3_5", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+    ("qwen3_5", {"layer_types": ["linear_attention"] * 4}, "full_attention for at least one layer"),
+    ("qwen3_5", {"layer_types": ["sliding_attention"] * 4}, "layer_types must hold"),
+    ("qwen3_5", {"linear_num_value_heads": 6}, "not a multiple of linear_num_key_heads, 4"),
+    ("qwen3_5", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim must be at least 2"),
     ("smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers must hold 0 or 1"),
     ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must hold 0 or 1"),
     ("starcoder2", {"norm_type": "rms_norm"}, "norm_type 'rms_norm'"),

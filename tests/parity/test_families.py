@@ -35,6 +35,7 @@ EXPERTS = [
     "gemma4-moe",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
+RECURRENT = ["qwen3_5-moe", "qwen3_next"]
 SHARDED = [
     "llama-one-kv-head",
     "qwen3-window",
@@ -44,6 +45,7 @@ SHARDED = [
     "gemma3",
     *EXPERTS,
     *LATENT,
+    *RECURRENT,
 ]
 
 

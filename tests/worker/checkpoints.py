@@ -67,6 +67,15 @@ PARTIAL: dict[str, Any] = {
 }
 # Ends of names of what is random too, though transformers makes it 0 or 1.
 FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale"
+DELTA_NET: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -320,6 +329,25 @@ CASES |= {
         "norm_topk_prob": False,
     },
 }
+CASES |= {
+    "qwen3_5-moe": {
+        **DELTA_NET,
+        **EXPERTS,
+        "model_type": "qwen3_5_moe_text",
+        "num_experts_per_tok": 3,
+        "shared_expert_intermediate_size": 48,
+    },
+    "qwen3_next": {
+        **DELTA_NET,
+        **EXPERTS,
+        "model_type": "qwen3_next",
+        "num_experts_per_tok": 3,
+        "shared_expert_intermediate_size": 48,
+        "mlp_only_layers": [1],
+        "attention_bias": True,
+        "linear_conv_kernel_dim": 3,
+    },
+}
 GPT: dict[str, Any] = {
     "n_inner": 96,
     "tie_word_embeddings": True,
@@ -438,6 +466,12 @@ DENSE: dict[str, dict[str, Any]] = {
         },
     },
     "phi": {"model_type": "phi", "num_key_value_heads": 4},
+    "qwen3_5": {
+        **DELTA_NET,
+        "model_type": "qwen3_5_text",
+        "linear_num_key_heads": 4,
+        "tie_word_embeddings": True,
+    },
     "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1]},
     "smollm3-window": {

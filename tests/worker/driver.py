@@ -96,6 +96,8 @@ class Running:
     computed: int = 0
     tables: list[list[int]] = field(default_factory=lambda: [[]])  # blocks by KV group
     released: list[int] = field(default_factory=lambda: [0])  # of each table, behind its window
+    # Of states: (KV group, tokens) -> block.
+    checkpoints: dict[tuple[int, int], int] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     error: str | None = None
@@ -161,6 +163,7 @@ class Driver:
         self.stream = Stream(workers, epoch)
         self.block_tokens = loaded.kv_groups[0].block_tokens
         self.windows = [group.window for group in loaded.kv_groups]
+        self.recurrent = [n for n, group in enumerate(loaded.kv_groups) if group.recurrent]
         # High numbers last: any order must do.
         self.pools = [list(range(group.blocks))[::-1] for group in loaded.kv_groups]
         self.leases: Counter[tuple[int, int]] = Counter()  # of (group, block), beyond the first
@@ -169,6 +172,7 @@ class Driver:
         self.budget = loaded.max_step_tokens
         self.finished: list[int] = []
         self.new: list[Running] = []
+        self.copies: list[pb.BlockCopies] = []  # of the next step
 
     @property
     def free(self) -> list[int]:
@@ -198,6 +202,11 @@ class Driver:
         shared = min(len(sequence.prompt) - 1, len(other.prompt)) // self.block_tokens
         sequence.computed = shared * self.block_tokens
         for group, table in enumerate(other.tables):
+            if group in self.recurrent:
+                if sequence.computed:
+                    checkpoint = other.checkpoints[group, sequence.computed]
+                    sequence.tables[group] = [self._copy(group, checkpoint)]
+                continue
             passed = self.passed(group, sequence.computed)
             held = max(passed, other.released[group])
             for block in table[passed:held]:
@@ -205,6 +214,30 @@ class Driver:
             self.leases.update((group, block) for block in table[held:shared])
             sequence.tables[group] = [*[(1 << 32) - 1] * passed, *table[passed:shared]]
             sequence.released[group] = passed
+
+    def _copy(self, group: int, source: int) -> int:
+        """A new block, to which the next step copies another."""
+        own = self.pools[group].pop()
+        self.copies.append(pb.BlockCopies(group=group, sources=[source], destinations=[own]))
+        return own
+
+    def _checkpoint(self, sequence: Running) -> None:
+        """Keeps the states from which the sequence runs on, if they are at the end of a block."""
+        at = sequence.computed
+        if at and at % self.block_tokens == 0 and at < len(sequence.prompt):
+            for group in self.recurrent:
+                if (group, at) not in sequence.checkpoints and sequence.tables[group]:
+                    state = self._copy(group, sequence.tables[group][0])
+                    sequence.checkpoints[group, at] = state
+
+    def _run_length(self, sequence: Running, most: int) -> int:
+        """Tokens of the next run, at most `most`. With recurrent groups, a prompt's run ends with
+        the last block before its last token, where it passes that."""
+        tokens = min(sequence.known - sequence.computed, most)
+        boundary = (sequence.known - 1) // self.block_tokens * self.block_tokens
+        end = sequence.computed + tokens
+        cuts = self.recurrent and not sequence.tokens and sequence.computed < boundary < end
+        return boundary - sequence.computed if cuts else tokens
 
     def fork(self, *sources: Running, steered: int | None = None) -> list[Running]:
         """Sequences that go on from where these are, each with a copy of the last, partial block;
@@ -252,6 +285,9 @@ class Driver:
         for group, table in enumerate(sequence.tables):
             held = table[sequence.released[group] :]
             self.pools[group][:0] = [block for block in held if self._give_back(group, block)]
+        for (group, _), block in sequence.checkpoints.items():
+            self.pools[group].insert(0, block)
+        sequence.checkpoints = {}
 
     def _give_back(self, group: int, block: int) -> bool:
         """Whether a block that one sequence holds no more is free now."""
@@ -277,12 +313,16 @@ class Driver:
         new = [new_sequence(s, s.computed, *s.tables) for s in self.new]
         budget = self.budget
         for sequence in sequences:
-            tokens = min(sequence.known - sequence.computed, chunk, budget)
+            tokens = self._run_length(sequence, min(chunk, budget))
             if sequence.done or tokens < 1:
                 continue
             budget -= tokens
-            for table, pool, grown in zip(sequence.tables, self.pools, growth, strict=True):
+            self._checkpoint(sequence)
+            for group, grown in enumerate(growth):
+                table, pool = sequence.tables[group], self.pools[group]
                 needed = -(-(sequence.computed + tokens) // self.block_tokens) - len(table)
+                if group in self.recurrent:
+                    needed = 1 - len(table)
                 blocks = [pool.pop() for _ in range(needed)]
                 grown.counts.append(len(blocks))
                 grown.blocks.extend(blocks)
@@ -292,11 +332,12 @@ class Driver:
         self.stream.send(
             finished=self.finished,
             new=new,
+            copies=self.copies,
             growth=growth,
             run_slots=[s.slot for s in runs],
             run_tokens=parts,
         )
-        self.finished, self.new = [], []
+        self.finished, self.new, self.copies = [], [], []
         reply = self.stream.receive()
         for sequence, tokens in zip(runs, parts, strict=True):
             sequence.computed += tokens

@@ -9,7 +9,9 @@ from penstock.config.common import (
     read_mlp,
     read_per_layer,
     read_residual,
+    read_text_config,
 )
+from penstock.config.delta_net import read_hybrid_attention
 from penstock.config.experts import (
     read_dense_first,
     read_expert_count,
@@ -23,11 +25,19 @@ from penstock.config.experts import (
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
 from penstock.config.layer_sizes import read_layer_sizes
-from penstock.config.layer_types import FULL, SLIDING, periodic, read_kv_layers, read_layer_types
+from penstock.config.layer_types import (
+    FULL,
+    LINEAR,
+    SLIDING,
+    periodic,
+    read_kv_layers,
+    read_layer_types,
+)
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
     AttentionSpec,
+    DeltaNetSpec,
     ExpertStorage,
     LatentSpec,
     LayerSpec,
@@ -38,6 +48,7 @@ from penstock.config.specification import (
     PerLayerSpec,
     Placement,
     PositionScale,
+    ProjectionOrder,
     QkNorm,
     QkNormWidth,
     ResidualSpec,
@@ -48,9 +59,11 @@ from penstock.config.specification import (
 
 __all__ = [
     "FULL",
+    "LINEAR",
     "SLIDING",
     "Activation",
     "AttentionSpec",
+    "DeltaNetSpec",
     "ExpertStorage",
     "Fields",
     "LatentSpec",
@@ -62,6 +75,7 @@ __all__ = [
     "PerLayerSpec",
     "Placement",
     "PositionScale",
+    "ProjectionOrder",
     "QkNorm",
     "QkNormWidth",
     "ReadFields",
@@ -80,6 +94,7 @@ __all__ = [
     "read_gated",
     "read_gpt_names",
     "read_group_limited_routing",
+    "read_hybrid_attention",
     "read_kv_layers",
     "read_latent_attention",
     "read_layer_norm",
@@ -93,5 +108,6 @@ __all__ = [
     "read_shared_moe",
     "read_sigmoid_routing",
     "read_sparse_layers",
+    "read_text_config",
     "yarn_temperature",
 ]

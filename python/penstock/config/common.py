@@ -111,6 +111,16 @@ def read_gpt_names(raw: Mapping[str, Any]) -> Fields:
     return Fields(layered(found, inner, raw, {"tie_word_embeddings": True}))
 
 
+def read_text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text model's fields of a model that takes images too. Whether the head is tied, the whole
+    model's fields say, if they say anything."""
+    fields = Fields(raw)
+    fields.ignore(*raw)  # the rest describes images
+    text, name = fields.section("text_config"), "tie_word_embeddings"
+    text.ignore(name)
+    return text.raw if raw.get(name) is None else layered({name: raw[name]}, text.raw)
+
+
 def read_activation(fields: Fields, name: str, default: str) -> Activation:
     """The activation under `name`, by transformers' name for it."""
     value = fields.raw.get(name) or default

@@ -7,21 +7,22 @@ from collections.abc import Sequence
 from penstock.config.fields import Fields
 from penstock.faults import BadModel
 
-SLIDING, FULL = "sliding_attention", "full_attention"  # entries of layer_types
+# Entries of layer_types.
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 
 
-def periodic(layers: int, period: int) -> list[str]:
-    """Returns FULL for the last layer of each period, and SLIDING for the others."""
-    return [SLIDING if (i + 1) % period else FULL for i in range(layers)]
+def periodic(layers: int, period: int, other: str = SLIDING) -> list[str]:
+    """Returns FULL for the last layer of each period, and `other` for the others."""
+    return [other if (i + 1) % period else FULL for i in range(layers)]
 
 
-def read_layer_types(fields: Fields, default: Sequence[str]) -> Sequence[str]:
-    """SLIDING or FULL for each layer. `default`, one per layer, holds where the file has none."""
+def read_layer_types(fields: Fields, default: Sequence[str], other: str = SLIDING) -> Sequence[str]:
+    """FULL or `other` for each layer. `default`, one per layer, holds where the file has none."""
     kinds = fields.raw.get("layer_types") or default
-    known = isinstance(kinds, Sequence) and all(kind in (SLIDING, FULL) for kind in kinds)
+    known = isinstance(kinds, Sequence) and all(kind in (other, FULL) for kind in kinds)
     if not known or len(kinds) != len(default):
         raise BadModel(
-            f"config.json: layer_types must hold {SLIDING} or {FULL} for each of {len(default)} "
+            f"config.json: layer_types must hold {other} or {FULL} for each of {len(default)} "
             f"layers, found {kinds!r}"
         )
     return kinds

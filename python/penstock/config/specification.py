@@ -171,6 +171,9 @@ class AttentionSpec:
     """Whether values are the keys before their norm and RoPE, without a projection of their own."""
     kv_layer: int | None = None
     """The earlier layer whose keys and values this layer reads; None = it has its own."""
+    gated: bool = False
+    """Whether the output is multiplied by the sigmoid of a gate, which the query projection yields
+    behind each head's queries."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
@@ -206,6 +209,52 @@ class AttentionSpec:
                     f"config.json: {name} must have a number for each of {pairs} pairs of "
                     f"dimensions, found {found}"
                 )
+
+
+class ProjectionOrder(Enum):
+    """How a checkpoint stores the input projections of linear attention."""
+
+    BY_KIND = "by_kind"
+    """All queries, all keys, all values; gates, strengths and decays are matrices of their own."""
+    BY_KEY_HEAD = "by_key_head"
+    """Of each key head its query, key, values and gates together; and its strengths and decays."""
+
+
+@dataclass(frozen=True)
+class DeltaNetSpec:
+    """Linear attention of one layer: a short convolution of queries, keys and values, and a state
+    per value head that the gated delta rule updates (Gated DeltaNet, arXiv:2412.06464). Head counts
+    are those of the whole model, not of one rank."""
+
+    key_heads: int
+    """Heads of queries and of keys; each serves as many consecutive value heads."""
+    value_heads: int
+    key_dim: int
+    """Elements of a query or key."""
+    value_dim: int
+    """Elements of a value."""
+    width: int
+    """Tokens that the convolution reads."""
+    norm: NormSpec
+    """Of each head's output, before its gate."""
+    order: ProjectionOrder = ProjectionOrder.BY_KIND
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for sizes that do not fit each other."""
+        if self.value_heads % self.key_heads:
+            raise BadModel(
+                f"config.json: linear_num_value_heads is {self.value_heads}, not a multiple of "
+                f"linear_num_key_heads, {self.key_heads}"
+            )
+        if self.width < 2:
+            raise BadModel(
+                f"config.json: linear_conv_kernel_dim must be at least 2, found {self.width}"
+            )
+
+    @property
+    def channels(self) -> int:
+        """Queries, keys and values of a token: what the convolution reads."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
 @dataclass(frozen=True)
@@ -293,8 +342,13 @@ class MoeSpec:
 class LayerSpec:
     """One decoder layer. Layers with equal specifications launch the same kernels."""
 
-    attention: AttentionSpec
+    attention: AttentionSpec | DeltaNetSpec
     mlp: MlpSpec | MoeSpec
+
+    @property
+    def window(self) -> int:
+        """The sliding window in tokens; 0 = unlimited."""
+        return self.attention.window if isinstance(self.attention, AttentionSpec) else 0
 
 
 @dataclass(frozen=True)
@@ -346,22 +400,42 @@ class Specification:
     @property
     def windows(self) -> tuple[int, ...]:
         """Each layer's sliding window in tokens; 0 = unlimited."""
-        return tuple(layer.attention.window for layer in self.layers)
+        return tuple(layer.window for layer in self.layers)
+
+    @property
+    def softmax_layers(self) -> list[AttentionSpec]:
+        """The attention of the layers that cache keys and values."""
+        found = (layer.attention for layer in self.layers)
+        return [each for each in found if isinstance(each, AttentionSpec)]
+
+    @property
+    def heads(self) -> int:
+        """Query heads of every layer that caches keys and values."""
+        return self.softmax_layers[0].heads
 
     @property
     def kv_heads(self) -> int:
-        """Key and value heads of every layer."""
-        return self.layers[0].attention.kv_heads
+        """Key and value heads of every layer that caches them."""
+        return self.softmax_layers[0].kv_heads
 
     @property
     def head_dim(self) -> int:
-        """Elements of a head in every layer."""
-        return self.layers[0].attention.head_dim
+        """Elements of a head in every layer that caches keys and values."""
+        return self.softmax_layers[0].head_dim
 
     @property
-    def shares_kv(self) -> bool:
-        """Whether any layer reads the keys and values of another one."""
-        return any(layer.attention.kv_layer is not None for layer in self.layers)
+    def has_states(self) -> bool:
+        """Whether any layer is recurrent."""
+        return len(self.softmax_layers) < len(self.layers)
+
+    @property
+    def kv_readers(self) -> dict[int, int]:
+        """The layers that read the keys and values of an earlier layer, and that layer."""
+        return {
+            index: attention.kv_layer
+            for index, attention in enumerate(layer.attention for layer in self.layers)
+            if isinstance(attention, AttentionSpec) and attention.kv_layer is not None
+        }
 
     @property
     def has_experts(self) -> bool:
@@ -371,13 +445,15 @@ class Specification:
     @property
     def has_latents(self) -> bool:
         """Whether any layer has latent attention."""
-        return any(layer.attention.latent is not None for layer in self.layers)
+        return any(attention.latent is not None for attention in self.softmax_layers)
 
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns sizes that the ranks must be able to share equally, by config.json's names or in
         words. `expert_parallel`: ranks share the experts, not their intermediate size."""
-        attention = self.layers[0].attention
-        found = {("num_attention_heads", attention.heads): None}
+        found = {("num_attention_heads", self.heads): None}
+        for attention in (layer.attention for layer in self.layers):
+            if isinstance(attention, DeltaNetSpec):
+                found["linear_num_key_heads", attention.key_heads] = None
         for mlp in (layer.mlp for layer in self.layers):
             if isinstance(mlp, MlpSpec):
                 found["intermediate_size", mlp.intermediate] = None
@@ -390,6 +466,16 @@ class Specification:
                 found["the shared experts' intermediate size", mlp.shared.intermediate] = None
         return list(found)
 
+    def with_experts(self, **changes: Any) -> Specification:
+        """Returns a copy with these fields of all mixtures of experts."""
+        layers = tuple(
+            replace(layer, mlp=replace(layer.mlp, **changes))
+            if isinstance(layer.mlp, MoeSpec)
+            else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
     def within(self, tokens: int) -> Specification:
         """Returns a copy for sequences of at most `tokens` tokens: a window that none of them
         outgrows is none."""
@@ -400,9 +486,12 @@ class Specification:
         return self.with_each_attention({"window": window, **changes} for window in windows)
 
     def with_each_attention(self, changes: Iterable[Mapping[str, Any]]) -> Specification:
-        """Returns a copy with changed fields of attention, given for each layer."""
+        """Returns a copy with changed fields of attention, given for each layer. Recurrent layers
+        stay as they are."""
         layers = tuple(
             replace(layer, attention=replace(layer.attention, **one))
+            if isinstance(layer.attention, AttentionSpec)
+            else layer
             for layer, one in zip(self.layers, changes, strict=True)
         )
         return replace(self, layers=layers)

@@ -1,6 +1,6 @@
 """Layers from which model families are built. A layer implements its sharding."""
 
-from penstock.layers.attention import Attention, NormedAttention, SelfAttention
+from penstock.layers.attention import Attention, GatedAttention, NormedAttention, SelfAttention
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import (
     Block,
@@ -12,6 +12,7 @@ from penstock.layers.block import (
     block_of,
     mlp_of,
 )
+from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
@@ -35,9 +36,11 @@ __all__ = [
     "Block",
     "Build",
     "ColumnLinear",
+    "DeltaNet",
     "Embedding",
     "ExpertMlps",
     "FullWidthNorm",
+    "GatedAttention",
     "GatedMlp",
     "Head",
     "HeadNorm",

@@ -8,13 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from penstock_kernels import paged_decode_attention, paged_prefill_attention, rope_kv_write
 from torch import Tensor
 
-from penstock.cache import LayerCache
+from penstock.cache import AnyCache, LayerCache
 from penstock.config import AttentionSpec, PositionScale, ResidualSpec
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
@@ -64,10 +64,14 @@ class StepContext:
 
     positions: Tensor  # [T] int32
     places: Sequence[KvPlaces]  # of each layer: those of its KV group
-    caches: Sequence[LayerCache]  # of each layer
+    caches: Sequence[AnyCache]  # of each layer
     decodes: Decodes | None
     chunks: Chunks | None
     layer_rows: Tensor | None = None  # [T, layers, size]: embeddings per layer; set by the model
+
+    def kv_cache(self, layer: int) -> LayerCache:
+        """The cache of a layer that has keys and values."""
+        return cast("LayerCache", self.caches[layer])
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Attention(SelfAttention):
         self.rope = spec.rope
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-        parts = {"q": queries}
+        parts = {"q": queries * (1 + spec.gated)}
         if spec.kv_layer is None:
             parts |= {"k": keys} if spec.keys_as_values else {"k": keys, "v": keys}
         shares = {part: self.kv_share for part in parts if part != "q"}
@@ -256,6 +260,31 @@ class ReadingAttention(Attention):
         return attend(q, None, None, self, context).view(len(qkv), -1)
 
 
+class GatedAttention(NormedAttention):
+    """Attention with normalised queries and keys, whose output is multiplied by the sigmoid of a
+    gate. The checkpoint has each head's gate behind its query."""
+
+    def finish(self) -> None:
+        """Also puts the gates of all heads behind the values."""
+        order = rope_order(self.rope, self.head_dim) or list(range(self.head_dim))
+        within = torch.tensor(order, device=self.cos_sin.device)
+        whole = torch.arange(self.qkv.outputs, device=within.device).view(-1, self.head_dim)
+        queries, gates = whole[: 2 * self.heads].unflatten(0, (-1, 2)).unbind(1)
+        keys, values = whole[2 * self.heads :].chunk(2)
+        rows = queries[:, within], keys[:, within], values, gates
+        self.qkv.reorder(torch.cat(rows).view(-1))
+        self.q_norm.reorder(within)
+        self.k_norm.reorder(within)
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `NormedAttention.mix`, of q, k, v and gates side by side."""
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, v, gate = torch.split(heads, [*self.split, self.heads], dim=1)
+        q, k = normed_heads(q, k, self.q_norm, self.k_norm)
+        mixed = attend(q, k, v, self, context).mul_(gate.sigmoid())
+        return mixed.view(len(qkv), -1)
+
+
 class PositionScaledAttention(Attention):
     """Attention whose queries have a factor by position."""
 
@@ -318,7 +347,7 @@ def _decode(
     rows: Decodes,
     out: Tensor | None,
 ) -> Tensor:
-    kv, cache = context.places[layer.index], context.caches[layer.index]
+    kv, cache = context.places[layer.index], context.kv_cache(layer.index)
     places = context.positions[: rows.count], kv.slot_mapping[: rows.count]
     memory = kv.tables, rows.slots, rows.kv_len
     rule = layer.scale, layer.window, out
@@ -337,7 +366,7 @@ def _prefill(
     rows: Chunks,
     out: Tensor,
 ) -> None:
-    kv, cache = context.places[layer.index], context.caches[layer.index]
+    kv, cache = context.places[layer.index], context.kv_cache(layer.index)
     places = context.positions, kv.slot_mapping
     rope_kv_write(*qkv, layer.cos_sin, *places, cache.data, rows.query_start, cache.params)
     paged_prefill_attention(

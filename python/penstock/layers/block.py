@@ -6,6 +6,7 @@ from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
+    DeltaNetSpec,
     MlpSpec,
     MoeSpec,
     Placement,
@@ -15,6 +16,7 @@ from penstock.config import (
 from penstock.faults import BadModel
 from penstock.layers.attention import (
     Attention,
+    GatedAttention,
     NormedAttention,
     PositionScaledAttention,
     ReadingAttention,
@@ -23,6 +25,7 @@ from penstock.layers.attention import (
     ValueNormedAttention,
 )
 from penstock.layers.base import Build, Layer, Residual
+from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.mlp import GatedMlp, Mlp
@@ -31,14 +34,20 @@ from penstock.layers.own_norm_experts import OwnNormMoeMlp
 
 
 def attention_of(
-    build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
-) -> SelfAttention:
+    build: Build, residual: ResidualSpec, spec: AttentionSpec | DeltaNetSpec, index: int
+) -> SelfAttention | DeltaNet:
     """Builds the attention of a specification. Raises BadModel for a combination that has no
     implementation."""
+    if isinstance(spec, DeltaNetSpec):
+        return DeltaNet(build, residual, spec, index)
     if spec.latent is not None:
         return LatentAttention(build, residual, spec, index)
     if spec.kv_layer is not None:
         return ReadingAttention(build, residual, spec, index)
+    if spec.gated:
+        if spec.qk_norm is None or spec.position_scale is not None:
+            raise BadModel("a gate of attention needs norms of queries and keys, and no factor")
+        return GatedAttention(build, residual, spec, index)
     cls = Attention if spec.qk_norm is None else NormedAttention
     if spec.value_norm or spec.keys_as_values:
         cls = ValueNormedAttention

@@ -103,7 +103,7 @@ class LatentAttention(SelfAttention):
         projection; the others become `rotated` [T, heads, R] by its position. kv [T, rank + R] is
         normalised, rotated and stored.
         """
-        places, cache = context.places[self.index], context.caches[self.index].data
+        places, cache = context.places[self.index], context.kv_cache(self.index).data
         norm, turn = self.kv_norm, (self.cos_sin, context.positions, places.slot_mapping)
         latent_kv_write(rotated, kv, norm.weight, norm.eps, *turn, cache, q, self.interleaved)
         out = torch.empty((*q.shape[:2], self.rank), dtype=q.dtype, device=q.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -71,6 +71,11 @@ FAMILIES: dict[str, str] = {
     "Qwen2MoeForCausalLM": "qwen2_moe:Qwen2Moe",
     "Qwen3ForCausalLM": "qwen:Qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
+    "Qwen3NextForCausalLM": "qwen_hybrid_moe:Qwen3Next",
+    "Qwen3_5ForCausalLM": "qwen_hybrid:Qwen35Text",
+    "Qwen3_5ForConditionalGeneration": "qwen_hybrid:Qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen_hybrid_moe:Qwen35MoeText",
+    "Qwen3_5MoeForConditionalGeneration": "qwen_hybrid_moe:Qwen35Moe",
     "SeedOssForCausalLM": "seed_oss:SeedOss",
     "SmolLM3ForCausalLM": "smollm3:SmolLM3",
     "StableLmForCausalLM": "stablelm:StableLm",
@@ -90,6 +95,10 @@ class Model(Protocol):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads config.json. Raises BadModel."""
+
+    @classmethod
+    def as_stored(cls, spec: Specification, names: Iterable[str]) -> Specification:
+        """Returns the specification for a checkpoint with tensors of these names."""
 
     def checkpoint_targets(self) -> dict[str, list[Target]]:
         """Returns the targets of each tensor by its name in checkpoints."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -72,6 +72,13 @@ def renamed(names: Mapping[str, str], **changes: str | None) -> dict[str, str]:
     return found
 
 
+def with_images(names: Mapping[str, str]) -> dict[str, str]:
+    """Returns the names that checkpoints with images have in transformers since 4.52."""
+    return {
+        name.replace("model.", "model.language_model.", 1): path for name, path in names.items()
+    }
+
+
 class Decoder(Layer):
     """A decoder-only transformer, assembled from its specification.
 
@@ -99,6 +106,12 @@ class Decoder(Layer):
         """Returns `names`, and the forms in which checkpoints store tensors. Override it where
         they depend on the specification."""
         return Names(cls.names)
+
+    @classmethod
+    def as_stored(cls, spec: Specification, names: Iterable[str]) -> Specification:
+        """Returns the specification for a checkpoint with tensors of these names. Override it where
+        checkpoints of the family store tensors in several ways."""
+        return spec
 
     @staticmethod
     def block(spec: Specification, build: Build, index: int) -> Any:

@@ -28,6 +28,6 @@ class Ernie45(Llama):
         biases = {"attention_bias": bias, "mlp_bias": bias}
         spec = super().read_config(layered(biases, raw, DEFAULTS))
         return spec.with_each_attention(
-            {"rope": layer.attention.rope and replace(layer.attention.rope, interleaved=True)}
-            for layer in spec.layers
+            {"rope": attention.rope and replace(attention.rope, interleaved=True)}
+            for attention in spec.softmax_layers
         )

@@ -37,7 +37,7 @@ class Falcon(Decoder):
         norms = ("ln_attn", "ln_mlp") if two else ("input_layernorm", "post_attention_layernorm")
         paths = "blocks.{}.attention_norm", "blocks.{}.mlp_norm"
         names = {LAYER + norm: path for norm, path in zip(norms, paths, strict=True)}
-        queries = spec.layers[0].attention.heads // spec.kv_heads
+        queries = spec.heads // spec.kv_heads
         return Names({**cls.names, **names}, {QKV: HeadGroups(queries, spec.head_dim)})
 
     @classmethod

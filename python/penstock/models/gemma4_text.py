@@ -29,8 +29,9 @@ class Gemma4Text(Decoder):
     def __init__(self, spec: Specification, build: Build) -> None:
         super().__init__(spec, build)
         self.per_layer = None if spec.per_layer is None else PerLayerEmbeddings(build, spec)
-        reading = [i for i, layer in enumerate(spec.layers) if layer.attention.kv_layer is not None]
-        unread = "|".join(map(str, reading))  # some checkpoints have projections that nothing reads
+        unread = "|".join(
+            map(str, spec.kv_readers)
+        )  # some checkpoints have projections that nothing reads
         if unread:
             own = (
                 rf"{self.module}\.layers\.({unread})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\..*"

@@ -28,9 +28,8 @@ class GptBigCode(Gpt2):
     @classmethod
     def checkpoint_names(cls, spec: Specification) -> Names:
         """Without multi-query attention, each head's query, key and value are stored together."""
-        heads = spec.layers[0].attention.heads
         forms = {LAYER + "attn.c_attn": HeadGroups(1, spec.head_dim)}
-        return Names(cls.names, forms if spec.kv_heads == heads else None)
+        return Names(cls.names, forms if spec.kv_heads == spec.heads else None)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -32,7 +32,7 @@ class InternLM2(Llama):
     @classmethod
     def checkpoint_names(cls, spec: Specification) -> Names:
         """A key and value head is stored after the query heads that share it."""
-        queries = spec.layers[0].attention.heads // spec.kv_heads
+        queries = spec.heads // spec.kv_heads
         return Names(cls.names, {QKV: HeadGroups(queries, spec.head_dim)})
 
     @classmethod

@@ -13,6 +13,7 @@ from penstock.config import (
     Specification,
     layered,
     read_layer_types,
+    read_text_config,
 )
 from penstock.faults import Unsupported
 from penstock.models.llama import Llama, Mistral
@@ -60,10 +61,7 @@ class Mistral3(Mistral):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `text_config` by the family that it names. Raises BadModel."""
-        fields = Fields(raw)
-        fields.ignore(*raw)  # the rest describes images
-        tied = fields.flag("tie_word_embeddings")
-        text = layered(fields.section("text_config").raw, {"tie_word_embeddings": tied})
+        text = read_text_config(raw)
         families = {"mistral": Mistral, "ministral3": Ministral3}
         kind = text.get("model_type", "mistral")
         if kind not in families:

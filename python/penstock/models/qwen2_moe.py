@@ -21,21 +21,18 @@ from penstock.models.decoder import EXPERT_NAMES, LLAMA_NAMES
 from penstock.models.qwen3_moe import Qwen3Moe
 
 MLP = "model.layers.{}.mlp."
+GATED_SHARED_NAMES = {
+    MLP + "shared_expert.gate_proj": "blocks.{}.mlp.shared.gate_up.gate",
+    MLP + "shared_expert.up_proj": "blocks.{}.mlp.shared.gate_up.up",
+    MLP + "shared_expert.down_proj": "blocks.{}.mlp.shared.down",
+    MLP + "shared_expert_gate": "blocks.{}.mlp.shared_gate",
+}
 
 
 class Qwen2Moe(Qwen3Moe):
     """Biases on q, k and v; a shared expert with a gate; every second layer may have a window."""
 
-    names: ClassVar[Mapping[str, str]] = (
-        LLAMA_NAMES
-        | EXPERT_NAMES
-        | {
-            MLP + "shared_expert.gate_proj": "blocks.{}.mlp.shared.gate_up.gate",
-            MLP + "shared_expert.up_proj": "blocks.{}.mlp.shared.gate_up.up",
-            MLP + "shared_expert.down_proj": "blocks.{}.mlp.shared.down",
-            MLP + "shared_expert_gate": "blocks.{}.mlp.shared_gate",
-        }
-    )
+    names: ClassVar[Mapping[str, str]] = LLAMA_NAMES | EXPERT_NAMES | GATED_SHARED_NAMES
 
     @classmethod
     def attention(cls, fields: Fields, layers: int) -> list[AttentionSpec]:
@@ -53,5 +50,10 @@ class Qwen2Moe(Qwen3Moe):
     @classmethod
     def experts(cls, fields: Fields) -> MoeSpec:
         """Returns the experts of every layer that has any."""
-        shared = read_gated(fields, "shared_expert_intermediate_size")
-        return replace(super().experts(fields), shared=shared, shared_gate=True)
+        return with_gated_shared(fields, super().experts(fields))
+
+
+def with_gated_shared(fields: Fields, moe: MoeSpec) -> MoeSpec:
+    """Adds a shared expert with a gate."""
+    shared = read_gated(fields, "shared_expert_intermediate_size")
+    return replace(moe, shared=shared, shared_gate=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.config import ExpertStorage, MoeSpec, read_config
+from penstock.config import ExpertStorage, MoeSpec, Specification, read_config
 from penstock.faults import BadModel
 from penstock.layers import Layer
 from penstock.models import family, read_specification
@@ -99,24 +99,29 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
     if not issubclass(cls, Decoder):
         raise BadModel(f"penstock quantize does not support {cls.__name__}")
     spec = read_specification(cls, raw)
-    if spec.learned_positions:
-        raise BadModel("penstock quantize does not support learned positions")
+    _check_layers(spec)
     if cls.checkpoint_names(spec).forms:
         raise BadModel(f"penstock quantize does not support how {cls.__name__} stores matrices")
-    stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
-    if stores - {ExpertStorage.SEPARATE}:
-        raise BadModel("penstock quantize does not support tensors of all experts at once")
-    if spec.per_layer is not None or spec.shares_kv:
-        raise BadModel(
-            "penstock quantize does not support layers that need more than the one before"
-        )
-    if spec.has_latents:
-        raise BadModel("penstock quantize does not support multi-head latent attention")
     dtypes = {checkpoint[name].dtype for name in checkpoint}
     known = [one for one in (torch.bfloat16, torch.float16, torch.float32) if one in dtypes]
     if not known:
         raise BadModel("the checkpoint has no weights of float32, float16 or bfloat16")
     return ModelKind(cls, spec, known[0])
+
+
+def _check_layers(spec: Specification) -> None:
+    """Raises BadModel for layers that cannot be computed one after the other from their inputs."""
+    stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
+    found = {
+        "learned positions": spec.learned_positions,
+        "tensors of all experts at once": stores - {ExpertStorage.SEPARATE},
+        "layers that need more than the one before": spec.per_layer or spec.kv_readers,
+        "multi-head latent attention": spec.has_latents,
+        "recurrent layers (--quantize does)": spec.has_states,
+    }
+    for what, present in found.items():
+        if present:
+            raise BadModel(f"penstock quantize does not support {what}")
 
 
 def _compute(kind: ModelKind, device: str) -> tuple[torch.dtype, torch.device]:

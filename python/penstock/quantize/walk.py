@@ -248,7 +248,7 @@ class Walk:
         chunks = Chunks(
             ints(*range(len(lengths))), ints(0, *accumulate(lengths)), ints(*lengths), max(lengths)
         )
-        shape = self.spec.layers[index].attention
+        shape = self.spec.softmax_layers[index]
         cache = torch.zeros(
             (starts[-1], 2, shape.kv_heads, BLOCK_TOKENS, shape.head_dim),
             dtype=self.method.dtype,

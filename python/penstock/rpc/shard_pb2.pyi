@@ -92,16 +92,18 @@ class Loaded(_message.Message):
     def __init__(self, kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_sequence_tokens: _Optional[int] = ..., max_tokens_per_run: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device_name: _Optional[str] = ..., memory: _Optional[_Union[MemoryReport, _Mapping]] = ..., model_backend: _Optional[str] = ..., step_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KvGroup(_message.Message):
-    __slots__ = ("block_tokens", "blocks", "block_bytes", "window")
+    __slots__ = ("block_tokens", "blocks", "block_bytes", "window", "recurrent")
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    RECURRENT_FIELD_NUMBER: _ClassVar[int]
     block_tokens: int
     blocks: int
     block_bytes: int
     window: int
-    def __init__(self, block_tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
+    recurrent: bool
+    def __init__(self, block_tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., window: _Optional[int] = ..., recurrent: bool = ...) -> None: ...
 
 class MemoryReport(_message.Message):
     __slots__ = ("total", "weights", "activations", "graphs", "slots", "kv")

@@ -218,9 +218,15 @@ class Packer:
             positions = firsts + np.arange(len(slots))
         block_tokens = state.limits.block_tokens
         columns, offsets = positions // block_tokens, positions % block_tokens
-        for group, tables in enumerate(state.tables.entries):
+        for group, (pool, tables) in enumerate(
+            zip(state.limits.pools, state.tables.entries, strict=True)
+        ):
+            field = fields[kv_slot(group)]
+            if pool.recurrent:
+                field[:] = -1  # a state has no place for each token
+                continue
             places = tables[slots, columns] * block_tokens + offsets
-            _fill(fields[kv_slot(group)], places, -1)
+            _fill(field, places, -1)
         _fill(fields["id_slot"], slots, self.spare)
         _fill(fields["position"], positions, 0)
         ids = fields["ids"]

@@ -8,7 +8,8 @@ they are equal.
 
 A mask may take longer than the forward pass. Then its sequence skips the step: no token is sampled
 for it, its state does not change, and a later step runs it again. The ranks of a group may disagree
-about which masks are late, so they wait for all of them.
+about which masks are late, so they wait for all of them. So do models with recurrent layers, whose
+states have seen the token that would run again.
 """
 
 from __future__ import annotations
@@ -80,10 +81,11 @@ class GrammarMasks:
     """The masks of a rank's steps. Used by the launch thread, which waits here with the GIL
     released."""
 
-    def __init__(self, vocab: int, device: torch.device, ranks: int = 1) -> None:
+    def __init__(self, vocab: int, device: torch.device, waits: bool = False) -> None:
+        """`waits`: for late masks too."""
         self.words = words(vocab)
         self.device = device
-        self.waits = ranks > 1  # for late masks too
+        self.waits = waits
         self._expected: deque[LaunchedTokens] = deque()
         self._masks: deque[Tensor] = deque()  # host buffers, rotated like the steps' buffers
 

@@ -97,8 +97,12 @@ class BlockTables:
                     yield TableWrite(growth.group, int(slot), int(column), blocks)
 
     def room(self, slots: Ints) -> Ints:
-        """Returns for how many tokens slots have blocks, in the group with the fewest."""
-        fewest: Ints = self.used[0, slots]
-        for used in self.used[1:]:
-            fewest = np.minimum(fewest, used[slots])
+        """Returns for how many tokens slots have blocks, in the group with the fewest. A state has
+        room for any number."""
+        fewest: Ints = np.full(len(slots), self.limits.table_blocks, np.int32)
+        for pool, used in zip(self.limits.pools, self.used, strict=True):
+            held = used[slots]
+            if pool.recurrent:
+                held = np.where(held > 0, fewest, 0)
+            fewest = np.minimum(fewest, held)
         return fewest * self.limits.block_tokens

@@ -149,12 +149,16 @@ pub(super) fn micros(time: Duration) -> u64 {
 }
 
 /// Returns the bytes that a decode step reads on a rank: the weights, and per token of context.
-/// Unknown (zero) with sliding-window layers, since the scheduler counts contexts in full.
+/// Unknown (zero) with sliding-window layers, since the scheduler counts contexts in full. States
+/// do not count: what a decode reads of them does not depend on its context.
 fn decode_reads(loaded: &Loaded) -> DecodeReads {
-    if loaded.kv_groups.iter().any(|group| !is_full(group)) {
+    let slides = |group: &KvGroup| matches!(group.kind, GroupKind::Sliding { .. });
+    if loaded.kv_groups.iter().any(slides) {
         return DecodeReads::default();
     }
-    let block_bytes: u64 = loaded.block_bytes.iter().sum();
+    let groups = loaded.kv_groups.iter().zip(&loaded.block_bytes);
+    let full = groups.filter(|(group, _)| is_full(group));
+    let block_bytes: u64 = full.map(|(_, bytes)| bytes).sum();
     DecodeReads {
         weights: loaded.memory.weights,
         token: block_bytes / u64::from(loaded.block_tokens.max(1)),
@@ -162,12 +166,14 @@ fn decode_reads(loaded: &Loaded) -> DecodeReads {
 }
 
 /// Returns the tokens that the KV memory holds: every sequence needs blocks of every group, so the
-/// smallest group is the limit. Groups with windows count only where no group is without one.
+/// smallest group is the limit. Groups with windows count only where no group is without one, and
+/// states, which hold any number of tokens, never.
 pub(super) fn kv_tokens(loaded: &Loaded) -> u64 {
     let any_full = loaded.kv_groups.iter().any(is_full);
     let groups = loaded.kv_groups.iter();
     let blocks = groups
         .filter(|group| !any_full || is_full(group))
+        .filter(|group| group.kind != GroupKind::State)
         .map(|group| u64::from(group.blocks));
     blocks.min().unwrap_or(0) * u64::from(loaded.block_tokens)
 }
@@ -249,6 +255,14 @@ mod tests {
             scheduler_config(&config, &windows).decode_reads,
             DecodeReads::default()
         );
+        // States have any number of tokens.
+        let states = loaded([full[0], group(5, GroupKind::State)], &[4_096, 9_999]);
+        let reads = DecodeReads {
+            weights,
+            token: 512,
+        };
+        assert_eq!(scheduler_config(&config, &states).decode_reads, reads);
+        assert_eq!(kv_tokens(&states), 80);
         // The smallest group without a window bounds what all sequences hold.
         assert_eq!((kv_tokens(&two), kv_tokens(&windows)), (80, 80));
         assert_eq!(kv_tokens(&loaded([sliding; 2], &[1, 1])), 40);

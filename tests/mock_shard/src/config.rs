@@ -103,6 +103,7 @@ impl Geometry {
             blocks,
             block_bytes: u64::from(self.block_tokens) * 8,
             window,
+            recurrent: false,
         };
         let sliding = self
             .sliding

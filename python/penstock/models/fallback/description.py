@@ -49,6 +49,16 @@ class Description:
         return tuple(layer.attention.window for layer in self.layers)
 
     @property
+    def softmax_layers(self) -> list[AttentionSpec]:
+        """The attention of all layers."""
+        return [layer.attention for layer in self.layers]
+
+    @property
+    def has_states(self) -> bool:
+        """False: the library's recurrent layers are refused."""
+        return False
+
+    @property
     def has_experts(self) -> bool:
         """False: ranks share no experts, because there is one rank."""
         return False

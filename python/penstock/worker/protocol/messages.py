@@ -81,6 +81,7 @@ def from_loaded(loaded: Loaded) -> pb.Loaded:
             blocks=pool.blocks,
             block_bytes=pool.block_bytes,
             window=pool.window,
+            recurrent=pool.recurrent,
         )
         for pool in limits.pools
     ]

@@ -15,6 +15,7 @@ class KvPool:
     blocks: int
     block_bytes: int = 0  # over the group's layers of this rank
     window: int = 0  # in tokens; 0 = unlimited
+    recurrent: bool = False  # whether a sequence has one block, its state
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Limits:
     def table_blocks(self) -> int:
         """Blocks of the longest sequence."""
         return -(-self.sequence_tokens // self.block_tokens)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a step changes states, so that no token may be computed again."""
+        return any(pool.recurrent for pool in self.pools)
 
 
 @dataclass(frozen=True)

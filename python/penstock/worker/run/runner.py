@@ -140,7 +140,8 @@ class Runner:
         groups = len(limits.pools)
         self.ring = [HostBuffers(words, samples, device) for _ in range(RING)]
         self.launched = 0
-        self.grammar_masks = GrammarMasks(limits.vocab, device, rank_model.group.size)
+        waits = rank_model.group.size > 1 or limits.has_states
+        self.grammar_masks = GrammarMasks(limits.vocab, device, waits)
         # One for all steps, so that graphs find them at the same place.
         self.inputs = torch.zeros_like(self.ring[0].inputs, device=device)
         self.views = lru_cache(VIEWS_KEPT)(lambda shape: tensors(shape, self.inputs, groups))

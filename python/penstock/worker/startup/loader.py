@@ -14,7 +14,7 @@ import torch
 from penstock_kernels.kv_quantization import FP8
 from penstock_kernels.op import reason
 
-from penstock.cache import KvFormat, KvGeometry, KvShape, kv_format
+from penstock.cache import KvFormat, KvGeometry, kv_format, layer_shape
 from penstock.config import Specification, read_config
 from penstock.faults import BadSetting, TooLittleMemory, Unsupported
 from penstock.layers import Build
@@ -175,6 +175,8 @@ class _Loader:
 
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
+            if not issubclass(cls, LoadsItself):
+                self.config = cls.as_stored(self.config, checkpoint)
             model = cls(self.config, self.build)
             self.phases.end("device")
 
@@ -228,8 +230,9 @@ class _Loader:
         if build.device.type == "cuda":
             return DeviceCapture(build.device)
         # No tape holds where a group's ranks meet, or what PyTorch computes: attention over a cache
-        # of another dtype.
+        # of another dtype, and recurrent layers.
         sole = build.group.size == 1 and self.geometry.format.dtype == build.dtype
+        sole = sole and not self.config.has_states
         return TapeCapture() if build.methods.recordable and sole else None
 
     def _limits(self, blocks: list[int]) -> Limits:
@@ -240,7 +243,7 @@ class _Loader:
             sequence_tokens=self.capacity.sequence_tokens,
             block_tokens=geometry.block_tokens,
             pools=tuple(
-                KvPool(count, geometry.block_bytes(group), group.shape.window)
+                KvPool(count, geometry.block_bytes(group), group.window, group.recurrent)
                 for group, count in zip(geometry.groups, blocks, strict=True)
             ),
             vocab=self.config.vocab,
@@ -270,11 +273,9 @@ def kv_geometry(
     config: Specification, build: Build, block_tokens: int, stored: KvFormat
 ) -> KvGeometry:
     """Returns the KV geometry of this rank's layers."""
-    attention = [layer.attention for layer in config.layers]
-    shapes = [KvShape.of(one, build.group.size) for one in attention]
-    sources = {i: one.kv_layer for i, one in enumerate(attention)}
-    readers = {layer: source for layer, source in sources.items() if source is not None}
-    return KvGeometry.of(shapes, block_tokens, stored, readers)
+    found = (layer.attention for layer in config.layers)
+    layers = [layer_shape(each, build.group.size, build.dtype) for each in found]
+    return KvGeometry.of(layers, block_tokens, stored, config.kv_readers)
 
 
 def full_sums() -> None:
@@ -344,7 +345,7 @@ def _check_shares(settings: Settings, config: Specification) -> None:
     group = Group(settings.rank, settings.world_size)
     for name, size in config.shared_sizes(settings.expert_parallel):
         group.share(size, name)
-    for attention in (layer.attention for layer in config.layers):
+    for attention in config.softmax_layers:
         if attention.latent is None:
             group.kv_share(attention.kv_heads)
 

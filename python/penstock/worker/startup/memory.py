@@ -5,11 +5,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from penstock.cache import KvGeometry, KvGroup, LayerCache
+from penstock.cache import AnyCache, KvGeometry, KvGroup
 from penstock.faults import TooLittleMemory
 from penstock.layers.attention import Chunks, Decodes, KvPlaces, StepContext
 from penstock.models import Model
@@ -32,6 +33,13 @@ CPU_SLOTS, GPU_SLOTS = 32, (256, 512, 1_024)
 SLOT_ROOM = 32 << 20  # bytes
 # The length, in windows, of the typical sequence by which KV groups divide the memory.
 TYPICAL_WINDOWS = 2
+# Of models with recurrent layers: tokens and states of the typical sequence (its own state, and a
+# checkpoint), and the most states that a slot adds. A state takes as much memory as the keys and
+# values of thousands of tokens: of Qwen3-Next 80B-A3B 74 MiB, as those of 3,200.
+TYPICAL_TOKENS, TYPICAL_STATES, MOST_STATES = 4_096, 2, 4
+# States that one sequence needs: its own, the checkpoint that it begins with or makes, and another
+# that is not yet confirmed.
+LEAST_STATES = 3
 GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
 
 
@@ -138,7 +146,7 @@ def decoding_context(
 
 def _scratch(
     capacity: Capacity, geometry: KvGeometry, tokens: int, device: torch.device
-) -> tuple[list[KvPlaces], list[LayerCache]]:
+) -> tuple[list[KvPlaces], list[AnyCache]]:
     """Returns for every layer a table of zeros, a slot_mapping that stores nothing, and a cache of
     one block."""
     width = geometry.blocks_for(capacity.sequence_tokens)
@@ -152,20 +160,49 @@ def least_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> in
     """Returns the blocks of a group that one sequence of full length needs. With a window, these
     are the blocks of the window and of the largest step; if the group is the only one, all
     blocks."""
-    whole, window = geometry.blocks_for(capacity.sequence_tokens), group.shape.window
+    if group.recurrent:
+        return LEAST_STATES
+    whole, window = geometry.blocks_for(capacity.sequence_tokens), group.window
     if not window or len(geometry.groups) == 1:
         return whole
     return min(whole, geometry.blocks_for(window + capacity.step_tokens) + 2)
 
 
 def typical_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> int:
-    """Returns the blocks of a group that a typical sequence, of TYPICAL_WINDOWS widest windows,
-    holds between two steps."""
-    length, window = capacity.sequence_tokens, group.shape.window
-    if widest := max(each.shape.window for each in geometry.groups):
+    """Returns the blocks of a group that a typical sequence holds between two steps: one of
+    TYPICAL_WINDOWS widest windows, or of TYPICAL_TOKENS if there are states."""
+    if group.recurrent:
+        return TYPICAL_STATES
+    length, window = capacity.sequence_tokens, group.window
+    if any(each.recurrent for each in geometry.groups):
+        length = min(length, TYPICAL_TOKENS)
+    if widest := max(each.window for each in geometry.groups):
         length = min(length, TYPICAL_WINDOWS * widest)
     whole = geometry.blocks_for(length)
     return min(whole, geometry.blocks_for(window) + 1) if window else whole
+
+
+def most_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> int:
+    """Returns the most blocks of a group that are of use: those that all slots could hold, and
+    checkpoints of states."""
+    one = MOST_STATES if group.recurrent else geometry.blocks_for(capacity.sequence_tokens)
+    return max(capacity.slots * one, least_blocks(capacity, geometry, group))
+
+
+def _divided(
+    rest: int, groups: Sequence[KvGroup], capacity: Capacity, geometry: KvGeometry
+) -> dict[KvGroup, int]:
+    """Returns the blocks of some of a geometry's groups if all of them share `rest` bytes beyond
+    what one sequence needs, so that they have blocks for equally many typical sequences."""
+    typical = {group: typical_blocks(capacity, geometry, group) for group in geometry.groups}
+    together = sum(count * geometry.block_bytes(group) for group, count in typical.items())
+    return {
+        group: min(
+            least_blocks(capacity, geometry, group) + rest * typical[group] // together,
+            most_blocks(capacity, geometry, group),
+        )
+        for group in groups
+    }
 
 
 def sequence_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
@@ -196,15 +233,16 @@ class Budget:
         rest = self.kv - sequence_bytes(capacity, geometry)
         if rest < 0:
             raise self._too_little(capacity, geometry)
-        typical = [typical_blocks(capacity, geometry, group) for group in geometry.groups]
-        sizes = [geometry.block_bytes(group) for group in geometry.groups]
-        together = sum(count * size for count, size in zip(typical, sizes, strict=True))
-        # More than all slots can use would only cost memory.
-        most = capacity.slots * geometry.blocks_for(capacity.sequence_tokens)
-        return [
-            min(least_blocks(capacity, geometry, group) + rest * count // together, most)
-            for group, count in zip(geometry.groups, typical, strict=True)
-        ]
+        states = [group for group in geometry.groups if group.recurrent]
+        others = [group for group in geometry.groups if not group.recurrent]
+        found = _divided(rest, states, capacity, geometry)
+        # What states do not need is for keys and values.
+        rest -= sum(
+            (count - least_blocks(capacity, geometry, group)) * geometry.block_bytes(group)
+            for group, count in found.items()
+        )
+        found |= _divided(rest, others, capacity, replace(geometry, groups=tuple(others)))
+        return [found[group] for group in geometry.groups]
 
     def _too_little(self, capacity: Capacity, geometry: KvGeometry) -> TooLittleMemory:
         lengths = range(0, capacity.sequence_tokens, geometry.block_tokens)

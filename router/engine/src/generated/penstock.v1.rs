@@ -125,6 +125,9 @@ pub struct KvGroup {
     /// sliding window in tokens; 0 = unlimited
     #[prost(uint32, tag = "4")]
     pub window: u32,
+    /// a sequence has one block, its state; else one per block_tokens tokens
+    #[prost(bool, tag = "5")]
+    pub recurrent: bool,
 }
 /// Device memory in bytes, for --explain and logs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -163,6 +163,16 @@ impl Loaded {
                  must have the same number"
             ));
         }
+        if loaded
+            .kv_groups
+            .iter()
+            .any(|group| group.recurrent && group.window > 0)
+        {
+            return Err("a recurrent group of `kv_groups` in Loaded must have no `window`".into());
+        }
+        if loaded.kv_groups.iter().all(|group| group.recurrent) {
+            return Err("`kv_groups` in Loaded must have a group that is not recurrent".into());
+        }
         if !loaded.step_sizes.is_sorted_by(|a, b| a < b) || loaded.step_sizes.first() == Some(&0) {
             return Err("`step_sizes` in Loaded must rise, from 1 or more".into());
         }
@@ -228,9 +238,10 @@ impl Progress {
 fn kv_group(group: &v1::KvGroup) -> KvGroup {
     KvGroup {
         blocks: group.blocks,
-        kind: match group.window {
-            0 => GroupKind::Full,
-            window => GroupKind::Sliding { window },
+        kind: match (group.recurrent, group.window) {
+            (true, _) => GroupKind::State,
+            (false, 0) => GroupKind::Full,
+            (false, window) => GroupKind::Sliding { window },
         },
     }
 }
@@ -257,6 +268,7 @@ mod tests {
             blocks: 5,
             block_bytes: 100,
             window,
+            recurrent: false,
         };
         v1::Loaded {
             kv_groups: groups.map(group).collect(),
@@ -276,6 +288,21 @@ mod tests {
         let sliding = GroupKind::Sliding { window: 64 };
         assert_eq!(loaded.block_tokens, 16);
         assert_eq!(kinds, [GroupKind::Full, sliding]);
+    }
+
+    #[test]
+    fn recurrent_groups_have_states_and_no_window() {
+        let mut message = loaded([16, 16]);
+        message.kv_groups[1].recurrent = true;
+        let error = Loaded::from_proto(message.clone()).expect_err("a window");
+        assert!(error.contains("no `window`"), "{error}");
+        message.kv_groups[1].window = 0;
+        let loaded = Loaded::from_proto(message.clone()).expect("a valid message");
+        let kinds: Vec<_> = loaded.kv_groups.iter().map(|group| group.kind).collect();
+        assert_eq!(kinds, [GroupKind::Full, GroupKind::State]);
+        message.kv_groups[0].recurrent = true;
+        let error = Loaded::from_proto(message).expect_err("no keys and values");
+        assert!(error.contains("not recurrent"), "{error}");
     }
 
     #[test]

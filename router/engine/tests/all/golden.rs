@@ -59,6 +59,14 @@ fn loaded() {
         blocks: 4096,
         block_bytes: 131_072,
         window: 1024,
+        recurrent: false,
+    };
+    let states = KvGroup {
+        block_tokens: 16,
+        blocks: 512,
+        block_bytes: 4 << 20,
+        window: 0,
+        recurrent: true,
     };
     let memory = MemoryReport {
         total: 150_754_820_096,
@@ -69,7 +77,7 @@ fn loaded() {
         kv: 512 << 20,
     };
     let loaded = Loaded {
-        kv_groups: vec![group],
+        kv_groups: vec![group, states],
         max_slots: 256,
         max_step_tokens: 8192,
         max_sequence_tokens: 2048,

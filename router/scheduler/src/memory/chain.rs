@@ -69,6 +69,9 @@ pub(crate) struct SequenceKv {
     pub(super) checkpoints: Vec<Checkpoint>,
     /// Position of the last checkpoint, made or found.
     pub(super) last_checkpoint: u32,
+    /// Tokens of the prefix that other sequences have computed too, without a checkpoint at its end;
+    /// 0 = none, or hardly longer than what was found.
+    pub(super) shared: u32,
 }
 
 impl Chain {
@@ -215,5 +218,6 @@ impl SequenceKv {
             ..Cursor::default()
         };
         self.last_checkpoint = 0;
+        self.shared = 0;
     }
 }

@@ -7,6 +7,10 @@ use crate::config::GroupKind;
 use crate::ids::BlockId;
 use std::ops::Range;
 
+/// Blocks that a checkpoint at the end of a shared prefix must save later sequences, to be worth a
+/// chunk that ends there.
+const CHECKPOINT_GAIN: usize = 8;
+
 /// The result of a prefix search.
 #[derive(Debug, Default)]
 pub(crate) struct PrefixMatch {
@@ -38,7 +42,12 @@ impl KvMemory {
             node = name.node;
             names.push(name);
         }
-        names.truncate(self.shared_prefix(&names));
+        let shared = self.shared_prefix(&names, |kind| kind != GroupKind::State);
+        names.truncate(self.shared_prefix(&names, |_| true));
+        kv.shared = match shared - names.len() >= CHECKPOINT_GAIN {
+            true => shared as u32 * self.block_tokens,
+            false => 0,
+        };
         PrefixMatch {
             tokens: names.len() as u32 * self.block_tokens,
             names,
@@ -120,14 +129,14 @@ impl KvMemory {
         }
     }
 
-    /// Returns how many of the found blocks of the naming group all groups have. Shrinks until it is
-    /// right for each of them.
-    fn shared_prefix(&self, names: &[Name]) -> usize {
+    /// Returns how many of the found blocks of the naming group all groups of the wanted kinds have.
+    /// Shrinks until it is right for each of them.
+    fn shared_prefix(&self, names: &[Name], wanted: fn(GroupKind) -> bool) -> usize {
         let mut blocks = names.len();
         loop {
             let before = blocks;
             for (index, group) in self.groups.iter().enumerate() {
-                if index != self.naming {
+                if index != self.naming && wanted(group.kind) {
                     blocks = group.longest_prefix(&names[..blocks]);
                 }
             }

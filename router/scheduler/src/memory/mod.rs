@@ -16,7 +16,9 @@
 //!
 //! **Checkpoints** are copies of states at block boundaries. A prompt's chunk ends at a boundary where
 //! it can; the next plan of the sequence copies its state before it runs on. A hit copies the
-//! checkpoint to the block of the new sequence's state.
+//! checkpoint to the block of the new sequence's state. Where a prompt has more in common with
+//! earlier ones than the hit, a chunk ends there too: the next prompt that begins so finds a
+//! checkpoint.
 
 mod chain;
 mod check;
@@ -199,6 +201,7 @@ impl KvMemory {
                 checkpoints: Vec::new(),
                 // A plan must not copy from the block that it copies the state to.
                 last_checkpoint: computed,
+                shared: 0,
             },
             room: u32::MAX,
             copies: Vec::new(),

@@ -5,10 +5,12 @@ use super::{KvMemory, PendingCopy};
 
 impl KvMemory {
     /// Returns a shorter length for a chunk of `tokens` tokens from `position` in a sequence of
-    /// `length` tokens, if it should end at a block boundary for a checkpoint: at the last boundary
-    /// before the sequence's last token, or at the last one within the chunk.
+    /// `length` tokens, if it should end at a block boundary for a checkpoint: at the end of what the
+    /// sequence shares with others, at the last boundary before its last token, or at the last one
+    /// within the chunk.
     pub(crate) fn tokens_to_checkpoint(
         &self,
+        kv: &SequenceKv,
         position: u32,
         tokens: u32,
         length: u32,
@@ -18,7 +20,10 @@ impl KvMemory {
         }
         let last = (length - 1) / self.block_tokens * self.block_tokens;
         let end = position + tokens;
-        let aligned = end.min(last) / self.block_tokens * self.block_tokens;
+        let mut aligned = end.min(last) / self.block_tokens * self.block_tokens;
+        if position < kv.shared && kv.shared < aligned {
+            aligned = kv.shared;
+        }
         (position < aligned && aligned < end).then(|| aligned - position)
     }
 

@@ -127,7 +127,7 @@ impl Scheduler {
             1 => 0,
             _ => self.store[key].forks_to_make,
         };
-        let chunk = self.chunk(found.tokens, length, forks_to_make, builder.budget);
+        let chunk = self.chunk(key, found.tokens, forks_to_make, builder.budget);
         if chunk.tokens == 0 || !builder.may_prefill(remaining) {
             return Admission::Later;
         }

@@ -191,7 +191,7 @@ impl Scheduler {
         let remaining = sequence.len() - sequence.planned;
         let forks_to_make = sequence.forks_to_make;
         let (planned, length) = (sequence.planned, sequence.len());
-        let mut chunk = self.chunk(planned, length, forks_to_make, builder.budget);
+        let mut chunk = self.chunk(key, planned, forks_to_make, builder.budget);
         let mut wanted = sequence.room_to_run(chunk, planned, k);
         if chunk.tokens == 0 || !builder.may_prefill(remaining) {
             return;
@@ -281,24 +281,26 @@ impl Scheduler {
         self.memory.possible_room(&self.store[key].kv)
     }
 
-    /// Returns how many of `length` known tokens to run from `position` within `budget`, and how
+    /// Returns how many of a sequence's known tokens to run from `position` within `budget`, and how
     /// far they reach. With `forks_to_make`, the last token is excluded: each fork runs it. A run
     /// that reaches the last token may yield several tokens and runs all of them but one in the
     /// same step.
     pub(super) fn chunk(
         &self,
+        key: SequenceKey,
         position: u32,
-        length: u32,
         forks_to_make: u32,
         budget: u32,
     ) -> Chunk {
+        let sequence = &self.store[key];
+        let length = sequence.len();
         let remaining = length - position;
         let all = forks_to_make == 0 && remaining + self.config.max_tokens_per_run - 1 <= budget;
         let (tokens, reach) = match all {
             true => (remaining, Reach::Yields),
             false => (budget.min(remaining - 1), Reach::Part),
         };
-        match self.memory.tokens_to_checkpoint(position, tokens, length) {
+        match (self.memory).tokens_to_checkpoint(&sequence.kv, position, tokens, length) {
             Some(tokens) => Chunk {
                 tokens,
                 reach: Reach::Part,

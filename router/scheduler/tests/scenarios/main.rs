@@ -77,6 +77,7 @@ scenarios! {
     sliding_window
     steered
     state_checkpoints
+    state_shared_prefix
     stop_token
     two_groups
     waiting_for_outcomes

@@ -1,0 +1,52 @@
+"""Short causal convolution of each channel, with SiLU; states keep the sequences' last inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..checks import FLOATS, expect, expect_contiguous, expect_out, expect_rank, expect_rows
+from ..op import Op
+from ..recurrence import Runs, expect_states
+from . import reference
+
+_OP = Op("causal_conv", reference.causal_conv, mutates=("states",))
+
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    states: Tensor,
+    runs: Runs,
+    out: Tensor | None = None,
+) -> Tensor:
+    """y[t] = silu(sum over i of weight[i] x[t - W + 1 + i]), for each channel of each sequence.
+
+    Inputs before a run are those in the sequence's state, or zeros if it has none; the state is
+    replaced by the last W - 1 inputs.
+
+    Args: x [T, C] of a float dtype, rows may be strided; weight [C, W] of x's dtype; states
+        [blocks, 1, 1, C, W - 1] of x's dtype, the newest input last, written in place; runs: what
+        runs, and where its states are; out [T, C]: where to put the result.
+    Returns: [T, C] of x's dtype; zeros for padding rows of decodes. Rows before query_start[0] and
+        from query_start[S] on are left alone in `out`, undefined in a new tensor.
+    Precision: float32 inside, one rounding at the end.
+    Reproducible: a row does not depend on how its sequence was cut into runs.
+    Bytes moved: 2 T C elements, and 2 (W - 1) C for each sequence.
+    Source: Dauphin et al., Language Modeling with Gated Convolutional Networks, 2017 (causal
+        padding); Gu and Dao, Mamba, 2023, section 3.4 (before a recurrence).
+    """
+    expect_rank("x", x, "T, C")
+    tokens, channels = x.shape
+    expect("x", x, (tokens, channels), FLOATS)
+    expect_rows("x", x)
+    expect_rank("weight", weight, "C, W")
+    expect("weight", weight, (channels, weight.shape[1]), (x.dtype,))
+    expect_contiguous("weight", weight)
+    expect_states("states", states, (1, 1, channels, weight.shape[1] - 1))
+    expect("states", states, tuple(states.shape), (x.dtype,))
+    expect_out(x, out)
+    runs.check(tokens)
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return _OP.on(x)(x, weight, states, runs, out)

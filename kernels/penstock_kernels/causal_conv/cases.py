@@ -1,0 +1,54 @@
+"""Cases of causal_conv."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..case import DTYPES, TOLERANCE, Case, Size, runs
+
+DECODES = [(1, 1), (1, 2), (1, 9), (1, 300)]
+CHUNKS = [(5, 5), (1, 4), (2, 2), (2, 90), (40, 40), (33, 70), (1, 1)]
+
+
+def _case(
+    size: Size,
+    kind: str,
+    lengths: list[tuple[int, int]],
+    channels: int,
+    width: int = 4,
+    pad: int = 0,
+) -> Case:
+    dtype = DTYPES[kind]
+    tokens = sum(n for n, _ in lengths)
+    decodes = all(n == 1 for n, _ in lengths)
+    rows = tokens + pad * decodes
+
+    def make(device: torch.device) -> dict[str, Any]:
+        # Gates lie behind the channels, as a fused projection has them.
+        x = torch.randn(rows, channels + 24, device=device, dtype=dtype)[:, :channels]
+        weight = torch.randn(channels, width, device=device, dtype=dtype)
+        states = torch.randn(
+            len(lengths) + 2, 1, 1, channels, width - 1, device=device, dtype=dtype
+        )
+        return {"x": x, "weight": weight, "states": states, "runs": runs(lengths, device, pad=pad)}
+
+    kept = 2 * len(lengths) * (width - 1)
+    moved = (2 * tokens + kept) * channels * dtype.itemsize
+    name = f"{kind}-{len(lengths)}of{tokens}x{channels}x{width}{f'-pad{pad}' if pad else ''}"
+    return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
+
+
+CASES = [
+    *(_case(Size.SMALL, kind, DECODES, 40, pad=2) for kind in DTYPES),
+    *(_case(Size.SMALL, kind, CHUNKS, 40, pad=1) for kind in DTYPES),
+    _case(Size.SMALL, "f32", CHUNKS, 17, 3),
+    _case(Size.SMALL, "f32", DECODES, 130, 2),
+    _case(Size.FULL, "bf16", [(1, 700)] * 70, 8192),
+    _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], 4096),
+    _case(Size.FULL, "f16", CHUNKS, 1000),
+    _case(Size.BENCH, "bf16", [(1, 700)], 8192),
+    _case(Size.BENCH, "bf16", [(1, 700)] * 64, 8192),
+    _case(Size.BENCH, "bf16", [(8192, 8192)], 8192),
+]

@@ -1,0 +1,145 @@
+"""Triton kernels of causal_conv: a program takes some channels of some tokens of a sequence.
+
+The states are replaced by a kernel of their own after prompts: all tokens must have been computed
+before. Of one token each, one kernel does both.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..device import divided_up, power_of_two
+from ..recurrence import Runs
+
+CHANNELS, TOKENS = 128, 16  # of a program
+
+
+@triton.jit
+def _input(x, state, at, channel, inside, x_stride, WIDTH: tl.constexpr, oldest):
+    """Inputs at token `at` of a run; before 0 those of the state, the newest at -1, from `oldest`
+    on."""
+    new = tl.load(x + at * x_stride + channel, inside & (at >= 0), other=0)
+    place = channel * (WIDTH - 1) + at + WIDTH - 1
+    old = tl.load(state + place, inside & (at < 0) & (at >= oldest), other=0)
+    return tl.where(at >= 0, new, old)
+
+
+@triton.jit
+def _convolve(
+    x, weight, states, tables, slots, query_start, kv_len, out,
+    x_stride, table_stride, channels,
+    WIDTH: tl.constexpr, C: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    sequence = tl.program_id(0)
+    start = tl.load(query_start + sequence).to(tl.int64)
+    count = tl.load(query_start + sequence + 1) - start
+    length = tl.load(kv_len + sequence)
+    first = tl.program_id(1) * T
+    if (first >= count) | (length == 0):
+        return
+    block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
+    state = states + block * channels * (WIDTH - 1)
+    oldest = tl.where(length > count, 1 - WIDTH, 0)
+    channel = (tl.program_id(2) * C + tl.arange(0, C))[None, :]
+    token = (first + tl.arange(0, T))[:, None]
+    inside = (channel < channels) & (token < count)
+    run = x + start * x_stride
+    total = tl.zeros((T, C), tl.float32)
+    for tap in tl.static_range(WIDTH):
+        factor = tl.load(weight + channel * WIDTH + tap, channel < channels, other=0)
+        at = token + (tap - WIDTH + 1)
+        value = _input(run, state, at, channel, inside, x_stride, WIDTH, oldest)
+        total += value.to(tl.float32) * factor.to(tl.float32)
+    total *= tl.sigmoid(total)
+    places = out + (start + token) * channels + channel
+    tl.store(places, total.to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def _keep_inputs(
+    x, states, tables, slots, query_start, kv_len,
+    x_stride, table_stride, channels, WIDTH: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    sequence = tl.program_id(0)
+    start = tl.load(query_start + sequence).to(tl.int64)
+    count = tl.load(query_start + sequence + 1) - start
+    length = tl.load(kv_len + sequence)
+    if (count == 0) | (length == 0):
+        return
+    block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
+    state = states + block * channels * (WIDTH - 1)
+    oldest = tl.where(length > count, 1 - WIDTH, 0)
+    channel = (tl.program_id(1) * C + tl.arange(0, C))[:, None]
+    place = tl.arange(0, W)[None, :]
+    inside = (channel < channels) & (place < WIDTH - 1)
+    at = count + place - (WIDTH - 1)
+    run = x + start * x_stride
+    value = _input(run, state, at, channel, inside, x_stride, WIDTH, oldest)
+    tl.debug_barrier()  # all of this program's inputs are read before they are replaced
+    tl.store(state + channel * (WIDTH - 1) + place, value, inside)
+
+
+@triton.jit
+def _convolve_one(
+    x, weight, states, tables, slots, kv_len, out,
+    x_stride, table_stride, channels, WIDTH: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    sequence = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * C + tl.arange(0, C)
+    inside = channel < channels
+    length = tl.load(kv_len + sequence)
+    places = out + sequence * channels + channel
+    if length == 0:
+        tl.store(places, tl.zeros((C,), out.dtype.element_ty), inside)
+        return
+    block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
+    state = states + block * channels * (WIDTH - 1)
+    oldest = tl.where(length > 1, 1 - WIDTH, 0)
+    tap = tl.arange(0, W)[None, :]
+    taps = inside[:, None] & (tap < WIDTH)
+    run = x + sequence * x_stride
+    at = tap - (WIDTH - 1) + tl.zeros((C, 1), tl.int32)
+    value = _input(run, state, at, channel[:, None], taps, x_stride, WIDTH, oldest)
+    factor = tl.load(weight + channel[:, None] * WIDTH + tap, taps, other=0)
+    total = tl.sum(value.to(tl.float32) * factor.to(tl.float32), 1)
+    total *= tl.sigmoid(total)
+    tl.store(places, total.to(out.dtype.element_ty), inside)
+    tl.debug_barrier()  # all of this program's inputs are read before they are replaced
+    kept = channel[:, None] * (WIDTH - 1) + tap - 1
+    tl.store(state + kept, value, taps & (tap > 0))
+
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    states: Tensor,
+    runs: Runs,
+    out: Tensor | None = None,
+) -> Tensor:
+    """See the public function."""
+    if out is None:
+        out = x.new_empty(x.shape)
+    channels, width = weight.shape
+    sequences, groups = len(runs.slots), divided_up(channels, CHANNELS)
+    sizes = x.stride(0), runs.block_tables.stride(0), channels
+    places = runs.block_tables, runs.slots
+    if runs.query_start is None:
+        if sequences:
+            _convolve_one[(sequences, groups)](
+                *(x, weight, states, *places, runs.kv_len, out, *sizes),
+                WIDTH=width,
+                C=CHANNELS,
+                W=power_of_two(width),
+                num_warps=4,
+            )
+        return out
+    tables = *places, runs.query_start, runs.kv_len
+    _convolve[(sequences, divided_up(runs.max_query, TOKENS), groups)](
+        *(x, weight, states, *tables, out, *sizes), WIDTH=width, C=CHANNELS, T=TOKENS, num_warps=4
+    )
+    _keep_inputs[(sequences, groups)](
+        *(x, states, *tables, *sizes), WIDTH=width, C=CHANNELS, W=power_of_two(width - 1),
+        num_warps=4,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,103 @@
+"""Cases of gated_delta_rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..case import DTYPES, TOLERANCE, Case, Size, runs
+
+DECODES = [(1, 1), (1, 2), (1, 9), (1, 300)]
+CHUNKS = [(5, 5), (1, 4), (2, 90), (40, 140), (1, 1), (70, 70)]
+
+
+# States add up errors of long runs, and products of prompts round to TF32.
+LEAST_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.0, torch.float16: 3e-3}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Shape of a layer with the gated delta rule."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+
+
+TINY, UNEVEN = Layer(2, 4, 16, 8), Layer(1, 3, 20, 12)
+QWEN = Layer(16, 32, 128, 128)  # Qwen3-Next 80B-A3B, Qwen3.5 35B-A3B
+RANK = Layer(4, 12, 128, 128)  # Qwen3.5 27B on a rank of four
+
+
+def _case(
+    size: Size,
+    kind: str,
+    lengths: list[tuple[int, int]],
+    layer: Layer,
+    pad: int = 0,
+    similar: bool = False,
+) -> Case:
+    """With `similar`, keys differ little and hardly anything is forgotten: what a token adds then
+    depends most on those before it."""
+    dtype = DTYPES[kind]
+    tokens = sum(n for n, _ in lengths)
+    decodes = all(n == 1 for n, _ in lengths)
+    rows = tokens + pad * decodes
+    sizes = [layer.key_heads * layer.key_dim] * 2 + [layer.value_heads * layer.value_dim]
+
+    def make(device: torch.device) -> dict[str, Any]:
+        mixed = torch.randn(rows, sum(sizes), device=device, dtype=dtype)
+        q, k, v = mixed.split(sizes, 1)
+        q, k = (x.unflatten(1, (layer.key_heads, -1)) for x in (q, k))
+        if similar:
+            k.mul_(0.2).add_(1.0)
+        v = v.unflatten(1, (layer.value_heads, -1))
+        gates = torch.randn(rows, 2 * layer.value_heads, device=device, dtype=dtype)
+        strength, decay = gates.chunk(2, 1)
+        numbers = torch.rand(2, layer.value_heads, device=device)
+        shape = (len(lengths) + 2, 1, layer.value_heads, layer.key_dim, layer.value_dim)
+        return {
+            "q": q,
+            "k": k,
+            "v": v,
+            "strength": strength + (3.0 if similar else 0.0),
+            "decay": decay,
+            "decay_log": (12 * numbers[0] + 0.01).log() - (8.0 if similar else 0.0),
+            "decay_bias": numbers[1] - 2,
+            "states": torch.randn(shape, device=device),
+            "runs": runs(lengths, device, pad=pad),
+        }
+
+    elements = 2 * layer.key_heads * layer.key_dim + 2 * layer.value_heads * layer.value_dim
+    state = layer.value_heads * layer.key_dim * layer.value_dim * 4
+    moved = tokens * elements * dtype.itemsize + 2 * len(lengths) * state
+    shape = f"{layer.key_heads}:{layer.value_heads}x{layer.key_dim}x{layer.value_dim}"
+    more = f"{f'-pad{pad}' if pad else ''}{'-similar' if similar else ''}"
+    name = f"{kind}-{len(lengths)}of{tokens}x{shape}{more}"
+    tolerance = max(TOLERANCE[dtype], LEAST_TOLERANCE[dtype])
+    return Case(name, size, make, tolerance, bytes_moved=moved if decodes else 0)
+
+
+CASES = [
+    *(_case(Size.SMALL, kind, DECODES, TINY, pad=2) for kind in DTYPES),
+    *(_case(Size.SMALL, kind, CHUNKS, TINY, pad=1) for kind in DTYPES),
+    _case(Size.SMALL, "f32", CHUNKS, UNEVEN),
+    _case(Size.SMALL, "f32", DECODES, UNEVEN),
+    _case(Size.SMALL, "f32", [(5, 5), (3, 9), (1, 4), (16, 16)], UNEVEN, pad=1),
+    _case(Size.SMALL, "f16", [(64, 64), (96, 200), (33, 40)], UNEVEN),
+    _case(Size.SMALL, "f16", CHUNKS, TINY, similar=True),
+    _case(Size.SMALL, "f32", CHUNKS, TINY, similar=True),
+    _case(Size.FULL, "bf16", [(1, 700)] * 70, QWEN),
+    _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], QWEN),
+    _case(Size.FULL, "bf16", [(300, 300), (64, 128)], RANK, similar=True),
+    _case(Size.FULL, "f16", CHUNKS, RANK),
+    _case(Size.FULL, "f32", CHUNKS, Layer(2, 2, 64, 256)),
+    _case(Size.BENCH, "bf16", [(1, 700)], QWEN),
+    _case(Size.BENCH, "bf16", [(1, 700)] * 64, QWEN),
+    _case(Size.BENCH, "bf16", [(1, 700)] * 256, QWEN),
+    _case(Size.BENCH, "bf16", [(8192, 8192)], QWEN),
+    _case(Size.BENCH, "bf16", [(2048, 2048)] * 4, QWEN),
+]

@@ -1,0 +1,164 @@
+"""Triton kernels of gated_delta_rule for prompts: chunks of tokens, by products of matrices.
+
+`reference.py` has the system that a chunk solves. Its inverse depends on keys and gates alone, so
+the first kernel computes those of all chunks at once, by substitution; powers of the matrix would
+cancel where keys are alike. In the second one a program takes some value columns of a head of a
+sequence, and goes through the chunks with its part of the state.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..device import divided_up, power_of_two
+from ..recurrence import Runs
+from .reference import EPS
+
+# Tokens of a chunk, values' columns and warps of a program of the second kernel: with larger tiles,
+# 255 registers of a thread do not suffice on an A100 or H100. One prompt of 32 heads of 128 has 256
+# programs.
+CHUNK, COLUMNS, WARPS = 32, 16, 8
+# Products round to the 11 bits of TF32. Three of them, as exact as float32, need more registers, so
+# float32 goes token by token.
+PRECISION = tl.constexpr("tf32")
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + exp(x))."""
+    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
+
+
+@triton.jit
+def _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head):
+    """Strengths, and the sums of g from the chunk's first token on; tokens outside add nothing."""
+    taken = tl.load(strength + at * strides[3] + head, inside, other=0).to(tl.float32)
+    forget = tl.load(decay + at * strides[4] + head, inside, other=0).to(tl.float32)
+    rate = tl.exp(tl.load(decay_log + head))
+    g = -rate * softplus(forget + tl.load(decay_bias + head))
+    return tl.where(inside, tl.sigmoid(taken), 0.0), tl.cumsum(tl.where(inside, g, 0.0), 0)
+
+
+@triton.jit
+def _normed(x, at, stride, head, inside, D: tl.constexpr, KEYS: tl.constexpr, eps):
+    """Queries or keys [L, KEYS] of a head, divided by their length."""
+    row = tl.arange(0, KEYS)[None, :]
+    places = x + at[:, None] * stride + head * D + row
+    value = tl.load(places, inside[:, None] & (row < D), other=0).to(tl.float32)
+    return value * tl.rsqrt(tl.sum(value * value, 1) + eps)[:, None]
+
+
+@triton.jit
+def _invert(
+    k, strength, decay, decay_log, decay_bias, query_start, kv_len, inverses, strides, eps,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
+    L: tl.constexpr,
+):  # fmt: skip
+    sequence = tl.program_id(0)
+    head = tl.program_id(2)
+    start = tl.load(query_start + sequence).to(tl.int64)
+    count = tl.load(query_start + sequence + 1) - start
+    first = tl.program_id(1) * L
+    if (first >= count) | (tl.load(kv_len + sequence) == 0):
+        return
+    row = tl.arange(0, L)
+    inside = first + row < count
+    at = start + first + row
+    taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head)
+    key = _normed(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
+    # Of the transposed system, so that a row of it is a column here.
+    later = row[:, None] < row[None, :]
+    since = tl.exp(tl.where(later, total[None, :] - total[:, None], 0.0))
+    products = tl.dot(key, tl.trans(key), input_precision=PRECISION)
+    system = tl.where(later, products * since * taken[None, :], 0.0)
+    inverse = (row[:, None] == row[None, :]).to(tl.float32)
+    for line in range(1, L):
+        factors = tl.sum(tl.where(row[None, :] == line, system, 0.0), 1)
+        known = tl.sum(factors[:, None] * inverse, 0)
+        inverse -= tl.where(row[:, None] == line, known[None, :], 0.0)
+    places = inverses + (at[:, None] * HEADS + head) * L + row[None, :]
+    tl.store(places, inverse, inside[:, None])
+
+
+@triton.jit
+def _run_chunks(
+    q, k, v, strength, decay, decay_log, decay_bias, states,
+    tables, slots, query_start, kv_len, inverses, out, strides, table_stride, eps,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    KEYS: tl.constexpr, VALUES: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    sequence = tl.program_id(0)
+    head = tl.program_id(1)
+    start = tl.load(query_start + sequence).to(tl.int64)
+    count = tl.load(query_start + sequence + 1) - start.to(tl.int32)
+    length = tl.load(kv_len + sequence)
+    if (count == 0) | (length == 0):
+        return
+    column = (tl.program_id(2) * VALUES + tl.arange(0, VALUES))[None, :]
+    element = tl.arange(0, KEYS)[:, None]
+    row = tl.arange(0, L)
+    block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
+    places = states + (block * HEADS + head) * D * E + element * E + column
+    begun = element < tl.where(length > count, D, 0)
+    state = tl.load(places, begun & (column < E), other=0)
+    for first in range(0, count, L):
+        inside = first + row < count
+        at = start + first + row
+        taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head)
+        key = _normed(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
+        rows = inside[:, None] & (column < E)
+        value = tl.load(v + at[:, None] * strides[2] + head * E + column, rows, other=0)
+        from_start = tl.exp(total)[:, None]
+        known = tl.dot(key, state, input_precision=PRECISION)
+        wanted = taken[:, None] * (value.to(tl.float32) - from_start * known)
+        inverse = tl.load(
+            inverses + (at[:, None] * HEADS + head) * L + row[None, :], inside[:, None], other=0
+        )
+        added = tl.dot(inverse, wanted, input_precision=PRECISION)
+        query = _normed(q, at, strides[0], head // SHARED, inside, D, KEYS, eps)
+        query *= 1.0 / tl.sqrt(D * 1.0)
+        seen = row[:, None] >= row[None, :]
+        since = tl.exp(tl.where(seen, total[:, None] - total[None, :], 0.0))
+        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        scores = tl.where(seen, scores * since, 0.0)
+        found = from_start * tl.dot(query, state, input_precision=PRECISION)
+        found += tl.dot(scores, added, input_precision=PRECISION)
+        places_out = out + (at[:, None] * HEADS + head) * E + column
+        tl.store(places_out, found.to(out.dtype.element_ty), rows)
+        whole = tl.sum(tl.where(row == L - 1, total, 0.0), 0)
+        kept = key * tl.exp(whole - total)[:, None]
+        state = tl.exp(whole) * state + tl.dot(tl.trans(kept), added, input_precision=PRECISION)
+    tl.store(places, state, (element < D) & (column < E))
+
+
+def run_chunks(
+    heads: tuple[Tensor, Tensor, Tensor],
+    gates: tuple[Tensor, Tensor, Tensor, Tensor],
+    states: Tensor,
+    runs: Runs,
+    out: Tensor,
+) -> None:
+    """Computes prompts. `heads`: q, k, v; `gates`: strength, decay, decay_log, decay_bias."""
+    q, k, v = heads
+    size, (tokens, count, value_size) = q.shape[2], v.shape
+    sequences, keys = len(runs.slots), max(power_of_two(size), 16)
+    strides = tuple(x.stride(0) for x in (q, k, v, *gates[:2]))
+    inverses = torch.empty((tokens, count, CHUNK), dtype=torch.float32, device=q.device)
+    places = runs.query_start, runs.kv_len
+    shape = {"HEADS": count, "SHARED": count // q.shape[1], "D": size, "KEYS": keys, "L": CHUNK}
+    _invert[(sequences, divided_up(runs.max_query, CHUNK), count)](
+        *(k, *gates, *places, inverses, strides, EPS), **shape, num_warps=4
+    )
+    tables = runs.block_tables, runs.slots, *places
+    _run_chunks[(sequences, count, divided_up(value_size, COLUMNS))](
+        *(q, k, v, *gates, states, *tables, inverses, out),
+        *(strides, runs.block_tables.stride(0), EPS),
+        **shape,
+        E=value_size,
+        VALUES=COLUMNS,
+        num_warps=WARPS,
+        num_stages=1,
+    )

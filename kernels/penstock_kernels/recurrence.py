@@ -1,0 +1,65 @@
+"""What the ops of recurrent layers share: runs of sequences, and where their states are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .checks import INDEX, expect, expect_contiguous, expect_rank
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The tokens of a step that sequences run, and the blocks of their states."""
+
+    block_tables: Tensor
+    """[N, B] int32; the first entry of a row is the block of a sequence's state."""
+    slots: Tensor
+    """[S] int32, the row of block_tables of each sequence."""
+    query_start: Tensor | None
+    """[S + 1] int32, rising: each sequence's rows; None: one row of each (T = S)."""
+    kv_len: Tensor
+    """[S] int32, tokens of each sequence with those of this run. If the run has all of them, it
+    begins with the empty state, whatever the block contains. 0 marks padding: nothing is read or
+    written."""
+    max_query: int
+    """At least the largest number of rows of a sequence; it sizes the launch."""
+
+    def check(self, tokens: int) -> None:
+        """Raises ValueError unless the tensors fit together and `tokens` rows."""
+        expect_rank("block_tables", self.block_tables, "N, B")
+        expect("block_tables", self.block_tables, tuple(self.block_tables.shape), INDEX)
+        expect("slots", self.slots, (len(self.slots),), INDEX)
+        expect("kv_len", self.kv_len, (len(self.slots),), INDEX)
+        if self.query_start is not None:
+            expect("query_start", self.query_start, (len(self.slots) + 1,), INDEX)
+        elif tokens != len(self.slots):
+            raise ValueError(f"there are {tokens} rows for {len(self.slots)} sequences; one each")
+        if self.max_query < 1:
+            raise ValueError(f"max_query is {self.max_query}; expected 1 or more")
+
+    def blocks(self) -> Tensor:
+        """The block of each sequence's state, [S] int64."""
+        return self.block_tables[self.slots.long(), 0].long()
+
+    def each(self) -> Iterator[tuple[slice, int, bool]]:
+        """Yields of each sequence that runs its rows, its block, and whether it has a state. Reads
+        values on the host."""
+        start = self.query_start
+        starts = list(range(len(self.slots) + 1)) if start is None else start.tolist()
+        kv_len, blocks = self.kv_len.tolist(), self.blocks().tolist()
+        for index, (length, block) in enumerate(zip(kv_len, blocks, strict=True)):
+            rows = slice(starts[index], starts[index + 1])
+            count = rows.stop - rows.start
+            if length and count:
+                yield rows, block, length > count
+
+
+def expect_states(name: str, states: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless `states` is contiguous, with blocks of this shape, of floats."""
+    floats = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    expect(name, states, (len(states), *shape), floats)
+    expect_contiguous(name, states)

@@ -1,0 +1,152 @@
+"""Recurrent layers: a sequence's state is one block, and a free block may hold anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import checkpoint_maker, prompt
+from driver import Driver, greedy, running
+from local import LocalWorker
+from penstock.cache import KvGeometry, KvShape, StateShape, kv_format
+from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Capacity
+from test_kv_groups import LONG, PROMPTS, WANTED, Expected, Group, answers_of, driver_of, enter
+
+
+@pytest.fixture(scope="module", params=["qwen3_5", "qwen3_next"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))(request.param)
+
+
+@pytest.fixture(scope="module")
+def expected(path: Path) -> Expected:
+    return answers_of(path)
+
+
+@pytest.fixture(scope="module", params=["tp2", "local"])
+def group(request: pytest.FixtureRequest, path: Path) -> Iterator[Group]:
+    """Two worker processes that talk by gloo, or a worker here whose memory can be written."""
+    if request.param == "local":
+        worker = LocalWorker()
+        yield [worker], worker.load(path, dtype="float64")  # type: ignore[list-item, misc]
+    else:
+        yield from running(path, int(request.param[-1]), dtype="float64")
+
+
+@pytest.fixture
+def driver(group: Group) -> Iterator[Driver]:
+    driver = driver_of(*group)
+    yield driver
+    driver.stream.close()
+
+
+def test_declared_groups(group: Group) -> None:
+    workers, loaded = group
+    full, states = loaded.kv_groups
+    assert (full.recurrent, states.recurrent) == (False, True)
+    assert full.block_tokens == states.block_tokens and states.window == 0
+    assert states.blocks == 32 * MOST_STATES
+    if isinstance(workers[0], LocalWorker):
+        tensors = workers[0].runner.rank_model.kv.tensors_of(1)
+        assert states.block_bytes == sum(tensor[0].nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("chunk", [512, 16, 7, 1])
+def test_in_a_batch(driver: Driver, expected: Expected, chunk: int) -> None:
+    """A prompt of single tokens is decoded from the empty state, whatever the block held."""
+    sequences = enter(driver, *PROMPTS[:: 1 if chunk > 1 else 4])
+    driver.finish(sequences, chunk)
+    assert all(sequence.tokens == expected(sequence.prompt) for sequence in sequences)
+    assert all(len(sequence.tables[1]) == 1 for sequence in sequences)
+
+
+def test_states_are_used_again(driver: Driver, expected: Expected) -> None:
+    """As soon as their sequences have ended."""
+    driver.pools[1] = driver.pools[1][-6:]  # and checkpoints
+    for ids in PROMPTS[:6]:
+        sequences = enter(driver, ids)
+        driver.finish(sequences, chunk=16)
+        assert sequences[0].tokens == expected(ids)
+
+
+def test_after_preemption(driver: Driver, expected: Expected) -> None:
+    sequences = enter(driver, *PROMPTS[-4:])
+    for _ in range(9):
+        driver.step(sequences)
+    assert 0 < len(sequences[1].tokens) < WANTED
+    driver.leave(sequences[1])
+    driver.step([sequences[0], sequences[2]])
+    driver.enter(sequences[1])
+    driver.finish(sequences)
+    assert all(sequence.tokens == expected(sequence.prompt) for sequence in sequences)
+
+
+def test_with_a_prefix_hit(driver: Driver, expected: Expected) -> None:
+    """The state comes from the checkpoint, and the first sequence's own is further by then."""
+    (first,) = enter(driver, LONG + prompt(9, seed=4))
+    while not first.tokens:
+        driver.step([first], chunk=48)
+    second = greedy(LONG + prompt(5, seed=3), WANTED)
+    driver.enter_after(second, first)
+    assert second.computed == 96
+    driver.finish([first, second])
+    assert all(each.tokens == expected(each.prompt) for each in (first, second))
+
+
+def test_forks(driver: Driver, expected: Expected) -> None:
+    (source,) = enter(driver, LONG)
+    for _ in range(5):
+        driver.step([source])
+    taken = len(source.tokens)
+    (fork,) = driver.fork(source)
+    (steered,) = driver.fork(source, steered=source.tokens[-1] ^ 1)
+    known = steered.prompt + steered.tokens
+    driver.finish([source, fork, steered])
+    assert source.tokens == fork.tokens == expected(LONG)
+    assert steered.tokens[taken:] == expected(known)[: WANTED - taken]
+
+
+def test_padded_steps(path: Path, expected: Expected) -> None:
+    worker = LocalWorker()
+    loaded = worker.load(path, dtype="float64")
+    worker.runner.packer.pad = True
+    driver = driver_of([worker], loaded)  # type: ignore[list-item]
+    with closing(driver.stream):
+        sequences = enter(driver, *PROMPTS)
+        driver.finish(sequences, chunk=20)
+    assert all(sequence.tokens == expected(sequence.prompt) for sequence in sequences)
+
+
+def test_no_token_runs_twice(path: Path) -> None:
+    """A late mask would have the last token run again, of which the state knows."""
+    worker = LocalWorker()
+    worker.load(path)
+    assert worker.runner.grammar_masks.waits
+    assert worker.runner.graphs is None  # no tape has recurrent layers
+
+
+STATE = StateShape(8192, 4, 32, 128, 128, torch.bfloat16)
+HYBRID = KvGeometry.of(
+    [STATE] * 36 + [KvShape(0, 2, 256)] * 12, 16, kv_format("auto", torch.bfloat16)
+)
+CAPACITY = Capacity(step_tokens=8192, slots=256, sequence_tokens=32_768, vocab=1000)
+
+
+@pytest.mark.parametrize("gib", [2, 8, 60, 300])
+def test_states_and_keys_share_memory(gib: int) -> None:
+    """Of Qwen3-Next 80B-A3B: a state is as large as the keys and values of 3,200 tokens."""
+    kv, states = HYBRID.groups
+    sizes = HYBRID.block_bytes(kv), HYBRID.block_bytes(states)
+    assert sizes == (16 * 24 << 10, 36 * ((2 << 20) + (48 << 10)))
+    budget = Budget(total=0, activations=0, graphs=0, slots=0, kv=gib << 30)
+    blocks, count = budget.blocks(CAPACITY, HYBRID)
+    assert LEAST_STATES <= count <= 256 * MOST_STATES
+    assert 2048 <= blocks <= 256 * 2048
+    used = blocks * sizes[0] + count * sizes[1]
+    assert used <= gib << 30
+    if gib < 300:  # else slots could not use more
+        assert used > (gib << 30) - sum(sizes)
+    assert (count == 256 * MOST_STATES) == (gib == 300)
