@@ -59,6 +59,11 @@ class Description:
         return False
 
     @property
+    def kv_readers(self) -> dict[int, int]:
+        """None: every layer has keys and values of its own."""
+        return {}
+
+    @property
     def has_experts(self) -> bool:
         """False: ranks share no experts, because there is one rank."""
         return False
