@@ -34,6 +34,7 @@ from penstock_kernels.causal_conv import triton as convolution
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.expert_mlp.sort import place_chunk
+from penstock_kernels.gated_delta_rule import chunks as delta_chunks
 from penstock_kernels.gated_delta_rule import triton as delta
 from penstock_kernels.gated_head_norm import triton as gated_norm
 from penstock_kernels.latent_attention import splits as latent_splits
@@ -59,7 +60,12 @@ CPU = torch.device("cpu")
 DUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 CAPABILITY, PROCESSORS, SHARED_BYTES = map(int, sys.argv[1:])
 run = JITFunction.run
-FULL_OF_NUMBERS = (prefill._attend_tile.fn, place_chunk.fn, delta._step_through.fn)
+FULL_OF_NUMBERS = (
+    prefill._attend_tile.fn,
+    place_chunk.fn,
+    delta._step_through.fn,
+    delta_chunks._run_chunks.fn,
+)
 
 
 def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:

@@ -230,6 +230,11 @@ class KvGeometry:
         rows = shape.planes * shape.kv_heads * self.block_tokens
         return len(group.layers) * rows * self.format.row_bytes(shape.head_dim)
 
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of one sequence's states in recurrent layers."""
+        return sum(self.block_bytes(group) for group in self.groups if group.recurrent)
+
     def blocks_for(self, tokens: int) -> int:
         """Returns the number of blocks for `tokens` consecutive tokens from position 0 on."""
         return -(-tokens // self.block_tokens)

@@ -111,3 +111,16 @@ def test_tokens_equal_transformers(
         if metric:
             assert metric_value(server, metric) > 0
         assert metric_value(server, 'penstock_kv_blocks{state="leased"}') == 0
+
+
+def test_a_common_beginning_is_found(tmp_path: Path, model: Path) -> None:
+    """Of prompts with different ends: the second one leaves a checkpoint where they part."""
+    dice = torch.Generator().manual_seed(5)
+    shared = torch.randint(2, 500, (203,), generator=dice).tolist()
+    ends = [torch.randint(2, 500, (40,), generator=dice).tolist() for _ in range(3)]
+    found = []
+    with Server(tmp_path / "serve.log", ["--model", str(model), "--max-len", "640"]) as server:
+        for end in ends:
+            asyncio.run(answers(server, [shared + end]))
+            found.append(metric_value(server, "penstock_prefix_hit_tokens"))
+    assert found == [0, 0, 192]

@@ -12,7 +12,7 @@ from checkpoints import checkpoint_maker, prompt
 from driver import Driver, greedy, running
 from local import LocalWorker
 from penstock.cache import KvGeometry, KvShape, StateShape, kv_format
-from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Capacity
+from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Capacity, gpu_slots
 from test_kv_groups import LONG, PROMPTS, WANTED, Expected, Group, answers_of, driver_of, enter
 
 
@@ -121,7 +121,7 @@ def test_padded_steps(path: Path, expected: Expected) -> None:
 
 
 def test_no_token_runs_twice(path: Path) -> None:
-    """A late mask would have the last token run again, of which the state knows."""
+    """A late mask would have the last token run again, which the state has seen."""
     worker = LocalWorker()
     worker.load(path)
     assert worker.runner.grammar_masks.waits
@@ -150,3 +150,9 @@ def test_states_and_keys_share_memory(gib: int) -> None:
     if gib < 300:  # else slots could not use more
         assert used > (gib << 30) - sum(sizes)
     assert (count == 256 * MOST_STATES) == (gib == 300)
+
+
+def test_default_slots_have_room_for_states() -> None:
+    """Twice 74 MiB each, of Qwen3-Next 80B-A3B."""
+    room = 60 << 30
+    assert (gpu_slots(room), gpu_slots(room, HYBRID.state_bytes)) == (1024, 256)

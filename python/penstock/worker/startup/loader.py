@@ -204,7 +204,7 @@ class _Loader:
             room = memory.room_left((settings.kv_memory_bytes, settings.memory_fraction))
             room = self.build.group.minimum(room, device)
             step_tokens = memory.gpu_step(room, windows=any(self.config.windows))
-            slots = memory.gpu_slots(room)
+            slots = memory.gpu_slots(room, self.geometry.state_bytes)
         return replace(
             capacity, step_tokens=capacity.step_tokens or step_tokens, slots=capacity.slots or slots
         )

@@ -59,10 +59,11 @@ def gpu_step(room: int, windows: bool) -> int:
     return LARGE_STEP if room >= LARGE_ROOM and not windows else GPU_STEP
 
 
-def gpu_slots(room: int) -> int:
+def gpu_slots(room: int, state_bytes: int = 0) -> int:
     """Returns the default slots, for a GPU with `room` bytes after weights and requested KV
-    memory."""
-    return max((slots for slots in GPU_SLOTS if slots * SLOT_ROOM <= room), default=GPU_SLOTS[0])
+    memory. `state_bytes`: of a sequence, in recurrent layers."""
+    each = SLOT_ROOM + TYPICAL_STATES * state_bytes
+    return max((slots for slots in GPU_SLOTS if slots * each <= room), default=GPU_SLOTS[0])
 
 
 def room_left(settings: tuple[int, float]) -> int:
