@@ -61,6 +61,10 @@ DELTA_NET: dict[str, Any] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 8,
 }
+CONVOLVED: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": ["conv", "conv", "full_attention", "conv"],
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -407,6 +411,15 @@ DENSE: dict[str, dict[str, Any]] = {
         "logits_scaling": 0.5,
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
+    },
+    "lfm2": {
+        **CONVOLVED,
+        "model_type": "lfm2",
+        "conv_L_cache": 4,
+        "conv_bias": True,
+        "block_multiple_of": 16,
+        "block_ffn_dim_multiplier": 1.3,
+        "tie_word_embeddings": True,
     },
     "ministral": {
         "model_type": "ministral",

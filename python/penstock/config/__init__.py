@@ -23,7 +23,15 @@ from penstock.config.experts import (
 )
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
-from penstock.config.layer_types import FULL, LINEAR, SLIDING, periodic, read_layer_types
+from penstock.config.layer_types import (
+    CONV,
+    FULL,
+    LINEAR,
+    SLIDING,
+    periodic,
+    read_hybrid_types,
+    read_layer_types,
+)
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
@@ -41,13 +49,17 @@ from penstock.config.specification import (
     ProjectionOrder,
     QkNorm,
     QkNormWidth,
+    RecurrentSpec,
     ResidualSpec,
     RopeSpec,
     RouterSpec,
+    ShortConvSpec,
     Specification,
+    StateSizes,
 )
 
 __all__ = [
+    "CONV",
     "FULL",
     "LINEAR",
     "SLIDING",
@@ -68,10 +80,13 @@ __all__ = [
     "QkNorm",
     "QkNormWidth",
     "ReadFields",
+    "RecurrentSpec",
     "ResidualSpec",
     "RopeSpec",
     "RouterSpec",
+    "ShortConvSpec",
     "Specification",
+    "StateSizes",
     "layered",
     "periodic",
     "read_activation",
@@ -84,6 +99,7 @@ __all__ = [
     "read_gpt_names",
     "read_group_limited_routing",
     "read_hybrid_attention",
+    "read_hybrid_types",
     "read_latent_attention",
     "read_layer_norm",
     "read_layer_types",

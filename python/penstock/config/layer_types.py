@@ -9,11 +9,21 @@ from penstock.faults import BadModel
 
 # Entries of layer_types.
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
+CONV = "conv"
 
 
 def periodic(layers: int, period: int, other: str = SLIDING) -> list[str]:
     """Returns FULL for the last layer of each period, and `other` for the others."""
     return [other if (i + 1) % period else FULL for i in range(layers)]
+
+
+def read_hybrid_types(fields: Fields, default: Sequence[str], other: str) -> Sequence[str]:
+    """As `read_layer_types`, where `other` is recurrent: at least one layer must have
+    attention."""
+    kinds = read_layer_types(fields, default, other)
+    if FULL not in kinds:
+        raise BadModel(f"config.json: layer_types must hold {FULL} for at least one layer")
+    return kinds
 
 
 def read_layer_types(fields: Fields, default: Sequence[str], other: str = SLIDING) -> Sequence[str]:

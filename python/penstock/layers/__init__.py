@@ -26,7 +26,9 @@ from penstock.layers.norm import (
     RmsNorm,
     norm_of,
 )
+from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
+from penstock.layers.short_conv import ShortConv
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Block",
     "Build",
     "ColumnLinear",
+    "Convolution",
     "DeltaNet",
     "Embedding",
     "ExpertMlps",
@@ -55,6 +58,7 @@ __all__ = [
     "ParallelNormsBlock",
     "PositionEmbedding",
     "PostBlock",
+    "Recurrent",
     "Residual",
     "RmsNorm",
     "Router",
@@ -62,6 +66,7 @@ __all__ = [
     "SandwichBlock",
     "SelfAttention",
     "SharedGate",
+    "ShortConv",
     "attention_of",
     "block_of",
     "mlp_of",

@@ -6,11 +6,12 @@ from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
-    DeltaNetSpec,
     MlpSpec,
     MoeSpec,
     Placement,
+    RecurrentSpec,
     ResidualSpec,
+    ShortConvSpec,
     Specification,
 )
 from penstock.faults import BadModel
@@ -28,14 +29,18 @@ from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import Norm, norm_of
+from penstock.layers.recurrent import Recurrent
+from penstock.layers.short_conv import ShortConv
 
 
 def attention_of(
-    build: Build, residual: ResidualSpec, spec: AttentionSpec | DeltaNetSpec, index: int
-) -> SelfAttention | DeltaNet:
+    build: Build, residual: ResidualSpec, spec: AttentionSpec | RecurrentSpec, index: int
+) -> SelfAttention | Recurrent:
     """Builds the attention of a specification. Raises BadModel for a combination that has no
     implementation."""
-    if isinstance(spec, DeltaNetSpec):
+    if isinstance(spec, ShortConvSpec):
+        return ShortConv(build, residual, spec, index)
+    if not isinstance(spec, AttentionSpec):
         return DeltaNet(build, residual, spec, index)
     if spec.latent is not None:
         return LatentAttention(build, residual, spec, index)

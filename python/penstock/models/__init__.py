@@ -47,6 +47,7 @@ FAMILIES: dict[str, str] = {
     "GraniteMoeSharedForCausalLM": "granite_moe:GraniteMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
+    "Lfm2ForCausalLM": "lfm2:Lfm2",
     "LlamaForCausalLM": "llama:Llama",
     "MiniMaxM2ForCausalLM": "minimax:MiniMaxM2",
     "Ministral3ForCausalLM": "ministral:Ministral3",
