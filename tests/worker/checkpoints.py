@@ -65,6 +65,15 @@ CONVOLVED: dict[str, Any] = {
     "num_hidden_layers": 4,
     "layer_types": ["conv", "conv", "full_attention", "conv"],
 }
+MAMBA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 24,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -236,6 +245,18 @@ CASES |= {
     },
     "granitemoeshared": {
         "model_type": "granitemoeshared",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "shared_intermediate_size": 48,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+    },
+    "granitemoehybrid": {
+        **MAMBA,
+        "model_type": "granitemoehybrid",
+        "mamba_n_groups": 2,
         "num_local_experts": 8,
         "num_experts_per_tok": 3,
         "shared_intermediate_size": 48,
@@ -419,6 +440,16 @@ DENSE: dict[str, dict[str, Any]] = {
         "conv_bias": True,
         "block_multiple_of": 16,
         "block_ffn_dim_multiplier": 1.3,
+        "tie_word_embeddings": True,
+    },
+    "granitemoehybrid-dense": {
+        **MAMBA,
+        "model_type": "granitemoehybrid",
+        "mamba_proj_bias": True,
+        "mamba_d_conv": 3,
+        "num_local_experts": 0,
+        "shared_intermediate_size": 96,
+        "position_embedding_type": "rope",
         "tie_word_embeddings": True,
     },
     "ministral": {

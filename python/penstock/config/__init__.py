@@ -32,6 +32,7 @@ from penstock.config.layer_types import (
     read_hybrid_types,
     read_layer_types,
 )
+from penstock.config.mamba import MAMBA, read_mamba
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
@@ -40,6 +41,7 @@ from penstock.config.specification import (
     ExpertStorage,
     LatentSpec,
     LayerSpec,
+    Mamba2Spec,
     MlpSpec,
     MoeSpec,
     NormKind,
@@ -62,6 +64,7 @@ __all__ = [
     "CONV",
     "FULL",
     "LINEAR",
+    "MAMBA",
     "SLIDING",
     "Activation",
     "AttentionSpec",
@@ -70,6 +73,7 @@ __all__ = [
     "Fields",
     "LatentSpec",
     "LayerSpec",
+    "Mamba2Spec",
     "MlpSpec",
     "MoeSpec",
     "NormKind",
@@ -103,6 +107,7 @@ __all__ = [
     "read_latent_attention",
     "read_layer_norm",
     "read_layer_types",
+    "read_mamba",
     "read_mlp",
     "read_residual",
     "read_rope",

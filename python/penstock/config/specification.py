@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -291,7 +292,53 @@ class ShortConvSpec:
         return StateSizes(self.channels // ranks, self.width)
 
 
-RecurrentSpec = DeltaNetSpec | ShortConvSpec
+@dataclass(frozen=True)
+class Mamba2Spec:
+    """Mamba-2 of one layer (arXiv:2405.21060): a short convolution of x, B and C, a state per head,
+    and a gated norm. Head counts are those of the whole model, not of one rank."""
+
+    heads: int
+    head_dim: int
+    """Elements of x in a head."""
+    groups: int
+    """Groups of heads that share B and C."""
+    state_dim: int
+    """Elements of B and of C in a group."""
+    width: int
+    """Tokens that the convolution reads."""
+    norm: NormSpec
+    """Of each group's output times its gate."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Whether projections have a bias."""
+    step_limits: tuple[float, float] = (0.0, math.inf)
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for sizes that do not fit each other."""
+        if self.heads % self.groups:
+            raise BadModel(
+                f"config.json: Mamba has {self.heads} heads, not a multiple of {self.groups} groups"
+            )
+        if self.width < 2:
+            raise BadModel(
+                f"config.json: Mamba's convolution must have a width of at least 2, found "
+                f"{self.width}"
+            )
+
+    @property
+    def shared(self) -> tuple[str, int]:
+        """What ranks must be able to share equally, in words."""
+        return "the number of Mamba heads", self.heads
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks. With more ranks than groups, several have the
+        same group."""
+        heads, groups = self.heads // ranks, max(self.groups // ranks, 1)
+        channels = heads * self.head_dim + 2 * groups * self.state_dim
+        return StateSizes(channels, self.width, heads, self.state_dim, self.head_dim)
+
+
+RecurrentSpec = DeltaNetSpec | Mamba2Spec | ShortConvSpec
 
 
 @dataclass(frozen=True)

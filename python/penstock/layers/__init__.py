@@ -16,6 +16,7 @@ from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
+from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import (
     FullWidthNorm,
@@ -49,6 +50,7 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "Linear",
+    "Mamba2",
     "Mlp",
     "MoeMlp",
     "Norm",

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
+    Mamba2Spec,
     MlpSpec,
     MoeSpec,
     Placement,
@@ -27,6 +28,7 @@ from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
+from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import Norm, norm_of
 from penstock.layers.recurrent import Recurrent
@@ -38,6 +40,8 @@ def attention_of(
 ) -> SelfAttention | Recurrent:
     """Builds the attention of a specification. Raises BadModel for a combination that has no
     implementation."""
+    if isinstance(spec, Mamba2Spec):
+        return Mamba2(build, residual, spec, index)
     if isinstance(spec, ShortConvSpec):
         return ShortConv(build, residual, spec, index)
     if not isinstance(spec, AttentionSpec):

@@ -44,6 +44,7 @@ FAMILIES: dict[str, str] = {
     "GptOssForCausalLM": "gpt_oss:GptOss",
     "GraniteForCausalLM": "granite:Granite",
     "GraniteMoeForCausalLM": "granite_moe:GraniteMoe",
+    "GraniteMoeHybridForCausalLM": "granite_hybrid:GraniteHybrid",
     "GraniteMoeSharedForCausalLM": "granite_moe:GraniteMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
