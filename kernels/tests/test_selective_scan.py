@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from penstock_kernels.case import Case, Size
@@ -14,7 +16,7 @@ SMALL = [case for case in CASES if case.size is Size.SMALL and case.name.startsw
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_token_by_token(case: Case) -> None:
     torch.manual_seed(3)
-    given = {
+    given: dict[str, Any] = {
         name: value.double() if isinstance(value, torch.Tensor) else value
         for name, value in case.make(torch.device("cpu")).items()
     }

@@ -246,7 +246,8 @@ impl Resolver<'_> {
                 format!(", num_key_value_heads {}", self.model.kv_heads)
             };
             if let Some(states) = self.model.states {
-                kv_heads += &format!(", linear_num_key_heads {}", states.heads);
+                let (name, count) = states.shared;
+                kv_heads += &format!(", {name} {count}");
             }
             return Err(Failure::runtime(format!(
                 "--tp {ranks} does not divide this model's heads (num_attention_heads \
@@ -269,7 +270,7 @@ impl Resolver<'_> {
     fn divides_heads(&self, ranks: u64) -> bool {
         let kv_heads = self.model.kv_heads;
         let shares_kv = kv_heads.is_multiple_of(ranks) || ranks.is_multiple_of(kv_heads);
-        let shares_states = |states: States| states.heads.is_multiple_of(ranks);
+        let shares_states = |states: States| states.divides(ranks);
         (self.model.latent || shares_kv)
             && self.model.heads.is_multiple_of(ranks)
             && self.model.states.is_none_or(shares_states)

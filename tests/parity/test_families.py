@@ -68,7 +68,7 @@ def test_logits_and_64_greedy_tokens(checkpoint: Callable[[str], Path], case: st
     logits = run_alone(LocalWorker(), path, sequence, "float64")
     with torch.inference_mode():
         ours = torch.cat(logits)
-        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1]
+        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1].double()
     # transformers normalises and takes the softmax in float32, whatever the model's dtype.
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-4)
     assert sequence.tokens == expected

@@ -463,6 +463,22 @@ DENSE: dict[str, dict[str, Any]] = {
         "head_dim": 32,
         "rope_parameters": MINISTRAL3_ROPE,
     },
+    "nemotron_h": {
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 6,
+        "layers_block_type": [
+            *("linear_attention", "mlp", "full_attention", "linear_attention"),
+            *("linear_attention", "mlp"),
+        ],
+        "head_dim": 32,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 24,
+        "chunk_size": 16,
+        "time_step_min": 1e-6,  # a bound of steps in transformers, but of prompts alone
+        "mlp_bias": True,
+    },
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {
         "model_type": "olmo3",

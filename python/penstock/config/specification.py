@@ -424,7 +424,8 @@ class LayerSpec:
     """One decoder layer. Layers with equal specifications launch the same kernels."""
 
     attention: AttentionSpec | RecurrentSpec
-    mlp: MlpSpec | MoeSpec
+    mlp: MlpSpec | MoeSpec | None
+    """None = the layer has attention, or what stands for it, alone."""
 
     @property
     def window(self) -> int:
@@ -513,6 +514,8 @@ class Specification:
             if not isinstance(attention, AttentionSpec):
                 found[attention.shared] = None
         for mlp in (layer.mlp for layer in self.layers):
+            if mlp is None:
+                continue
             if isinstance(mlp, MlpSpec):
                 found["intermediate_size", mlp.intermediate] = None
                 continue

@@ -61,9 +61,11 @@ def attention_of(
 
 
 def mlp_of(
-    build: Build, residual: ResidualSpec, spec: MlpSpec | MoeSpec
+    build: Build, residual: ResidualSpec, spec: MlpSpec | MoeSpec | None
 ) -> GatedMlp | Mlp | MoeMlp:
-    """Builds the feed-forward layer of a specification."""
+    """Builds the feed-forward layer of a specification. Raises BadModel if there is none."""
+    if spec is None:
+        raise BadModel("a layer without a feed-forward layer needs the plain order of norms")
     if isinstance(spec, MoeSpec):
         return MoeMlp(build, residual, spec)
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
@@ -77,8 +79,10 @@ class Block(Layer):
         stream, below = spec.residual, build.below(f"blocks.{index}")
         self.attention_norm = norm_of(build, stream.hidden, stream.norm)
         self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
-        self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
-        self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
+        self.mlp_norm = self.mlp = None
+        if self.kind.mlp is not None:
+            self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
+            self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
 
     def __call__(
         self, residual: Residual, context: StepContext, rows: Tensor | None = None
@@ -88,6 +92,8 @@ class Block(Layer):
         With `rows` [R], returns these rows alone, [R, hidden]; it writes all keys and values.
         """
         residual = self.attention(self.attention_norm, residual, context, rows)
+        if self.mlp is None or self.mlp_norm is None:
+            return residual
         return self.mlp(self.mlp_norm, residual)
 
 
@@ -106,6 +112,7 @@ class SandwichBlock(Block):
         """As `Block`."""
         residual = self.attention(self.attention_norm, residual, context, rows)
         residual = self._normed(self.attention_output_norm, residual)
+        assert self.mlp is not None and self.mlp_norm is not None
         return self._normed(self.mlp_output_norm, self.mlp(self.mlp_norm, residual))
 
     @staticmethod

@@ -60,7 +60,7 @@ class Mamba2(Recurrent):
         self.index = index
         self.group = build.group
         self.limits = spec.step_limits
-        self.heads = build.group.share(*reversed(spec.shared))
+        self.heads = build.group.share(spec.heads, spec.shared[0])
         share = build.group.kv_share(spec.groups)
         self.groups = spec.groups // share.count
         inner, both = spec.heads * spec.head_dim, spec.groups * spec.state_dim

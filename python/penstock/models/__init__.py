@@ -56,6 +56,7 @@ FAMILIES: dict[str, str] = {
     "Mistral3ForConditionalGeneration": "ministral:Mistral3",
     "MistralForCausalLM": "llama:Mistral",
     "MixtralForCausalLM": "mixtral:Mixtral",
+    "NemotronHForCausalLM": "nemotron_h:NemotronH",
     "Olmo2ForCausalLM": "olmo:Olmo2",
     "Olmo3ForCausalLM": "olmo:Olmo3",
     "OlmoeForCausalLM": "olmoe:Olmoe",

@@ -21,6 +21,7 @@ from penstock.models.granite_moe import LAYER, GraniteMoe
 from penstock.weights import Names
 
 MIXER, PATH = LAYER + "mamba", "blocks.{}.attention"
+IGNORED = "normalization_function", "init_method", "mamba_chunk_size", "num_experts_per_tok"
 DEFAULTS = {"heads": 128, "groups": 1, "state": 256, "width": 4}
 
 
@@ -47,9 +48,7 @@ class GraniteHybrid(Granite):
         moe = raw.get("num_local_experts", 8) != 0
         spec = (GraniteMoe if moe else Granite).read_config(raw)
         mamba = read_mamba(fields, spec.residual.norm, DEFAULTS)
-        fields.ignore(
-            "normalization_function", "init_method", "mamba_chunk_size", "num_experts_per_tok"
-        )
+        fields.ignore(*IGNORED)
         kinds = read_hybrid_types(fields, [LINEAR] * len(spec.layers), LINEAR)
         rope = raw.get("position_embedding_type") == "rope"
         if not rope:
