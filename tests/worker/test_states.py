@@ -17,7 +17,7 @@ from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Ca
 from test_kv_groups import LONG, PROMPTS, WANTED, Expected, Group, answers_of, driver_of, enter
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "qwen3_next"])
+@pytest.fixture(scope="module", params=["qwen3_5", "qwen3_next", "lfm2", "granitemoehybrid"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))(request.param)
 
