@@ -33,7 +33,7 @@ impl States {
             "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" => {
                 Self::of_delta_net(config, layers)
             }
-            "lfm2" => Self::of_short_convolutions(config, layers),
+            "lfm2" | "lfm2_moe" => Self::of_short_convolutions(config, layers),
             "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
             _ => return None,

@@ -34,7 +34,7 @@ EXPERTS = [
     "minimax-m2",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
-RECURRENT = ["granitemoehybrid", "qwen3_5-moe", "qwen3_next"]
+RECURRENT = ["granitemoehybrid", "lfm2-moe", "qwen3_5-moe", "qwen3_next"]
 SHARDED = [
     "llama-one-kv-head",
     "qwen3-window",

@@ -265,6 +265,15 @@ CASES |= {
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
     },
+    "lfm2-moe": {
+        **CONVOLVED,
+        "model_type": "lfm2_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 1,
+        "routed_scaling_factor": 2.5,
+    },
     "minimax-m2": {
         "model_type": "minimax_m2",
         "num_local_experts": 8,

@@ -49,6 +49,7 @@ FAMILIES: dict[str, str] = {
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
     "Lfm2ForCausalLM": "lfm2:Lfm2",
+    "Lfm2MoeForCausalLM": "lfm2_moe:Lfm2Moe",
     "LlamaForCausalLM": "llama:Llama",
     "MiniMaxM2ForCausalLM": "minimax:MiniMaxM2",
     "Ministral3ForCausalLM": "ministral:Ministral3",

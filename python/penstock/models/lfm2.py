@@ -56,7 +56,7 @@ class Lfm2(Decoder):
         fields = Fields(layered(given, raw, {"tie_word_embeddings": True}))
         for name in ("block_use_swiglu", "use_pos_enc"):
             fields.require(name, True)
-        fields.ignore(*REPEATED, *(name for name in raw if "_init" in name))
+        Fields(raw).ignore(*older.values(), *REPEATED, *(name for name in raw if "_init" in name))
         layers = fields.count("num_hidden_layers")
         norm, rope = NormSpec(fields.number("norm_eps", 1e-5)), read_rope(fields, theta=1e6)
         full = read_attention(fields, rope, qk_norm=QkNorm(norm))
