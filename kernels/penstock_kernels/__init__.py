@@ -30,6 +30,7 @@ from .rms_norm import rms_norm
 from .rope_kv_write import rope_kv_write
 from .route_experts import route_experts
 from .sample import sample
+from .selective_scan import selective_scan
 from .top_logprobs import top_logprobs
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "rope_kv_write",
     "route_experts",
     "sample",
+    "selective_scan",
     "top_logprobs",
     "use",
 ]

@@ -7,6 +7,7 @@ Fails where one does not fit the GPU, or keeps what it adds up in memory instead
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -53,6 +54,7 @@ from penstock_kernels.paged_prefill_attention import triton as prefill
 from penstock_kernels.rope_kv_write import triton as rope
 from penstock_kernels.route_experts import Routed, Routing
 from penstock_kernels.route_experts import triton as router
+from penstock_kernels.selective_scan import triton as scan
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -65,6 +67,7 @@ FULL_OF_NUMBERS = (
     place_chunk.fn,
     delta._step_through.fn,
     delta_chunks._run_chunks.fn,
+    scan._scan.fn,
 )
 
 
@@ -196,6 +199,24 @@ def recurrent(kind: torch.dtype) -> None:
         gated_norm.gated_head_norm(out, x[:, channels:].unflatten(1, heads), x[0, :128], 1e-6)
 
 
+def mamba(kind: torch.dtype, heads: int, groups: int) -> None:
+    """Mamba-2 with states of 128 x 64, of decodes and of a prompt."""
+    inner, both, gate = 64 * heads, 128 * groups, torch.empty(heads)
+    for lengths in ([(1, 1), (1, 7)], [(300, 300)]):
+        run_of = runs(lengths, CPU)
+        tokens = sum(count for count, _ in lengths)
+        x = torch.empty((tokens, inner + 2 * both + heads), dtype=kind)
+        states = torch.empty((4, 1, 1, inner + 2 * both, 3), dtype=kind)
+        weight, channels = torch.empty((inner + 2 * both, 4), dtype=kind), x[:, :-heads]
+        mixed = convolution.causal_conv(channels, weight, states, run_of, bias=x[0, :-heads])
+        values, b, c = mixed.split([inner, both, both], 1)
+        b, c = (each.unflatten(1, (groups, 128)) for each in (b, c))
+        memory, values = torch.empty((4, 1, heads, 128, 64)), values.unflatten(1, (heads, 64))
+        given = values, b, c, x[:, -heads:], (gate, gate, gate), memory, run_of
+        out = scan.selective_scan(*given, (0.0, math.inf)).flatten(1).unflatten(1, (groups, -1))
+        gated_norm.gated_head_norm(out, out, out[0], 1e-5, gate_first=True)
+
+
 def main() -> None:
     driver.set_active(Absent(CAPABILITY))
     JITFunction.run = compile_only
@@ -218,6 +239,8 @@ def main() -> None:
     delta.shared_bytes = lambda _device: SHARED_BYTES
     for kind in (BF16, torch.float16, F32):
         recurrent(kind)
+        mamba(kind, 48, 1)  # Granite 4.0 H Tiny
+        mamba(kind, 128, 8)  # Nemotron-H 8B
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)

@@ -88,7 +88,12 @@ impl ModelFacts {
                  and *.safetensors; --model takes such a directory or a hub id."
             ))
         })?;
+        // transformers writes infinity as no JSON has it; no size is infinite.
         let config: Value = serde_json::from_str(&text)
+            .or_else(|error| match text.contains("Infinity") {
+                true => serde_json::from_str(&text.replace("Infinity", "null")),
+                false => Err(error),
+            })
             .map_err(|error| Failure::runtime(format!("{shown} is not JSON: {error}")))?;
         let stored = match weights {
             Weights::Here => StoredWeights::read(directory)?,
@@ -136,9 +141,11 @@ impl ModelFacts {
         Ok(Self {
             directory: directory.to_owned(),
             family: family(config),
-            layers: divided
-                .map_or(alike.layers, |(others, _)| others.layers)
-                .saturating_sub(states.map_or(0, |states| states.layers)),
+            layers: match (divided, states) {
+                (Some((others, _)), _) => others.layers,
+                (None, Some(states)) => states.attending(text, layers),
+                (None, None) => layers,
+            },
             states,
             heads,
             kv_heads,
@@ -331,6 +338,10 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("smollm3", "num_key_value_heads") => Some(4),
         ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
+        ("nemotron_h", "head_dim") => Some(128),
+        ("nemotron_h" | "lfm2" | "lfm2_moe", "num_key_value_heads") => Some(8),
+        ("nemotron_h", "max_position_embeddings") => Some(4096),
+        ("lfm2" | "lfm2_moe", "max_position_embeddings") => Some(128_000),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
         ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "kv_lora_rank") => Some(512),
         ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "qk_rope_head_dim") => Some(64),

@@ -248,7 +248,8 @@ impl Resolver<'_> {
                 format!(", num_key_value_heads {}{full}", self.model.kv_heads)
             };
             if let Some(states) = self.model.states {
-                kv_heads += &format!(", linear_num_key_heads {}", states.heads);
+                let (name, count) = states.shared;
+                kv_heads += &format!(", {name} {count}");
             }
             return Err(Failure::runtime(format!(
                 "--tp {ranks} does not divide this model's heads (num_attention_heads \
@@ -272,7 +273,7 @@ impl Resolver<'_> {
         let shares = |heads: u64| heads.is_multiple_of(ranks) || ranks.is_multiple_of(heads);
         let full = self.model.full.is_none_or(|full| shares(full.kv_heads));
         let shares_kv = shares(self.model.kv_heads) && full;
-        let shares_states = |states: States| states.heads.is_multiple_of(ranks);
+        let shares_states = |states: States| states.divides(ranks);
         (self.model.latent || shares_kv)
             && self.model.heads.is_multiple_of(ranks)
             && self.model.states.is_none_or(shares_states)

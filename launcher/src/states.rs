@@ -10,63 +10,160 @@ pub const TYPICAL_STATES: u64 = 2;
 /// that is not yet confirmed.
 pub const LEAST_STATES: u64 = 3;
 
-/// Families with Gated DeltaNet.
-const FAMILIES: [&str; 5] = [
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_text",
-    "qwen3_5_moe",
-    "qwen3_5_moe_text",
-];
-
-/// The recurrent layers of a model (Gated DeltaNet). A sequence has a state in each of them.
+/// The recurrent layers of a model. A sequence has a state in each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct States {
     /// How many layers there are.
     pub layers: u64,
-    /// Key heads; tensor parallelism must divide them.
-    pub heads: u64,
-    /// Inputs of the convolution that a layer keeps, in the model's dtype.
+    /// What tensor parallelism must divide, by config.json's name or in words.
+    pub shared: (&'static str, u64),
+    /// Inputs of the convolution that a layer keeps, in the model's dtype; ranks share them.
     inputs: u64,
-    /// Elements that the delta rule has stored in a layer, in float32 or wider.
+    /// Inputs of the convolution that groups of heads have in common, and the number of groups. With
+    /// more ranks than groups, several ranks keep the same.
+    grouped: (u64, u64),
+    /// Elements that the recurrence has stored in a layer, in float32 or wider.
     memory: u64,
 }
 
 impl States {
     /// Reads the recurrent ones of a model's `layers` from config.json; `None` if there are none.
     pub fn of(config: &Value, layers: u64) -> Option<Self> {
-        let family = config.get("model_type").and_then(Value::as_str)?;
-        if !FAMILIES.contains(&family) {
-            return None;
-        }
-        let size = |name, default| config.get(name).and_then(Value::as_u64).unwrap_or(default);
-        let kinds = config.get("layer_types").and_then(Value::as_array);
-        let recurrent = match kinds {
-            Some(kinds) => kinds
-                .iter()
-                .filter(|kind| *kind == "linear_attention")
-                .count() as u64,
-            None => layers - layers / size("full_attention_interval", 4).max(1),
+        let states = match config.get("model_type").and_then(Value::as_str)? {
+            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" => {
+                Self::of_delta_net(config, layers)
+            }
+            "lfm2" | "lfm2_moe" => Self::of_short_convolutions(config, layers),
+            "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
+            "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
+            _ => return None,
         };
+        (states.layers > 0).then_some(states)
+    }
+
+    fn of_delta_net(config: &Value, layers: u64) -> Self {
+        let size = |name, default| size(config, name, default);
+        let interval = size("full_attention_interval", 4).max(1);
         let key_heads = size("linear_num_key_heads", 16);
         let value_heads = size("linear_num_value_heads", 32);
         let key_dim = size("linear_key_head_dim", 128);
         let value_dim = size("linear_value_head_dim", 128);
         let channels = 2 * key_heads * key_dim + value_heads * value_dim;
         let kept = size("linear_conv_kernel_dim", 4).saturating_sub(1);
-        (recurrent > 0).then_some(Self {
-            layers: recurrent,
-            heads: key_heads,
+        Self {
+            layers: kinds(config, &["linear_attention"]).unwrap_or(layers - layers / interval),
+            shared: ("linear_num_key_heads", key_heads),
             inputs: channels * kept,
+            grouped: (0, 1),
             memory: value_heads * key_dim * value_dim,
-        })
+        }
+    }
+
+    fn of_short_convolutions(config: &Value, layers: u64) -> Self {
+        let attending = config.get("full_attn_idxs").and_then(Value::as_array);
+        let attending = attending.map_or(layers, |layers| layers.len() as u64);
+        let channels = size(config, "hidden_size", 2560);
+        Self {
+            layers: kinds(config, &["conv"]).unwrap_or(layers.saturating_sub(attending)),
+            shared: ("hidden_size", channels),
+            inputs: channels * size(config, "conv_L_cache", 3).saturating_sub(1),
+            grouped: (0, 1),
+            memory: 0,
+        }
+    }
+
+    fn of_mamba(config: &Value, layers: u64, names: &Mamba) -> Self {
+        let size = |(name, default)| size(config, name, default);
+        let heads = size(names.heads);
+        let expanded = size(names.expand) * size(("hidden_size", 4096));
+        let head_dim = size((
+            names.head_dim.0,
+            names.head_dim.1.unwrap_or(expanded / heads.max(1)),
+        ));
+        let (groups, state) = (size(names.groups), size(names.state));
+        let kept = size(names.width).saturating_sub(1);
+        let pattern = config
+            .get("hybrid_override_pattern")
+            .and_then(Value::as_str);
+        let of_pattern = pattern.map(|pattern| pattern.matches('M').count() as u64);
+        Self {
+            layers: kinds(config, &["linear_attention", "mamba"])
+                .or(of_pattern)
+                .unwrap_or(layers),
+            shared: (names.heads.0, heads),
+            inputs: heads * head_dim * kept,
+            grouped: (2 * groups * state * kept, groups.max(1)),
+            memory: heads * head_dim * state,
+        }
+    }
+
+    /// Returns the other ones of a model's `layers` that cache keys and values: not those that are a
+    /// feed-forward layer alone.
+    pub fn attending(&self, config: &Value, layers: u64) -> u64 {
+        let pattern = config
+            .get("hybrid_override_pattern")
+            .and_then(Value::as_str);
+        kinds(config, &["full_attention", "attention"])
+            .or(pattern.map(|pattern| pattern.matches('*').count() as u64))
+            .unwrap_or(layers.saturating_sub(self.layers))
+    }
+
+    /// Returns whether `ranks` can share the heads equally.
+    pub fn divides(&self, ranks: u64) -> bool {
+        let (_, groups) = self.grouped;
+        self.shared.1.is_multiple_of(ranks)
+            && (self.grouped.0 == 0 || groups.is_multiple_of(ranks) || ranks.is_multiple_of(groups))
     }
 
     /// Returns the bytes of one sequence's states on one of `tp` ranks.
     pub fn bytes(&self, dtype: Dtype, tp: u32) -> u64 {
-        let memory = self.memory * dtype.bytes().max(4);
-        self.layers * (self.inputs * dtype.bytes() + memory) / u64::from(tp)
+        let ranks = u64::from(tp);
+        let grouped = self.grouped.0 / self.grouped.1.min(ranks);
+        let inputs = (self.inputs / ranks + grouped) * dtype.bytes();
+        self.layers * (inputs + self.memory / ranks * dtype.bytes().max(4))
     }
+}
+
+/// The names of a family's fields, and the sizes that transformers assumes without them.
+struct Mamba {
+    heads: (&'static str, u64),
+    head_dim: (&'static str, Option<u64>),
+    groups: (&'static str, u64),
+    state: (&'static str, u64),
+    width: (&'static str, u64),
+    expand: (&'static str, u64),
+}
+
+const GRANITE: Mamba = Mamba {
+    heads: ("mamba_n_heads", 128),
+    head_dim: ("mamba_d_head", None),
+    groups: ("mamba_n_groups", 1),
+    state: ("mamba_d_state", 256),
+    width: ("mamba_d_conv", 4),
+    expand: ("mamba_expand", 2),
+};
+
+const NEMOTRON: Mamba = Mamba {
+    heads: ("mamba_num_heads", 128),
+    head_dim: ("mamba_head_dim", Some(64)),
+    groups: ("n_groups", 8),
+    state: ("ssm_state_size", 128),
+    width: ("conv_kernel", 4),
+    expand: ("expand", 2),
+};
+
+fn size(config: &Value, name: &str, default: u64) -> u64 {
+    config.get(name).and_then(Value::as_u64).unwrap_or(default)
+}
+
+/// Returns the number of layers of these kinds, if config.json lists the kinds.
+fn kinds(config: &Value, wanted: &[&str]) -> Option<u64> {
+    let lists = ["layer_types", "layers_block_type"];
+    let kinds = lists
+        .iter()
+        .find_map(|name| config.get(*name)?.as_array())?;
+    let found = kinds.iter().filter_map(Value::as_str);
+    Some(found.filter(|kind| wanted.contains(kind)).count() as u64)
 }
 
 #[cfg(test)]
@@ -78,7 +175,7 @@ mod tests {
     fn states_of_qwen3_next_take_74_mib() {
         let config = json!({"model_type": "qwen3_next", "full_attention_interval": 4});
         let states = States::of(&config, 48).unwrap();
-        assert_eq!((states.layers, states.heads), (36, 16));
+        assert_eq!((states.layers, states.shared.1), (36, 16));
         let layer = 32 * 128 * 128 * 4 + 3 * 8192 * 2;
         assert_eq!(states.bytes(Dtype::Bfloat16, 1), 36 * layer);
         assert_eq!(states.bytes(Dtype::Bfloat16, 4), 9 * layer);
@@ -95,5 +192,42 @@ mod tests {
         assert_eq!(States::of(&config, 1), None);
         config["model_type"] = json!("llama");
         assert_eq!(States::of(&config, 1), None);
+    }
+
+    #[test]
+    fn short_convolutions_keep_inputs_alone() {
+        let config = json!({
+            "model_type": "lfm2", "hidden_size": 2048, "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        });
+        let states = States::of(&config, 16).unwrap();
+        assert_eq!(states.layers, 10);
+        assert_eq!(states.bytes(Dtype::Bfloat16, 2), 10 * 2 * 1024 * 2);
+    }
+
+    #[test]
+    fn ranks_keep_the_groups_of_mamba_that_they_do_not_share() {
+        let config = json!({
+            "model_type": "granitemoehybrid", "hidden_size": 1536, "mamba_n_heads": 48,
+            "mamba_d_head": "auto", "mamba_d_state": 128, "layer_types": ["mamba", "attention"],
+        });
+        let states = States::of(&config, 2).unwrap();
+        let memory = 48 * 64 * 128 * 4;
+        assert_eq!(
+            states.bytes(Dtype::Bfloat16, 1),
+            memory + 3 * (3072 + 256) * 2
+        );
+        assert_eq!(
+            states.bytes(Dtype::Bfloat16, 2),
+            memory / 2 + 3 * (1536 + 256) * 2
+        );
+        assert!(states.divides(16) && !states.divides(5));
+        assert_eq!(states.attending(&config, 2), 1);
+    }
+
+    #[test]
+    fn letters_are_kinds_of_layers() {
+        let config = json!({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*-M-"});
+        let states = States::of(&config, 7).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 7)), (3, 1));
     }
 }

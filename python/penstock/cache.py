@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.config import AttentionSpec, DeltaNetSpec
+from penstock.config import AttentionSpec, RecurrentSpec, StateSizes
 from penstock.faults import BadSetting
 
 PARAMS = torch.float16
@@ -82,14 +82,14 @@ class StateCache:
 
     inputs: Tensor
     """[blocks, 1, 1, channels, width - 1]: the last inputs of the convolution, the newest last."""
-    memory: Tensor
-    """[blocks, 1, value heads, key_dim, value_dim] float32 or float64: what the delta rule has
-    stored."""
+    memory: Tensor | None
+    """[blocks, 1, heads, key_dim, value_dim] float32 or float64: what the recurrence has stored;
+    None = it has nothing but the convolution."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All memory of the layer; a block is a row of each."""
-        return (self.inputs, self.memory)
+        return (self.inputs,) if self.memory is None else (self.inputs, self.memory)
 
 
 AnyCache = LayerCache | StateCache
@@ -116,39 +116,38 @@ class KvShape(NamedTuple):
 class StateShape(NamedTuple):
     """The shape of one recurrent layer's state. Layers of equal shape form a group of states."""
 
-    channels: int  # of the convolution; all sizes are this rank's
-    width: int  # tokens that the convolution reads
-    heads: int  # value heads
-    key_dim: int
-    value_dim: int
+    sizes: StateSizes  # on this rank
     input_dtype: torch.dtype
 
-    @classmethod
-    def of(cls, spec: DeltaNetSpec, ranks: int, dtype: torch.dtype) -> StateShape:
-        """Returns the shape of a layer on one of `ranks` ranks, which share the heads."""
-        heads = spec.value_heads // ranks
-        sizes = (spec.channels // ranks, spec.width, heads, spec.key_dim, spec.value_dim)
-        return cls(*sizes, input_dtype=dtype)
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """What a state has of the convolution."""
+        return (1, 1, self.sizes.channels, self.sizes.width - 1)
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """What a state has of the recurrence."""
+        return (1, self.sizes.heads, self.sizes.key_dim, self.sizes.value_dim)
 
     @property
     def memory_dtype(self) -> torch.dtype:
-        """Of what the delta rule stores: a state adds up all tokens, so 16 bits would not do."""
+        """Of what the recurrence stores: a state adds up all tokens, so 16 bits would not do."""
         return torch.promote_types(self.input_dtype, torch.float32)
 
     @property
     def state_bytes(self) -> int:
         """Bytes of one sequence's state."""
-        inputs = self.channels * (self.width - 1) * self.input_dtype.itemsize
-        return inputs + self.heads * self.key_dim * self.value_dim * self.memory_dtype.itemsize
+        inputs = math.prod(self.inputs) * self.input_dtype.itemsize
+        return inputs + math.prod(self.memory) * self.memory_dtype.itemsize
 
 
 def layer_shape(
-    attention: AttentionSpec | DeltaNetSpec, ranks: int, dtype: torch.dtype
+    attention: AttentionSpec | RecurrentSpec, ranks: int, dtype: torch.dtype
 ) -> KvShape | StateShape:
     """Returns what a layer keeps of each token or sequence, on one of `ranks` ranks."""
-    if isinstance(attention, DeltaNetSpec):
-        return StateShape.of(attention, ranks, dtype)
-    return KvShape.of(attention, ranks)
+    if isinstance(attention, AttentionSpec):
+        return KvShape.of(attention, ranks)
+    return StateShape(attention.state(ranks), dtype)
 
 
 @dataclass(frozen=True)
@@ -254,12 +253,11 @@ class KvGeometry:
 
     def _cache(self, shape: KvShape | StateShape, blocks: int, device: torch.device) -> AnyCache:
         if isinstance(shape, StateShape):
-            inputs = (blocks, 1, 1, shape.channels, shape.width - 1)
-            memory = (blocks, 1, shape.heads, shape.key_dim, shape.value_dim)
-            return StateCache(
-                _zeros(inputs, shape.input_dtype, device),
-                _zeros(memory, shape.memory_dtype, device),
-            )
+            inputs = _zeros((blocks, *shape.inputs), shape.input_dtype, device)
+            if not shape.sizes.heads:
+                return StateCache(inputs, None)
+            memory = _zeros((blocks, *shape.memory), shape.memory_dtype, device)
+            return StateCache(inputs, memory)
         rows = (blocks, shape.planes, shape.kv_heads, self.block_tokens)
         elements = self.format.elements(shape.head_dim)
         data = _zeros((*rows, elements), self.format.dtype, device)

@@ -351,6 +351,11 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("gemma4", ["sliding_window", "final_logit_softcapping"],
      {"use_bidirectional_attention": "vision"}),
     ("glm", ["rope_parameters"], {"rope_theta": 500.0}),
+    ("granitemoehybrid-dense", [],
+     {"layer_types": ["mamba", "attention", "mamba", "mamba"], "mamba_d_head": "auto"}),
+    ("lfm2", ["layer_types", "rope_parameters", "tie_word_embeddings"],
+     {"full_attn_idxs": [2], "rope_theta": 9000.0, "tie_embedding": True, "block_ff_dim": 96}),
+    ("nemotron_h", ["layers_block_type", "layer_types"], {"hybrid_override_pattern": "M-*MM-"}),
     ("gpt_neox", ["rope_parameters"], {"rotary_pct": 0.5, "rotary_emb_base": 900}),
     ("gpt_neox", ["rope_parameters"], {}),
     ("gptj", ["n_ctx"], {"rotary": True, "scale_attn_weights": True}),
@@ -377,7 +382,7 @@ def test_older_fields_and_defaults(
     logits = run(path, sequence)
     with torch.inference_mode():
         tokens = torch.tensor([prompt(90) + sequence.tokens])
-        theirs = reference(path, torch.float64)(tokens).logits[0, 89:-1]
+        theirs = reference(path, torch.float64)(tokens).logits[0, 89:-1].double()
     torch.testing.assert_close(logits, theirs, rtol=0, atol=2e-4)
 
 
@@ -396,6 +401,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention True"),
     ("gptj", {"rotary_dim": 5}, "the number must be even"),
     ("granite", {"residual_multiplier": 0}, "residual_multiplier must be a number above 0"),
+    ("granitemoehybrid-dense", {"mamba_n_groups": 3}, "not a multiple of 3 groups"),
+    ("granitemoehybrid-dense", {"mamba_d_conv": 1}, "must have a width of at least 2"),
+    ("granitemoehybrid-dense", {"time_step_limit": [0.0]}, "time_step_limit must be two numbers"),
+    ("granitemoehybrid-dense", {"layer_types": ["mamba"] * 4}, "full_attention for at least one"),
+    ("lfm2", {"conv_L_cache": 1}, "conv_L_cache must be at least 2"),
+    ("lfm2", {"use_pos_enc": False}, "use_pos_enc False"),
+    ("nemotron_h", {"layers_block_type": ["linear_attention"]}, "full_attention at least once"),
+    ("nemotron_h", {"layers_block_type": ["full_attention", "moe"]}, "experts without a gate"),
+    ("nemotron_h", {"layers_block_type": ["mlp", "full_attention"]}, "does not follow attention"),
+    ("nemotron_h", {"sliding_window": 9}, "sliding_window 9"),
     ("olmo3", {"layer_types": ["chunked"]}, "layer_types must hold"),
     ("phi", {"qk_layernorm": True}, "qk_layernorm True"),
     ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate False"),

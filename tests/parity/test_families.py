@@ -35,7 +35,7 @@ EXPERTS = [
     "gemma4-moe",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
-RECURRENT = ["qwen3_5-moe", "qwen3_next"]
+RECURRENT = ["granitemoehybrid", "lfm2-moe", "qwen3_5-moe", "qwen3_next"]
 SHARDED = [
     "llama-one-kv-head",
     "qwen3-window",
@@ -69,7 +69,7 @@ def test_logits_and_64_greedy_tokens(checkpoint: Callable[[str], Path], case: st
     logits = run_alone(LocalWorker(), path, sequence, "float64")
     with torch.inference_mode():
         ours = torch.cat(logits)
-        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1]
+        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1].double()
     # transformers normalises and takes the softmax in float32, whatever the model's dtype.
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-4)
     assert sequence.tokens == expected

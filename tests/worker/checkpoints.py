@@ -76,6 +76,19 @@ DELTA_NET: dict[str, Any] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 8,
 }
+CONVOLVED: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": ["conv", "conv", "full_attention", "conv"],
+}
+MAMBA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 24,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -254,6 +267,27 @@ CASES |= {
         "logits_scaling": 0.5,
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
+    },
+    "granitemoehybrid": {
+        **MAMBA,
+        "model_type": "granitemoehybrid",
+        "mamba_n_groups": 2,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "shared_intermediate_size": 48,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+    },
+    "lfm2-moe": {
+        **CONVOLVED,
+        "model_type": "lfm2_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 1,
+        "routed_scaling_factor": 2.5,
     },
     "minimax-m2": {
         "model_type": "minimax_m2",
@@ -444,6 +478,25 @@ DENSE: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
     },
+    "lfm2": {
+        **CONVOLVED,
+        "model_type": "lfm2",
+        "conv_L_cache": 4,
+        "conv_bias": True,
+        "block_multiple_of": 16,
+        "block_ffn_dim_multiplier": 1.3,
+        "tie_word_embeddings": True,
+    },
+    "granitemoehybrid-dense": {
+        **MAMBA,
+        "model_type": "granitemoehybrid",
+        "mamba_proj_bias": True,
+        "mamba_d_conv": 3,
+        "num_local_experts": 0,
+        "shared_intermediate_size": 96,
+        "position_embedding_type": "rope",
+        "tie_word_embeddings": True,
+    },
     "ministral": {
         "model_type": "ministral",
         "head_dim": 16,
@@ -454,6 +507,22 @@ DENSE: dict[str, dict[str, Any]] = {
         "model_type": "ministral3",
         "head_dim": 32,
         "rope_parameters": MINISTRAL3_ROPE,
+    },
+    "nemotron_h": {
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 6,
+        "layers_block_type": [
+            *("linear_attention", "mlp", "full_attention", "linear_attention"),
+            *("linear_attention", "mlp"),
+        ],
+        "head_dim": 32,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 24,
+        "chunk_size": 16,
+        "time_step_min": 1e-6,  # a bound of steps in transformers, but of prompts alone
+        "mlp_bias": True,
     },
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {

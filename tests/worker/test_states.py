@@ -12,11 +12,12 @@ from checkpoints import checkpoint_maker, prompt
 from driver import Driver, greedy, running
 from local import LocalWorker
 from penstock.cache import KvGeometry, KvShape, StateShape, kv_format
+from penstock.config import StateSizes
 from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Capacity, gpu_slots
 from test_kv_groups import LONG, PROMPTS, WANTED, Expected, Group, answers_of, driver_of, enter
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "qwen3_next"])
+@pytest.fixture(scope="module", params=["qwen3_5", "qwen3_next", "lfm2", "granitemoehybrid"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))(request.param)
 
@@ -128,7 +129,7 @@ def test_no_token_runs_twice(path: Path) -> None:
     assert worker.runner.graphs is None  # no tape has recurrent layers
 
 
-STATE = StateShape(8192, 4, 32, 128, 128, torch.bfloat16)
+STATE = StateShape(StateSizes(8192, 4, 32, 128, 128), torch.bfloat16)
 HYBRID = KvGeometry.of(
     [STATE] * 36 + [KvShape(0, 2, 256)] * 12, 16, kv_format("auto", torch.bfloat16)
 )

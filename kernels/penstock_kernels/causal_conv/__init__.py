@@ -1,4 +1,4 @@
-"""Short causal convolution of each channel, with SiLU; states keep the sequences' last inputs."""
+"""Short causal convolution of each channel, with or without SiLU; states keep the last inputs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ def causal_conv(
     states: Tensor,
     runs: Runs,
     out: Tensor | None = None,
+    bias: Tensor | None = None,
+    silu: bool = True,
 ) -> Tensor:
-    """y[t] = silu(sum over i of weight[i] x[t - W + 1 + i]), for each channel of each sequence.
+    """y[t] = silu(bias + sum over i of weight[i] x[t - W + 1 + i]), for each channel of each
+    sequence; without `silu`, the sum itself.
 
     Inputs before a run are those in the sequence's state, or zeros if it has none; the state is
     replaced by the last W - 1 inputs.
 
     Args: x [T, C] of a float dtype, rows may be strided; weight [C, W] of x's dtype; states
         [blocks, 1, 1, C, W - 1] of x's dtype, the newest input last, written in place; runs: what
-        runs, and where its states are; out [T, C]: where to put the result.
+        runs, and where its states are; out [T, C]: where to put the result; bias [C] of x's dtype.
     Returns: [T, C] of x's dtype; zeros for padding rows of decodes. Rows before query_start[0] and
         from query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: float32 inside, one rounding at the end.
@@ -46,7 +49,10 @@ def causal_conv(
     expect_states("states", states, (1, 1, channels, weight.shape[1] - 1))
     expect("states", states, tuple(states.shape), (x.dtype,))
     expect_out(x, out)
+    if bias is not None:
+        expect("bias", bias, (channels,), (x.dtype,))
+        expect_contiguous("bias", bias)
     runs.check(tokens)
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return _OP.on(x)(x, weight, states, runs, out)
+    return _OP.on(x)(x, weight, states, runs, out, bias, silu)

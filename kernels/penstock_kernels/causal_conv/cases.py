@@ -19,6 +19,8 @@ def _case(
     channels: int,
     width: int = 4,
     pad: int = 0,
+    plain: bool = False,
+    bias: bool = False,
 ) -> Case:
     dtype = DTYPES[kind]
     tokens = sum(n for n, _ in lengths)
@@ -32,11 +34,16 @@ def _case(
         states = torch.randn(
             len(lengths) + 2, 1, 1, channels, width - 1, device=device, dtype=dtype
         )
-        return {"x": x, "weight": weight, "states": states, "runs": runs(lengths, device, pad=pad)}
+        found: dict[str, Any] = {"x": x, "weight": weight, "states": states}
+        found["runs"] = runs(lengths, device, pad=pad)
+        if bias:
+            found["bias"] = torch.randn(channels, device=device, dtype=dtype)
+        return found | ({"silu": False} if plain else {})
 
     kept = 2 * len(lengths) * (width - 1)
     moved = (2 * tokens + kept) * channels * dtype.itemsize
     name = f"{kind}-{len(lengths)}of{tokens}x{channels}x{width}{f'-pad{pad}' if pad else ''}"
+    name += "-plain" * plain + "-bias" * bias
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
 
@@ -45,9 +52,14 @@ CASES = [
     *(_case(Size.SMALL, kind, CHUNKS, 40, pad=1) for kind in DTYPES),
     _case(Size.SMALL, "f32", CHUNKS, 17, 3),
     _case(Size.SMALL, "f32", DECODES, 130, 2),
+    _case(Size.SMALL, "f32", CHUNKS, 40, 3, plain=True),
+    _case(Size.SMALL, "bf16", DECODES, 130, 3, plain=True, bias=True),
+    _case(Size.SMALL, "f32", CHUNKS, 40, bias=True),
+    _case(Size.SMALL, "f32", DECODES, 40, pad=1, bias=True),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, 8192),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], 4096),
     _case(Size.FULL, "f16", CHUNKS, 1000),
+    _case(Size.FULL, "bf16", [(700, 700), (3, 9)], 2048, 3, plain=True, bias=True),
     _case(Size.BENCH, "bf16", [(1, 700)], 8192),
     _case(Size.BENCH, "bf16", [(1, 700)] * 64, 8192),
     _case(Size.BENCH, "bf16", [(8192, 8192)], 8192),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import silu as apply_silu
 
 from ..recurrence import Runs
 from ..shared import wide
@@ -16,33 +18,38 @@ def causal_conv(
     states: Tensor,
     runs: Runs,
     out: Tensor | None = None,
+    bias: Tensor | None = None,
+    silu: bool = True,
 ) -> Tensor:
     """See the public function."""
     if out is None:
         out = x.new_empty(x.shape)
+
+    def convolved(inputs: Tensor) -> Tensor:
+        """[n, C, W] -> [n, C]."""
+        total = (wide(inputs) * wide(weight)).sum(-1)
+        total = total if bias is None else total + wide(bias)
+        return (apply_silu(total) if silu else total).to(x.dtype)
+
     if runs.query_start is None:
-        return _one_each(x, weight, states, runs, out)
+        return _one_each(x, states, runs, out, convolved)
     width = weight.shape[1]
     for rows, block, begun in runs.each():
         state = states[block, 0, 0]
         past = state.T if begun else torch.zeros_like(state.T)
         inputs = torch.cat((past, x[rows]))  # [W - 1 + n, C]
-        out[rows] = _activated(inputs.unfold(0, width, 1), weight).to(x.dtype)
+        out[rows] = convolved(inputs.unfold(0, width, 1))
         state.copy_(inputs[len(inputs) - width + 1 :].T)
     return out
 
 
-def _one_each(x: Tensor, weight: Tensor, states: Tensor, runs: Runs, out: Tensor) -> Tensor:
+def _one_each(
+    x: Tensor, states: Tensor, runs: Runs, out: Tensor, convolved: Callable[[Tensor], Tensor]
+) -> Tensor:
     live, blocks = runs.kv_len > 0, runs.blocks()
     past = states[blocks, 0, 0]  # [S, C, W - 1]
     past = past.masked_fill((runs.kv_len < 2)[:, None, None], 0)
     inputs = torch.cat((past, x[:, :, None]), 2)
-    activated = _activated(inputs, weight).to(x.dtype)
-    out.copy_(activated.masked_fill(~live[:, None], 0))
+    out.copy_(convolved(inputs).masked_fill(~live[:, None], 0))
     states[blocks[live], 0, 0] = inputs[live, :, 1:]
     return out
-
-
-def _activated(inputs: Tensor, weight: Tensor) -> Tensor:
-    """[n, C, W] -> [n, C]."""
-    return silu((wide(inputs) * wide(weight)).sum(-1))

@@ -26,10 +26,20 @@ def _input(x, state, at, channel, inside, x_stride, WIDTH: tl.constexpr, oldest)
 
 
 @triton.jit
+def _finished(total, bias, channel, channels, BIAS: tl.constexpr, SILU: tl.constexpr):
+    if BIAS:
+        total += tl.load(bias + channel, channel < channels, other=0).to(tl.float32)
+    if SILU:
+        total *= tl.sigmoid(total)
+    return total
+
+
+@triton.jit
 def _convolve(
-    x, weight, states, tables, slots, query_start, kv_len, out,
+    x, weight, bias, states, tables, slots, query_start, kv_len, out,
     x_stride, table_stride, channels,
-    WIDTH: tl.constexpr, C: tl.constexpr, T: tl.constexpr,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
+    C: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0)
     start = tl.load(query_start + sequence).to(tl.int64)
@@ -51,7 +61,7 @@ def _convolve(
         at = token + (tap - WIDTH + 1)
         value = _input(run, state, at, channel, inside, x_stride, WIDTH, oldest)
         total += value.to(tl.float32) * factor.to(tl.float32)
-    total *= tl.sigmoid(total)
+    total = _finished(total, bias, channel, channels, BIAS, SILU)
     places = out + (start + token) * channels + channel
     tl.store(places, total.to(out.dtype.element_ty), inside)
 
@@ -82,8 +92,10 @@ def _keep_inputs(
 
 @triton.jit
 def _convolve_one(
-    x, weight, states, tables, slots, kv_len, out,
-    x_stride, table_stride, channels, WIDTH: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
+    x, weight, bias, states, tables, slots, kv_len, out,
+    x_stride, table_stride, channels,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
+    C: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * C + tl.arange(0, C)
@@ -103,7 +115,7 @@ def _convolve_one(
     value = _input(run, state, at, channel[:, None], taps, x_stride, WIDTH, oldest)
     factor = tl.load(weight + channel[:, None] * WIDTH + tap, taps, other=0)
     total = tl.sum(value.to(tl.float32) * factor.to(tl.float32), 1)
-    total *= tl.sigmoid(total)
+    total = _finished(total, bias, channel, channels, BIAS, SILU)
     tl.store(places, total.to(out.dtype.element_ty), inside)
     tl.debug_barrier()  # all of this program's inputs are read before they are replaced
     kept = channel[:, None] * (WIDTH - 1) + tap - 1
@@ -116,6 +128,8 @@ def causal_conv(
     states: Tensor,
     runs: Runs,
     out: Tensor | None = None,
+    bias: Tensor | None = None,
+    silu: bool = True,
 ) -> Tensor:
     """See the public function."""
     if out is None:
@@ -124,19 +138,20 @@ def causal_conv(
     sequences, groups = len(runs.slots), divided_up(channels, CHANNELS)
     sizes = x.stride(0), runs.block_tables.stride(0), channels
     places = runs.block_tables, runs.slots
+    weights = x, weight, weight if bias is None else bias, states
+    options = {"WIDTH": width, "BIAS": bias is not None, "SILU": silu, "C": CHANNELS}
     if runs.query_start is None:
         if sequences:
             _convolve_one[(sequences, groups)](
-                *(x, weight, states, *places, runs.kv_len, out, *sizes),
-                WIDTH=width,
-                C=CHANNELS,
+                *(*weights, *places, runs.kv_len, out, *sizes),
+                **options,
                 W=power_of_two(width),
                 num_warps=4,
             )
         return out
     tables = *places, runs.query_start, runs.kv_len
     _convolve[(sequences, divided_up(runs.max_query, TOKENS), groups)](
-        *(x, weight, states, *tables, out, *sizes), WIDTH=width, C=CHANNELS, T=TOKENS, num_warps=4
+        *(*weights, *tables, out, *sizes), **options, T=TOKENS, num_warps=4
     )
     _keep_inputs[(sequences, groups)](
         *(x, states, *tables, *sizes), WIDTH=width, C=CHANNELS, W=power_of_two(width - 1),

@@ -9,8 +9,12 @@ from torch.nn.functional import silu
 from ..shared import wide
 
 
-def gated_head_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+def gated_head_norm(
+    x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool = False
+) -> Tensor:
     """See the public function."""
-    heads = wide(x)
+    opened = silu(wide(gate))
+    heads = wide(x) * opened if gate_first else wide(x)
     normed = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + eps)
-    return (normed * wide(weight) * silu(wide(gate))).to(x.dtype).contiguous()
+    scaled = normed * wide(weight)
+    return (scaled if gate_first else scaled * opened).to(x.dtype).contiguous()

@@ -14,6 +14,7 @@ ELEMENTS = 1024  # of a program; its four warps hold 8 in a thread
 def _normalise(
     x, gate, weight, out, x_strides, gate_strides, eps,
     HEADS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    GATE_FIRST: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
@@ -23,14 +24,24 @@ def _normalise(
     gates = gate + token * gate_strides[0] + head * gate_strides[1] + column
     value = tl.load(values, inside, other=0).to(tl.float32)
     opened = tl.load(gates, inside, other=0).to(tl.float32)
+    opened *= tl.sigmoid(opened)
+    if GATE_FIRST:
+        value *= opened
     scale = tl.rsqrt(tl.sum(value * value, 1) / D + eps)
-    factor = tl.load(weight + column, column < D, other=0).to(tl.float32)
-    normed = value * scale[:, None] * factor * opened * tl.sigmoid(opened)
+    if OWN:
+        factor = tl.load(weight + head * D + column, inside, other=0).to(tl.float32)
+    else:
+        factor = tl.load(weight + column, column < D, other=0).to(tl.float32)
+    normed = value * scale[:, None] * factor
+    if not GATE_FIRST:
+        normed *= opened
     places = out + (token * HEADS + head) * D + column
     tl.store(places, normed.to(out.dtype.element_ty), inside)
 
 
-def gated_head_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+def gated_head_norm(
+    x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool = False
+) -> Tensor:
     """See the public function."""
     tokens, heads, size = x.shape
     columns = power_of_two(size)
@@ -43,6 +54,8 @@ def gated_head_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tens
             D=size,
             COLUMNS=columns,
             ROWS=rows,
+            GATE_FIRST=gate_first,
+            OWN=weight.dim() == 2,
             num_warps=4,
         )
     return out

@@ -26,13 +26,17 @@ from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
 from penstock.config.layer_sizes import read_layer_sizes
 from penstock.config.layer_types import (
+    CONV,
     FULL,
     LINEAR,
     SLIDING,
     periodic,
+    read_hybrid_types,
     read_kv_layers,
     read_layer_types,
 )
+from penstock.config.mamba import MAMBA, read_mamba
+from penstock.config.pattern import pair_layers, read_pattern
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
@@ -41,6 +45,7 @@ from penstock.config.specification import (
     ExpertStorage,
     LatentSpec,
     LayerSpec,
+    Mamba2Spec,
     MlpSpec,
     MoeSpec,
     NormKind,
@@ -51,15 +56,20 @@ from penstock.config.specification import (
     ProjectionOrder,
     QkNorm,
     QkNormWidth,
+    RecurrentSpec,
     ResidualSpec,
     RopeSpec,
     RouterSpec,
+    ShortConvSpec,
     Specification,
+    StateSizes,
 )
 
 __all__ = [
+    "CONV",
     "FULL",
     "LINEAR",
+    "MAMBA",
     "SLIDING",
     "Activation",
     "AttentionSpec",
@@ -68,6 +78,7 @@ __all__ = [
     "Fields",
     "LatentSpec",
     "LayerSpec",
+    "Mamba2Spec",
     "MlpSpec",
     "MoeSpec",
     "NormKind",
@@ -79,11 +90,15 @@ __all__ = [
     "QkNorm",
     "QkNormWidth",
     "ReadFields",
+    "RecurrentSpec",
     "ResidualSpec",
     "RopeSpec",
     "RouterSpec",
+    "ShortConvSpec",
     "Specification",
+    "StateSizes",
     "layered",
+    "pair_layers",
     "periodic",
     "read_activation",
     "read_attention",
@@ -95,12 +110,15 @@ __all__ = [
     "read_gpt_names",
     "read_group_limited_routing",
     "read_hybrid_attention",
+    "read_hybrid_types",
     "read_kv_layers",
     "read_latent_attention",
     "read_layer_norm",
     "read_layer_sizes",
     "read_layer_types",
+    "read_mamba",
     "read_mlp",
+    "read_pattern",
     "read_per_layer",
     "read_residual",
     "read_rope",

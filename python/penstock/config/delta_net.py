@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.config.common import read_attention
 from penstock.config.fields import Fields, layered
-from penstock.config.layer_types import FULL, LINEAR, periodic, read_layer_types
+from penstock.config.layer_types import FULL, LINEAR, periodic, read_hybrid_types
 from penstock.config.rope import read_rope
 from penstock.config.specification import (
     AttentionSpec,
@@ -16,7 +16,6 @@ from penstock.config.specification import (
     ProjectionOrder,
     QkNorm,
 )
-from penstock.faults import BadModel
 
 # Fields of RoPE in three axes, which text alone does not need: its positions are equal in all.
 AXES = ("mrope_section", "mrope_interleaved")
@@ -44,9 +43,7 @@ def read_hybrid_attention(
     fields.require("attn_output_gate", True)
     fields.require("mamba_ssm_dtype", "float32")  # of states
     interval, layers = fields.count("full_attention_interval", 4), fields.count("num_hidden_layers")
-    kinds = read_layer_types(fields, periodic(layers, interval, LINEAR), LINEAR)
-    if FULL not in kinds:
-        raise BadModel(f"config.json: layer_types must hold {FULL} for at least one layer")
+    kinds = read_hybrid_types(fields, periodic(layers, interval, LINEAR), LINEAR)
     full, linear = _gated_attention(fields), read_delta_net(fields, order)
     return [full if kind == FULL else linear for kind in kinds]
 

@@ -9,6 +9,7 @@ from penstock.faults import BadModel
 
 # Entries of layer_types.
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
+CONV = "conv"
 
 
 def periodic(layers: int, period: int, other: str = SLIDING) -> list[str]:
@@ -16,9 +17,24 @@ def periodic(layers: int, period: int, other: str = SLIDING) -> list[str]:
     return [other if (i + 1) % period else FULL for i in range(layers)]
 
 
+# Names of kinds before transformers 5.
+OLDER = {"mamba": LINEAR, "attention": FULL}
+
+
+def read_hybrid_types(fields: Fields, default: Sequence[str], other: str) -> Sequence[str]:
+    """As `read_layer_types`, where `other` is recurrent: at least one layer must have
+    attention."""
+    kinds = read_layer_types(fields, default, other)
+    if FULL not in kinds:
+        raise BadModel(f"config.json: layer_types must hold {FULL} for at least one layer")
+    return kinds
+
+
 def read_layer_types(fields: Fields, default: Sequence[str], other: str = SLIDING) -> Sequence[str]:
     """FULL or `other` for each layer. `default`, one per layer, holds where the file has none."""
     kinds = fields.raw.get("layer_types") or default
+    if other == LINEAR and isinstance(kinds, list):
+        kinds = [OLDER.get(kind, kind) for kind in kinds]
     known = isinstance(kinds, Sequence) and all(kind in (other, FULL) for kind in kinds)
     if not known or len(kinds) != len(default):
         raise BadModel(

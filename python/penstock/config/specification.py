@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_kernels.expert_mlp import Activation as ExpertActivation
 from penstock_kernels.route_experts import Routing
@@ -220,6 +221,19 @@ class ProjectionOrder(Enum):
     """Of each key head its query, key, values and gates together; and its strengths and decays."""
 
 
+class StateSizes(NamedTuple):
+    """What a recurrent layer keeps of each sequence, on one rank."""
+
+    channels: int
+    """Of the convolution."""
+    width: int
+    """Tokens that the convolution reads."""
+    heads: int = 0
+    """Heads with a state; 0 = the convolution's inputs are all there is."""
+    key_dim: int = 0
+    value_dim: int = 0
+
+
 @dataclass(frozen=True)
 class DeltaNetSpec:
     """Linear attention of one layer: a short convolution of queries, keys and values, and a state
@@ -252,9 +266,92 @@ class DeltaNetSpec:
             )
 
     @property
-    def channels(self) -> int:
-        """Queries, keys and values of a token: what the convolution reads."""
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    def shared(self) -> tuple[str, int]:
+        """What ranks must be able to share equally, by config.json's name."""
+        return "linear_num_key_heads", self.key_heads
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks. The convolution reads queries, keys and
+        values."""
+        channels = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+        heads = self.value_heads // ranks
+        return StateSizes(channels // ranks, self.width, heads, self.key_dim, self.value_dim)
+
+
+@dataclass(frozen=True)
+class ShortConvSpec:
+    """A gated convolution of one layer (LFM2): projections of a token to B, C and x, the causal
+    convolution of B x, times C, and an output projection."""
+
+    channels: int
+    """Elements of B, of C and of x."""
+    width: int
+    """Tokens that the convolution reads."""
+    bias: bool = False
+    """Whether projections and convolution have a bias."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for a width without inputs to keep."""
+        if self.width < 2:
+            raise BadModel(f"config.json: conv_L_cache must be at least 2, found {self.width}")
+
+    @property
+    def shared(self) -> tuple[str, int]:
+        """What ranks must be able to share equally, by config.json's name."""
+        return "hidden_size", self.channels
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks."""
+        return StateSizes(self.channels // ranks, self.width)
+
+
+@dataclass(frozen=True)
+class Mamba2Spec:
+    """Mamba-2 of one layer (arXiv:2405.21060): a short convolution of x, B and C, a state per head,
+    and a gated norm. Head counts are those of the whole model, not of one rank."""
+
+    heads: int
+    head_dim: int
+    """Elements of x in a head."""
+    groups: int
+    """Groups of heads that share B and C."""
+    state_dim: int
+    """Elements of B and of C in a group."""
+    width: int
+    """Tokens that the convolution reads."""
+    norm: NormSpec
+    """Of each group's output times its gate."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Whether projections have a bias."""
+    step_limits: tuple[float, float] = (0.0, math.inf)
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for sizes that do not fit each other."""
+        if self.heads % self.groups:
+            raise BadModel(
+                f"config.json: Mamba has {self.heads} heads, not a multiple of {self.groups} groups"
+            )
+        if self.width < 2:
+            raise BadModel(
+                f"config.json: Mamba's convolution must have a width of at least 2, found "
+                f"{self.width}"
+            )
+
+    @property
+    def shared(self) -> tuple[str, int]:
+        """What ranks must be able to share equally, in words."""
+        return "the number of Mamba heads", self.heads
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks. With more ranks than groups, several have the
+        same group."""
+        heads, groups = self.heads // ranks, max(self.groups // ranks, 1)
+        channels = heads * self.head_dim + 2 * groups * self.state_dim
+        return StateSizes(channels, self.width, heads, self.state_dim, self.head_dim)
+
+
+RecurrentSpec = DeltaNetSpec | Mamba2Spec | ShortConvSpec
 
 
 @dataclass(frozen=True)
@@ -342,8 +439,9 @@ class MoeSpec:
 class LayerSpec:
     """One decoder layer. Layers with equal specifications launch the same kernels."""
 
-    attention: AttentionSpec | DeltaNetSpec
-    mlp: MlpSpec | MoeSpec
+    attention: AttentionSpec | RecurrentSpec
+    mlp: MlpSpec | MoeSpec | None
+    """None = the layer has attention, or what stands for it, alone."""
 
     @property
     def window(self) -> int:
@@ -452,9 +550,11 @@ class Specification:
         words. `expert_parallel`: ranks share the experts, not their intermediate size."""
         found = {("num_attention_heads", self.heads): None}
         for attention in (layer.attention for layer in self.layers):
-            if isinstance(attention, DeltaNetSpec):
-                found["linear_num_key_heads", attention.key_heads] = None
+            if not isinstance(attention, AttentionSpec):
+                found[attention.shared] = None
         for mlp in (layer.mlp for layer in self.layers):
+            if mlp is None:
+                continue
             if isinstance(mlp, MlpSpec):
                 found["intermediate_size", mlp.intermediate] = None
                 continue

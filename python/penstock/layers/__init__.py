@@ -16,6 +16,7 @@ from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
+from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import (
     FullWidthNorm,
@@ -28,7 +29,9 @@ from penstock.layers.norm import (
 )
 from penstock.layers.own_norm_experts import OwnNormMoeMlp
 from penstock.layers.per_layer import PerLayerEmbeddings, PerLayerInput
+from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
+from penstock.layers.short_conv import ShortConv
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "Block",
     "Build",
     "ColumnLinear",
+    "Convolution",
     "DeltaNet",
     "Embedding",
     "ExpertMlps",
@@ -48,6 +52,7 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "Linear",
+    "Mamba2",
     "Mlp",
     "MoeMlp",
     "Norm",
@@ -60,6 +65,7 @@ __all__ = [
     "PerLayerInput",
     "PositionEmbedding",
     "PostBlock",
+    "Recurrent",
     "Residual",
     "RmsNorm",
     "Router",
@@ -67,6 +73,7 @@ __all__ = [
     "SandwichBlock",
     "SelfAttention",
     "SharedGate",
+    "ShortConv",
     "attention_of",
     "block_of",
     "mlp_of",

@@ -6,11 +6,13 @@ from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
-    DeltaNetSpec,
+    Mamba2Spec,
     MlpSpec,
     MoeSpec,
     Placement,
+    RecurrentSpec,
     ResidualSpec,
+    ShortConvSpec,
     Specification,
 )
 from penstock.faults import BadModel
@@ -28,18 +30,21 @@ from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
+from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import Norm, norm_of
 from penstock.layers.own_norm_experts import OwnNormMoeMlp
+from penstock.layers.recurrent import Recurrent
+from penstock.layers.short_conv import ShortConv
 
 
 def attention_of(
-    build: Build, residual: ResidualSpec, spec: AttentionSpec | DeltaNetSpec, index: int
-) -> SelfAttention | DeltaNet:
+    build: Build, residual: ResidualSpec, spec: AttentionSpec | RecurrentSpec, index: int
+) -> SelfAttention | Recurrent:
     """Builds the attention of a specification. Raises BadModel for a combination that has no
     implementation."""
-    if isinstance(spec, DeltaNetSpec):
-        return DeltaNet(build, residual, spec, index)
+    if not isinstance(spec, AttentionSpec):
+        return _recurrent_of(build, residual, spec, index)
     if spec.latent is not None:
         return LatentAttention(build, residual, spec, index)
     if spec.kv_layer is not None:
@@ -58,11 +63,24 @@ def attention_of(
     return cls(build, residual, spec, index)
 
 
+def _recurrent_of(
+    build: Build, residual: ResidualSpec, spec: RecurrentSpec, index: int
+) -> Recurrent:
+    if isinstance(spec, Mamba2Spec):
+        return Mamba2(build, residual, spec, index)
+    if isinstance(spec, ShortConvSpec):
+        return ShortConv(build, residual, spec, index)
+    return DeltaNet(build, residual, spec, index)
+
+
 def mlp_of(
-    build: Build, residual: ResidualSpec, spec: MlpSpec | MoeSpec
+    build: Build, residual: ResidualSpec, spec: MlpSpec | MoeSpec | None
 ) -> GatedMlp | Mlp | MoeMlp:
-    """Builds the feed-forward layer of a specification. Raises BadModel for experts with norms of
-    their own, which only blocks with norms before and behind their layers have."""
+    """Builds the feed-forward layer of a specification. Raises BadModel if there is none, and for
+    experts with norms of their own, which only blocks with norms before and behind their layers
+    have."""
+    if spec is None:
+        raise BadModel("a layer without a feed-forward layer needs the plain order of norms")
     if isinstance(spec, MoeSpec):
         if spec.own_norms:
             raise BadModel("experts with norms of their own are not supported in this block")
@@ -78,8 +96,10 @@ class Block(Layer):
         stream, below = spec.residual, build.below(f"blocks.{index}")
         self.attention_norm = norm_of(build, stream.hidden, stream.norm)
         self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
-        self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
-        self.mlp = self.feed_forward(below.below("mlp"), stream)
+        self.mlp_norm = self.mlp = None
+        if self.kind.mlp is not None:
+            self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
+            self.mlp = self.feed_forward(below.below("mlp"), stream)
 
     def feed_forward(
         self, build: Build, stream: ResidualSpec
@@ -95,6 +115,8 @@ class Block(Layer):
         With `rows` [R], returns these rows alone, [R, hidden]; it writes all keys and values.
         """
         residual = self.attention(self.attention_norm, residual, context, rows)
+        if self.mlp is None or self.mlp_norm is None:
+            return residual
         return self.mlp(self.mlp_norm, residual)
 
 
@@ -122,6 +144,7 @@ class SandwichBlock(Block):
         """As `Block`."""
         residual = self.attention(self.attention_norm, residual, context, rows)
         residual = self._normed(self.attention_output_norm, residual)
+        assert self.mlp is not None and self.mlp_norm is not None
         return self._normed(self.mlp_output_norm, self.mlp(self.mlp_norm, residual))
 
     @staticmethod

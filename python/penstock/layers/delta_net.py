@@ -6,6 +6,8 @@ the per-head numbers go with them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from penstock_kernels import causal_conv, gated_delta_rule, gated_head_norm, linear
 from penstock_kernels.recurrence import Runs
@@ -14,27 +16,13 @@ from torch import Tensor
 from penstock.cache import StateCache
 from penstock.config import DeltaNetSpec, ProjectionOrder, ResidualSpec
 from penstock.layers.attention import StepContext
-from penstock.layers.base import Build, Layer, Residual
+from penstock.layers.base import Build, Layer
 from penstock.layers.linear import ColumnLinear, RowLinear, column_targets
-from penstock.layers.norm import Norm, RmsNorm
+from penstock.layers.norm import RmsNorm
+from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.parallel import Group
 from penstock.quant import WeightTensor
 from penstock.weights import Target
-
-
-class Convolution(Layer):
-    """The weights of the short convolution of this rank's queries, keys and values."""
-
-    def __init__(self, build: Build, parts: dict[str, int], width: int) -> None:
-        """`parts`: channels on this rank."""
-        self.parts = parts
-        self.group = build.group
-        self.weight = build.empty(sum(parts.values()), 1, width)
-
-    def targets(self) -> dict[str, Target]:
-        """Returns the targets of each part's channels."""
-        stored = {"weight": WeightTensor(self.weight, 0, None)}
-        return column_targets(self.parts, stored, None, self.group)
 
 
 class HeadInputs(Layer):
@@ -70,7 +58,7 @@ class HeadInputs(Layer):
         return found[:, : self.heads], found[:, self.heads :]
 
 
-class DeltaNet(Layer):
+class DeltaNet(Recurrent):
     """Linear attention of layer `index`: projections, a short convolution, the gated delta rule, a
     gated norm of each head, and the output projection."""
 
@@ -111,24 +99,7 @@ class DeltaNet(Layer):
             sizes = [self.spec.key_dim, self.spec.key_dim, values, values]
             self.inputs.reorder(by_kind(self.key_heads, sizes, self.decay_log.device))
 
-    def __call__(
-        self, norm: Norm, residual: Residual, context: StepContext, rows: Tensor | None = None
-    ) -> Residual:
-        """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer.
-
-        Updates the states of this step's sequences. With `rows` [R], returns these rows alone, [R,
-        hidden].
-        """
-        x, total = norm(residual)
-        mixed = self._mix(x, context, rows)
-        return self.output(mixed, total if rows is None else total.index_select(0, rows))
-
-    def product(self, x: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
-        """Returns the output for a normalised x, both [T, hidden]; a partial sum with several
-        ranks."""
-        return self.output.product(self._mix(x, context, rows))
-
-    def _mix(self, x: Tensor, context: StepContext, rows: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, context: StepContext, rows: Tensor | None) -> Tensor:
         """x [T, hidden] -> the input of `output` [T, values], or [R, values] of `rows`."""
         inputs = self.inputs.product(x)
         channels = 2 * self.keys + self.values
@@ -142,24 +113,15 @@ class DeltaNet(Layer):
         self, inputs: Tensor, head_inputs: tuple[Tensor, Tensor], context: StepContext
     ) -> Tensor:
         """Queries, keys and values side by side [T, channels] -> [T, value heads, value_dim]."""
-        cache = context.caches[self.index]
-        assert isinstance(cache, StateCache)
-        tables = context.places[self.index].tables
         mixed = inputs.new_empty(inputs.shape)
         out = inputs.new_empty((len(inputs), self.heads, self.spec.value_dim))
-        if context.decodes is not None:
-            decodes, some = context.decodes, slice(context.decodes.count)
-            one = [x[some] for x in (inputs, *head_inputs, mixed, out)]
-            self._run(one, cache, Runs(tables, decodes.slots, None, decodes.kv_len, 1))
-        if context.chunks is not None:
-            chunks = context.chunks
-            rows = chunks.slots, chunks.query_start, chunks.kv_len, chunks.max_query
-            self._run([inputs, *head_inputs, mixed, out], cache, Runs(tables, *rows))
+        self.run([inputs, *head_inputs, mixed, out], context)
         return out
 
-    def _run(self, rows: list[Tensor], cache: StateCache, runs: Runs) -> None:
-        """Runs the rows (inputs, strengths, decays, the convolution's output, the output)."""
-        inputs, strength, decay, mixed, out = rows
+    def recur(self, tokens: Sequence[Tensor], cache: StateCache, runs: Runs) -> None:
+        """Runs tokens: inputs, strengths, decays, the convolution's output, the output."""
+        inputs, strength, decay, mixed, out = tokens
+        assert cache.memory is not None
         causal_conv(inputs, self.convolution.weight[:, 0], cache.inputs, runs, mixed)
         q, k, v = mixed.split([self.keys, self.keys, self.values], 1)
         q, k = (heads.unflatten(1, (self.key_heads, -1)) for heads in (q, k))

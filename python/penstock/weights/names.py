@@ -22,6 +22,8 @@ class Names:
     that is not in the module of its layer maps to its own path:
     "model.layers.{}.mlp.bias" -> "blocks.{}.mlp.router.bias".
 
+    A family whose layers are numbered otherwise lists each of them, with its number.
+
     `forms` say how the checkpoint stores weight and bias of a module, if not as the layer has them.
     """
 
@@ -31,7 +33,7 @@ class Names:
 
     def module(self, path: str) -> str | None:
         """Returns the checkpoint's module of the layer at `path`; None if there is none."""
-        module = self._modules.get(_NUMBER.sub("{}", path))
+        module = self._modules.get(path) or self._modules.get(_NUMBER.sub("{}", path))
         return module and module.format(*_NUMBER.findall(path))
 
     def sources(self, path: str) -> Iterator[str]:

@@ -1,0 +1,89 @@
+"""Cases of selective_scan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..case import DTYPES, TOLERANCE, Case, Size, runs
+
+DECODES = [(1, 1), (1, 2), (1, 9), (1, 300)]
+CHUNKS = [(5, 5), (1, 4), (2, 90), (40, 140), (1, 1), (70, 70)]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Shape of a Mamba-2 layer."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+
+
+TINY, UNEVEN = Layer(4, 32, 2, 16), Layer(3, 12, 1, 20)
+GRANITE = Layer(48, 64, 1, 128)  # Granite 4.0 H Tiny
+NEMOTRON = Layer(64, 64, 8, 128)  # Nemotron 3 Nano
+
+
+def _case(
+    size: Size,
+    kind: str,
+    lengths: list[tuple[int, int]],
+    layer: Layer,
+    pad: int = 0,
+    limits: tuple[float, float] = (0.0, math.inf),
+) -> Case:
+    dtype = DTYPES[kind]
+    tokens = sum(n for n, _ in lengths)
+    decodes = all(n == 1 for n, _ in lengths)
+    rows = tokens + pad * decodes
+    inner, both = layer.heads * layer.head_dim, layer.groups * layer.state
+
+    def make(device: torch.device) -> dict[str, Any]:
+        mixed = torch.randn(rows, inner + 2 * both, device=device, dtype=dtype)
+        x, b, c = mixed.split([inner, both, both], 1)
+        # Steps are the last columns of a fused projection.
+        fused = torch.randn(rows, 24 + layer.heads, device=device, dtype=dtype)
+        decay, bias, skip = torch.rand(3, layer.heads, device=device)
+        shape = (len(lengths) + 2, 1, layer.heads, layer.state, layer.head_dim)
+        return {
+            "x": x.unflatten(1, (layer.heads, -1)),
+            "b": b.unflatten(1, (layer.groups, -1)),
+            "c": c.unflatten(1, (layer.groups, -1)),
+            "step": fused[:, 24:],
+            "heads": ((15 * decay + 1).log(), bias - 3, skip),
+            "states": torch.randn(shape, device=device),
+            "runs": runs(lengths, device, pad=pad),
+            "limits": limits,
+        }
+
+    state = layer.heads * layer.state * layer.head_dim * 4
+    moved = 2 * tokens * (inner + both) * dtype.itemsize + 2 * len(lengths) * state
+    shape = f"{layer.groups}:{layer.heads}x{layer.state}x{layer.head_dim}"
+    more = f"{f'-pad{pad}' if pad else ''}{'-limits' if limits[0] else ''}"
+    name = f"{kind}-{len(lengths)}of{tokens}x{shape}{more}"
+    # States of long runs add up errors of float32.
+    tolerance = max(TOLERANCE[dtype], 1e-4)
+    return Case(name, size, make, tolerance, bytes_moved=moved if decodes else 0)
+
+
+CASES = [
+    *(_case(Size.SMALL, kind, DECODES, TINY, pad=2) for kind in DTYPES),
+    *(_case(Size.SMALL, kind, CHUNKS, TINY, pad=1) for kind in DTYPES),
+    _case(Size.SMALL, "f32", CHUNKS, UNEVEN),
+    _case(Size.SMALL, "f32", DECODES, UNEVEN),
+    _case(Size.SMALL, "f32", CHUNKS, TINY, limits=(0.05, 0.1)),
+    _case(Size.FULL, "bf16", [(1, 700)] * 70, GRANITE),
+    _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], GRANITE),
+    _case(Size.FULL, "f16", CHUNKS, NEMOTRON),
+    _case(Size.FULL, "f32", CHUNKS, Layer(2, 128, 1, 256)),
+    _case(Size.BENCH, "bf16", [(1, 700)], NEMOTRON),
+    _case(Size.BENCH, "bf16", [(1, 700)] * 64, NEMOTRON),
+    _case(Size.BENCH, "bf16", [(1, 700)] * 256, GRANITE),
+    _case(Size.BENCH, "bf16", [(8192, 8192)], GRANITE),
+    _case(Size.BENCH, "bf16", [(2048, 2048)] * 4, NEMOTRON),
+]

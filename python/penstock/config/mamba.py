@@ -1,0 +1,56 @@
+"""Reads Mamba-2 layers from config.json, whose fields families name differently."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.config.fields import Fields
+from penstock.config.specification import Mamba2Spec, NormSpec
+from penstock.faults import BadModel
+
+# Names of the fields: those of Granite 4 and Bamba.
+MAMBA = {
+    "heads": "mamba_n_heads",
+    "head_dim": "mamba_d_head",
+    "groups": "mamba_n_groups",
+    "state": "mamba_d_state",
+    "width": "mamba_d_conv",
+    "conv_bias": "mamba_conv_bias",
+    "bias": "mamba_proj_bias",
+    "chunk": "mamba_chunk_size",
+}
+
+
+def read_mamba(
+    fields: Fields, norm: NormSpec, defaults: Mapping[str, Any], names: Mapping[str, str] = MAMBA
+) -> Mamba2Spec:
+    """Mamba-2 by these names; `defaults` are of transformers' configuration."""
+    raw = {name: fields.raw.get(field) for name, field in names.items()}
+    given = Fields({**defaults, **{name: x for name, x in raw.items() if x is not None}})
+    return Mamba2Spec(
+        heads=given.count("heads"),
+        head_dim=given.count("head_dim"),
+        groups=given.count("groups"),
+        state_dim=given.count("state"),
+        width=given.count("width"),
+        norm=norm,
+        conv_bias=given.flag("conv_bias", True),
+        bias=given.flag("bias"),
+        step_limits=_step_limits(fields),
+    )
+
+
+def _step_limits(fields: Fields) -> tuple[float, float]:
+    """`time_step_limit`; JSON has several spellings of infinity."""
+    found = fields.raw.get("time_step_limit")
+    if found is None:
+        return 0.0, math.inf
+    spelled = (math.inf, "Infinity", {"__float__": "Infinity"})
+    if not isinstance(found, list | tuple) or len(found) != 2:
+        raise BadModel(f"config.json: time_step_limit must be two numbers, found {found!r}")
+    least = Fields({"time_step_limit": found[0]}).number("time_step_limit")
+    if found[1] in spelled:
+        return float(least), math.inf
+    return float(least), Fields({"time_step_limit": found[1]}).positive("time_step_limit")

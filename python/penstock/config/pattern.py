@@ -1,0 +1,51 @@
+"""Reads models whose layers are each an attention, a recurrent or a feed-forward layer alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.config.fields import Fields
+from penstock.config.layer_types import FULL, LINEAR, OLDER
+from penstock.config.specification import AttentionSpec, LayerSpec, MlpSpec, RecurrentSpec
+from penstock.faults import BadModel, Unsupported
+
+MLP, EXPERTS = "mlp", "moe"
+_LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": EXPERTS}
+
+
+def read_pattern(fields: Fields) -> Sequence[str]:
+    """The kind of each layer: `layers_block_type`, or a letter of `hybrid_override_pattern`."""
+    found = fields.raw.get("layers_block_type") or fields.raw.get("layer_types")
+    pattern = fields.raw.get("hybrid_override_pattern")
+    kinds = found or [_LETTERS.get(letter, letter) for letter in pattern or ""]
+    kinds = [OLDER.get(kind, kind) for kind in kinds]
+    unknown = [kind for kind in kinds if kind not in _LETTERS.values()]
+    if unknown or FULL not in kinds:
+        raise BadModel(
+            f"config.json: layers_block_type must hold {', '.join(_LETTERS.values())}, and "
+            f"{FULL} at least once, found {kinds!r}"
+        )
+    return kinds
+
+
+def pair_layers(
+    kinds: Sequence[str], mixers: Mapping[str, AttentionSpec | RecurrentSpec], mlp: MlpSpec
+) -> list[LayerSpec]:
+    """The layers, with each feed-forward layer as a part of the layer before it. Raises
+    Unsupported if there is none."""
+    layers: list[LayerSpec] = []
+    for kind in kinds:
+        if kind == EXPERTS:
+            raise Unsupported(
+                "config.json: layers_block_type 'moe': experts without a gate are not supported"
+            )
+        if kind in mixers:
+            layers.append(LayerSpec(mixers[kind], None))
+        elif not layers or layers[-1].mlp is not None:
+            raise Unsupported(
+                "config.json: layers_block_type has a feed-forward layer that does not follow "
+                "attention or Mamba, which is not supported"
+            )
+        else:
+            layers[-1] = LayerSpec(layers[-1].attention, mlp)
+    return layers
