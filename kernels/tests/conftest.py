@@ -69,3 +69,23 @@ def fp8_rounds_as_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.tensor(data).to(kinds[target]).view(torch.uint8).numpy()
 
     monkeypatch.setattr(interpreter, "_convert_float", rounded)
+
+
+@pytest.fixture(autouse=INTERPRETED)
+def products_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Widens bfloat16 before products: Triton's interpreter would multiply its bits as integers."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def widened(operand: Any) -> Any:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        wide = torch.from_numpy(operand.data.copy()).view(torch.bfloat16).float().numpy()
+        return interpreter.TensorHandle(wide, tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, widened(a), widened(b), *rest)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)

@@ -271,7 +271,6 @@ CASES |= {
     "granitemoehybrid": {
         **MAMBA,
         "model_type": "granitemoehybrid",
-        "mamba_n_groups": 2,
         "num_local_experts": 8,
         "num_experts_per_tok": 3,
         "shared_intermediate_size": 48,

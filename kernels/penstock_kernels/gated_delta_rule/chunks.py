@@ -20,9 +20,9 @@ from .reference import EPS
 # 255 registers of a thread do not suffice on an A100 or H100. One prompt of 32 heads of 128 has 256
 # programs.
 CHUNK, COLUMNS, WARPS = 32, 16, 8
-# Products round to the 11 bits of TF32. Three of them, as exact as float32, need more registers, so
-# float32 goes token by token.
-PRECISION = tl.constexpr("tf32")
+# Queries and keys are multiplied as they are, in 16 bits, and divided by their lengths afterwards.
+# Numbers of float32 are the sum of two of 16 bits: an output may be a small difference of large
+# sums, where TF32 has errors as large as the output (of keys of 128, on an H100).
 DTYPES = (torch.bfloat16, torch.float16)
 
 
@@ -43,12 +43,35 @@ def _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head):
 
 
 @triton.jit
-def _normed(x, at, stride, head, inside, D: tl.constexpr, KEYS: tl.constexpr, eps):
-    """Queries or keys [L, KEYS] of a head, divided by their length."""
+def _rows(x, at, stride, head, inside, D: tl.constexpr, KEYS: tl.constexpr, eps):
+    """Queries or keys [L, KEYS] of a head, and 1 / their lengths."""
     row = tl.arange(0, KEYS)[None, :]
     places = x + at[:, None] * stride + head * D + row
-    value = tl.load(places, inside[:, None] & (row < D), other=0).to(tl.float32)
-    return value * tl.rsqrt(tl.sum(value * value, 1) + eps)[:, None]
+    value = tl.load(places, inside[:, None] & (row < D), other=0)
+    wide = value.to(tl.float32)
+    return value, tl.rsqrt(tl.sum(wide * wide, 1) + eps)
+
+
+@triton.jit
+def _halves(x, kind: tl.constexpr):
+    """Two numbers of 16 bits, whose sum is a number of float32 but for its last bits."""
+    high = x.to(kind)
+    return high, (x - high.to(tl.float32)).to(kind)
+
+
+@triton.jit
+def _dot_exact(a, b):
+    """a of 16 bits times b of float32."""
+    high, low = _halves(b, a.dtype)
+    return tl.dot(a, low, tl.dot(a, high))
+
+
+@triton.jit
+def _dot(a, b, kind: tl.constexpr):
+    """a times b, both of float32."""
+    high, low = _halves(a, kind)
+    b_high, b_low = _halves(b, kind)
+    return tl.dot(low, b_high, tl.dot(high, b_low, tl.dot(high, b_high)))
 
 
 @triton.jit
@@ -68,11 +91,11 @@ def _invert(
     inside = first + row < count
     at = start + first + row
     taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head)
-    key = _normed(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
+    key, scale = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
     # Of the transposed system, so that a row of it is a column here.
     later = row[:, None] < row[None, :]
     since = tl.exp(tl.where(later, total[None, :] - total[:, None], 0.0))
-    products = tl.dot(key, tl.trans(key), input_precision=PRECISION)
+    products = tl.dot(key, tl.trans(key)) * scale[:, None] * scale[None, :]
     system = tl.where(later, products * since * taken[None, :], 0.0)
     inverse = (row[:, None] == row[None, :]).to(tl.float32)
     for line in range(1, L):
@@ -108,29 +131,29 @@ def _run_chunks(
         inside = first + row < count
         at = start + first + row
         taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head)
-        key = _normed(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
+        key, scale = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
         rows = inside[:, None] & (column < E)
         value = tl.load(v + at[:, None] * strides[2] + head * E + column, rows, other=0)
-        from_start = tl.exp(total)[:, None]
-        known = tl.dot(key, state, input_precision=PRECISION)
-        wanted = taken[:, None] * (value.to(tl.float32) - from_start * known)
+        from_start = tl.exp(total)
+        known = _dot_exact(key, state) * (from_start * scale)[:, None]
+        wanted = taken[:, None] * (value.to(tl.float32) - known)
         inverse = tl.load(
             inverses + (at[:, None] * HEADS + head) * L + row[None, :], inside[:, None], other=0
         )
-        added = tl.dot(inverse, wanted, input_precision=PRECISION)
-        query = _normed(q, at, strides[0], head // SHARED, inside, D, KEYS, eps)
-        query *= 1.0 / tl.sqrt(D * 1.0)
+        added = _dot(inverse, wanted, key.dtype)
+        query, factor = _rows(q, at, strides[0], head // SHARED, inside, D, KEYS, eps)
+        factor *= 1.0 / tl.sqrt(D * 1.0)
         seen = row[:, None] >= row[None, :]
         since = tl.exp(tl.where(seen, total[:, None] - total[None, :], 0.0))
-        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        scores = tl.dot(query, tl.trans(key)) * factor[:, None] * scale[None, :]
         scores = tl.where(seen, scores * since, 0.0)
-        found = from_start * tl.dot(query, state, input_precision=PRECISION)
-        found += tl.dot(scores, added, input_precision=PRECISION)
+        found = _dot_exact(query, state) * (from_start * factor)[:, None]
+        found += _dot(scores, added, key.dtype)
         places_out = out + (at[:, None] * HEADS + head) * E + column
         tl.store(places_out, found.to(out.dtype.element_ty), rows)
         whole = tl.sum(tl.where(row == L - 1, total, 0.0), 0)
-        kept = key * tl.exp(whole - total)[:, None]
-        state = tl.exp(whole) * state + tl.dot(tl.trans(kept), added, input_precision=PRECISION)
+        kept = added * (tl.exp(whole - total) * scale)[:, None]
+        state = tl.exp(whole) * state + _dot_exact(tl.trans(key), kept)
     tl.store(places, state, (element < D) & (column < E))
 
 

@@ -59,7 +59,8 @@ class OwnNormMoeMlp(Layer):
         x, total = norm(residual)
         stream = Residual(total, None, False)
         routed = self.router(self.router_norm(stream)[0])
-        scales = self.expert_scale[routed.ids.long()]
+        # Of logits that are NaN, as before weights are loaded, ids may be of no expert.
+        scales = self.expert_scale[routed.ids.long().clamp(0, len(self.expert_scale) - 1)]
         routed = Routed(routed.ids, routed.weights * scales)
         dense = self._normed(self.shared_output_norm, self.shared.product(x))
         sparse = self.experts(self.experts_norm(stream)[0], routed)
