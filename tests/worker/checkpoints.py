@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCAB = 501  # odd, so that two ranks cannot share it equally
@@ -67,29 +68,6 @@ PARTIAL: dict[str, Any] = {
 }
 # Ends of names of what is random too, though transformers makes it 0 or 1.
 FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale"
-DELTA_NET: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "head_dim": 32,
-    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 8,
-}
-CONVOLVED: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "layer_types": ["conv", "conv", "full_attention", "conv"],
-}
-MAMBA: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
-    "mamba_n_heads": 8,
-    "mamba_n_groups": 1,
-    "mamba_d_state": 24,
-    "mamba_expand": 2,
-    "mamba_chunk_size": 16,
-}
-EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 CASES: dict[str, dict[str, Any]] = {
     "llama2": {"model_type": "llama", "num_key_value_heads": 4},
@@ -268,26 +246,6 @@ CASES |= {
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
     },
-    "granitemoehybrid": {
-        **MAMBA,
-        "model_type": "granitemoehybrid",
-        "num_local_experts": 8,
-        "num_experts_per_tok": 3,
-        "shared_intermediate_size": 48,
-        "embedding_multiplier": 3.0,
-        "logits_scaling": 0.5,
-        "residual_multiplier": 0.4,
-        "attention_multiplier": 0.3,
-    },
-    "lfm2-moe": {
-        **CONVOLVED,
-        "model_type": "lfm2_moe",
-        "num_experts": 8,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 32,
-        "num_dense_layers": 1,
-        "routed_scaling_factor": 2.5,
-    },
     "minimax-m2": {
         "model_type": "minimax_m2",
         "num_local_experts": 8,
@@ -360,25 +318,6 @@ CASES |= {
         "n_group": 1,
         "topk_group": 1,
         "norm_topk_prob": False,
-    },
-}
-CASES |= {
-    "qwen3_5-moe": {
-        **DELTA_NET,
-        **EXPERTS,
-        "model_type": "qwen3_5_moe_text",
-        "num_experts_per_tok": 3,
-        "shared_expert_intermediate_size": 48,
-    },
-    "qwen3_next": {
-        **DELTA_NET,
-        **EXPERTS,
-        "model_type": "qwen3_next",
-        "num_experts_per_tok": 3,
-        "shared_expert_intermediate_size": 48,
-        "mlp_only_layers": [1],
-        "attention_bias": True,
-        "linear_conv_kernel_dim": 3,
     },
 }
 GPT: dict[str, Any] = {
@@ -477,25 +416,6 @@ DENSE: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
     },
-    "lfm2": {
-        **CONVOLVED,
-        "model_type": "lfm2",
-        "conv_L_cache": 4,
-        "conv_bias": True,
-        "block_multiple_of": 16,
-        "block_ffn_dim_multiplier": 1.3,
-        "tie_word_embeddings": True,
-    },
-    "granitemoehybrid-dense": {
-        **MAMBA,
-        "model_type": "granitemoehybrid",
-        "mamba_proj_bias": True,
-        "mamba_d_conv": 3,
-        "num_local_experts": 0,
-        "shared_intermediate_size": 96,
-        "position_embedding_type": "rope",
-        "tie_word_embeddings": True,
-    },
     "ministral": {
         "model_type": "ministral",
         "head_dim": 16,
@@ -506,22 +426,6 @@ DENSE: dict[str, dict[str, Any]] = {
         "model_type": "ministral3",
         "head_dim": 32,
         "rope_parameters": MINISTRAL3_ROPE,
-    },
-    "nemotron_h": {
-        "model_type": "nemotron_h",
-        "num_hidden_layers": 6,
-        "layers_block_type": [
-            *("linear_attention", "mlp", "full_attention", "linear_attention"),
-            *("linear_attention", "mlp"),
-        ],
-        "head_dim": 32,
-        "mamba_num_heads": 8,
-        "mamba_head_dim": 16,
-        "n_groups": 2,
-        "ssm_state_size": 24,
-        "chunk_size": 16,
-        "time_step_min": 1e-6,  # a bound of steps in transformers, but of prompts alone
-        "mlp_bias": True,
     },
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {
@@ -534,12 +438,6 @@ DENSE: dict[str, dict[str, Any]] = {
         },
     },
     "phi": {"model_type": "phi", "num_key_value_heads": 4},
-    "qwen3_5": {
-        **DELTA_NET,
-        "model_type": "qwen3_5_text",
-        "linear_num_key_heads": 4,
-        "tie_word_embeddings": True,
-    },
     "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1]},
     "smollm3-window": {
@@ -558,6 +456,8 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
+DENSE |= RECURRENT
+CASES |= MIXTURES
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 

@@ -54,7 +54,7 @@ def _rows(x, at, stride, head, inside, D: tl.constexpr, KEYS: tl.constexpr, eps)
 
 @triton.jit
 def _halves(x, kind: tl.constexpr):
-    """Two numbers of 16 bits, whose sum is a number of float32 but for its last bits."""
+    """Two numbers of 16 bits, whose sum is a number of float32 without its last bits."""
     high = x.to(kind)
     return high, (x - high.to(tl.float32)).to(kind)
 

@@ -1,0 +1,113 @@
+"""Fields of config.json of tiny models with recurrent layers; checkpoints.py writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DELTA_NET: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+}
+CONVOLVED: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": ["conv", "conv", "full_attention", "conv"],
+}
+MAMBA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 24,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+}
+EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
+
+MIXTURES: dict[str, dict[str, Any]] = {
+    "granitemoehybrid": {
+        **MAMBA,
+        "model_type": "granitemoehybrid",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "shared_intermediate_size": 48,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+    },
+    "lfm2-moe": {
+        **CONVOLVED,
+        "model_type": "lfm2_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 1,
+        "routed_scaling_factor": 2.5,
+    },
+    "qwen3_5-moe": {
+        **DELTA_NET,
+        **EXPERTS,
+        "model_type": "qwen3_5_moe_text",
+        "num_experts_per_tok": 3,
+        "shared_expert_intermediate_size": 48,
+    },
+    "qwen3_next": {
+        **DELTA_NET,
+        **EXPERTS,
+        "model_type": "qwen3_next",
+        "num_experts_per_tok": 3,
+        "shared_expert_intermediate_size": 48,
+        "mlp_only_layers": [1],
+        "attention_bias": True,
+        "linear_conv_kernel_dim": 3,
+    },
+}
+
+RECURRENT: dict[str, dict[str, Any]] = {
+    "lfm2": {
+        **CONVOLVED,
+        "model_type": "lfm2",
+        "conv_L_cache": 4,
+        "conv_bias": True,
+        "block_multiple_of": 16,
+        "block_ffn_dim_multiplier": 1.3,
+        "tie_word_embeddings": True,
+    },
+    "granitemoehybrid-dense": {
+        **MAMBA,
+        "model_type": "granitemoehybrid",
+        "mamba_proj_bias": True,
+        "mamba_d_conv": 3,
+        "num_local_experts": 0,
+        "shared_intermediate_size": 96,
+        "position_embedding_type": "rope",
+        "tie_word_embeddings": True,
+    },
+    "nemotron_h": {
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 6,
+        "layers_block_type": [
+            *("linear_attention", "mlp", "full_attention", "linear_attention"),
+            *("linear_attention", "mlp"),
+        ],
+        "head_dim": 32,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 24,
+        "chunk_size": 16,
+        "time_step_min": 1e-6,  # a bound of steps in transformers, but of prompts alone
+        "mlp_bias": True,
+    },
+    "qwen3_5": {
+        **DELTA_NET,
+        "model_type": "qwen3_5_text",
+        "linear_num_key_heads": 4,
+        "tie_word_embeddings": True,
+    },
+}
