@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +56,26 @@ class Runs:
             count = rows.stop - rows.start
             if length and count:
                 yield rows, block, length > count
+
+
+Chunk = Callable[[list[Tensor], Tensor], tuple[Tensor, Tensor]]
+"""From the tokens of a chunk, tensors [heads, n, ...], and the state before it to its outputs
+[heads, n, E] and the state after it."""
+
+
+def in_chunks(
+    compute: Chunk, tokens: Sequence[Tensor], states: Tensor, runs: Runs, out: Tensor, size: int
+) -> Tensor:
+    """Takes the runs through chunks of `size` tokens; for references, since it reads values on the
+    host. `tokens`: tensors [T, heads, ...]. Writes states and `out` [T, heads, E]."""
+    for rows, block, begun in runs.each():
+        state = states[block, 0] if begun else torch.zeros_like(states[block, 0])
+        for start in range(rows.start, rows.stop, size):
+            some = slice(start, min(start + size, rows.stop))
+            found, state = compute([each[some].transpose(0, 1) for each in tokens], state)
+            out[some] = found.transpose(0, 1).to(out.dtype)
+        states[block, 0] = state
+    return out
 
 
 def expect_states(name: str, states: Tensor, shape: tuple[int, ...]) -> None:

@@ -6,20 +6,14 @@ longer than the window, share a beginning, and are preempted where memory is sho
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 from pathlib import Path
 
-import httpx
 import pytest
-import torch
-from serving import Server, metric_value
-from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3TextConfig
+from random_models import BROOK, Variant, check_tokens, draw_prompts, generate, write_random
+from transformers import AutoTokenizer, Gemma3TextConfig
 
-BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
-TOKENS = 48
 WINDOW = 32
-VARIANTS: dict[str, tuple[list[str], str | None]] = {
+VARIANTS: dict[str, Variant] = {
     "plain": ([], "penstock_prefix_hit_tokens"),
     "16-token chunks": (["--max-step-tokens", "16"], None),
     "preempted": (["--kv-memory", "2MiB", "--max-step-tokens", "64"], "penstock_preemptions"),
@@ -43,54 +37,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=2048,
         query_pre_attn_scalar=16,
     )
-    torch.manual_seed(0)
-    network = AutoModelForCausalLM.from_config(config)
-    for weight in network.parameters():
-        torch.nn.init.normal_(weight, std=0.3 if weight.dim() > 1 else 0.2)
-    network.save_pretrained(path)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BROOK / name, path / name)
-    return path
+    return write_random(path, config)
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    dice = torch.Generator().manual_seed(3)
-    shared = torch.randint(2, 500, (150,), generator=dice).tolist()
-    rest = [torch.randint(2, 500, (9 + 41 * i,), generator=dice).tolist() for i in range(8)]
-    return [shared + each for each in rest]
+    return draw_prompts()
 
 
 @pytest.fixture(scope="module")
 def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64).eval()
-    answers = []
-    for ids in prompts:
-        with torch.inference_mode():
-            out = network.generate(
-                torch.tensor([ids]),
-                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-                do_sample=False,
-                max_new_tokens=TOKENS,
-                min_new_tokens=TOKENS,
-                eos_token_id=None,
-                pad_token_id=0,
-            )
-        answers.append(out[0, len(ids) :].tolist())
-    return answers
-
-
-async def answers(server: Server, prompts: list[list[int]]) -> list[list[int]]:
-    async def one(client: httpx.AsyncClient, ids: list[int]) -> list[int]:
-        body = {"model": "penstock", "prompt": ids, "max_tokens": TOKENS, "temperature": 0}
-        body |= {"ignore_eos": True, "return_token_ids": True}
-        reply = await client.post("/v1/completions", json=body)
-        assert reply.status_code == 200, reply.text
-        found: list[int] = reply.json()["choices"][0]["token_ids"]
-        return found
-
-    async with httpx.AsyncClient(base_url=server.url, timeout=240) as client:
-        return list(await asyncio.gather(*(one(client, ids) for ids in prompts)))
+    return generate(model, prompts)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -101,11 +58,4 @@ def test_tokens_equal_transformers(
     expected: list[list[int]],
     variant: str,
 ) -> None:
-    options, metric = VARIANTS[variant]
-    options = ["--model", str(model), "--dtype", "float64", "--max-len", "640", *options]
-    with Server(tmp_path / "serve.log", options) as server:
-        assert asyncio.run(answers(server, prompts[:1])) == expected[:1]
-        assert asyncio.run(answers(server, prompts * 3)) == expected * 3
-        if metric:
-            assert metric_value(server, metric) > 0
-        assert metric_value(server, 'penstock_kv_blocks{state="leased"}') == 0
+    check_tokens(tmp_path / "serve.log", model, prompts, expected, VARIANTS[variant])

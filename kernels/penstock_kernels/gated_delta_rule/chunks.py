@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
+from ..recurrence_triton import softplus
 from .reference import EPS
 
 # Tokens of a chunk, values' columns and warps of a program of the second kernel: with larger tiles,
@@ -24,12 +25,6 @@ CHUNK, COLUMNS, WARPS = 32, 16, 8
 # Numbers of float32 are the sum of two of 16 bits: an output may be a small difference of large
 # sums, where TF32 has errors as large as the output (of keys of 128, on an H100).
 DTYPES = (torch.bfloat16, torch.float16)
-
-
-@triton.jit
-def softplus(x):
-    """log(1 + exp(x))."""
-    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
 
 
 @triton.jit

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ..recurrence import Runs
+from ..recurrence import Runs, in_chunks
 from ..shared import wide
 
 CHUNK = 64  # tokens
@@ -43,14 +43,7 @@ def gated_delta_rule(
     tokens = q, k, wide(v), wide(strength).sigmoid(), g
     if runs.query_start is None:
         return _one_each(tokens, states, runs, out)
-    for rows, block, begun in runs.each():
-        state = states[block, 0] if begun else torch.zeros_like(states[block, 0])
-        for start in range(rows.start, rows.stop, CHUNK):
-            some = slice(start, min(start + CHUNK, rows.stop))
-            found, state = _chunk([x[some].transpose(0, 1) for x in tokens], state)
-            out[some] = found.transpose(0, 1).to(out.dtype)
-        states[block, 0] = state
-    return out
+    return in_chunks(_chunk, tokens, states, runs, out, CHUNK)
 
 
 def normed(x: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two, shared_bytes
 from ..recurrence import Runs
-from .chunks import DTYPES, run_chunks, softplus
+from ..recurrence_triton import softplus
+from .chunks import DTYPES, run_chunks
 from .reference import EPS
 
 FEW = 16  # tokens up to which going through them is not slower than a chunk, by estimate

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ..recurrence import Runs
+from ..recurrence import Runs, in_chunks
 from ..shared import wide
 
 CHUNK = 64  # tokens
@@ -38,14 +38,7 @@ def selective_scan(
     tokens = b, c, values * dt[..., None], -decay_log.exp() * dt, values * skip[:, None]
     if runs.query_start is None:
         return _one_each(tokens, states, runs, out)
-    for rows, block, begun in runs.each():
-        state = states[block, 0] if begun else torch.zeros_like(states[block, 0])
-        for start in range(rows.start, rows.stop, CHUNK):
-            some = slice(start, min(start + CHUNK, rows.stop))
-            found, state = _chunk([each[some].transpose(0, 1) for each in tokens], state)
-            out[some] = found.transpose(0, 1).to(out.dtype)
-        states[block, 0] = state
-    return out
+    return in_chunks(_chunk, tokens, states, runs, out, CHUNK)
 
 
 def _one_each(tokens: tuple[Tensor, ...], states: Tensor, runs: Runs, out: Tensor) -> Tensor:

@@ -10,13 +10,9 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
+from ..recurrence_triton import softplus
 
 ELEMENTS = 4096  # of the state that a program has; its four warps hold 32 in a thread
-
-
-@triton.jit
-def _softplus(x):
-    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
 
 
 @triton.jit
@@ -58,7 +54,7 @@ def _scan(
         value = tl.load(x + at * strides[0] + head * P + column, column < P, other=0)
         taken = tl.load(b + at * strides[1] + group * N + row, row < N, other=0).to(tl.float32)
         asked = tl.load(c + at * strides[2] + group * N + row, row < N, other=0).to(tl.float32)
-        dt = _softplus(tl.load(step + at * strides[3] + head).to(tl.float32) + bias)
+        dt = softplus(tl.load(step + at * strides[3] + head).to(tl.float32) + bias)
         dt = tl.minimum(tl.maximum(dt, least), most)
         value = value.to(tl.float32)
         state = state * tl.exp(rate * dt) + taken[:, None] * (dt * value)[None, :]
