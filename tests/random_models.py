@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import torch
-from serving import Server, metric_value
+from serving import Server, metric_value, wait_for
 from transformers import AutoModelForCausalLM
 
 BROOK = Path(__file__).resolve().parents[1] / "python/penstock/brook"
@@ -85,4 +85,5 @@ def check_tokens(
         assert asyncio.run(answers(server, prompts * 3)) == expected * 3
         if metric:
             assert metric_value(server, metric) > 0
-        assert metric_value(server, 'penstock_kv_blocks{state="leased"}') == 0
+        # The step after a request's last token may still run: it holds the request's blocks.
+        wait_for(lambda: metric_value(server, 'penstock_kv_blocks{state="leased"}') == 0)

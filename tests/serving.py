@@ -10,10 +10,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
+
+T = TypeVar("T")
 
 READY_SECONDS = 120
 SECONDS = 60
@@ -96,6 +100,15 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def wait_for(found: Callable[[], T]) -> T:
+    """Returns what is found, once it is true."""
+    until = time.monotonic() + SECONDS
+    while not (value := found()):
+        assert time.monotonic() < until, "never"
+        time.sleep(0.02)
+    return value
 
 
 def story(server: Server) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -17,10 +14,7 @@ from tests.faults.load import drawn, draws
 from tests.faults.run import Plan, run
 from tests.faults.schedule import Kind, faults
 from tests.faults.server import FaultyServer
-from tests.serving import parent
-
-T = TypeVar("T")
-SECONDS = 30
+from tests.serving import parent, wait_for
 
 # Without those that take 30 s, and without the launcher's end, which tests/e2e has.
 QUICK = [
@@ -56,15 +50,6 @@ def test_workers_that_were_forked_carry_out_orders_as_others_do(tmp_path: Path) 
 
 def has_ended(pid: int) -> bool:
     return parent(pid) is None
-
-
-def wait_for(found: Callable[[], T]) -> T:
-    """Returns what is found, once it is true."""
-    until = time.monotonic() + SECONDS
-    while not (value := found()):
-        assert time.monotonic() < until, "never"
-        time.sleep(0.02)
-    return value
 
 
 def test_a_seed_decides_load_and_faults() -> None:
