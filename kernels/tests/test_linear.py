@@ -44,7 +44,7 @@ def test_tables_hold_plans_that_beat_the_library(
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("outputs", [1, 100, 4096, 200_000])
-@pytest.mark.parametrize("inputs", [8, 100, 4096, 12288, 40_000])
+@pytest.mark.parametrize("inputs", [8, 100, 2304, 2560, 4096, 12288, 40_000])
 def test_the_rule_knows_every_shape(outputs: int, inputs: int, gated: bool) -> None:
     for rows in BUCKETS:
         problem = Problem(outputs, inputs, gated)

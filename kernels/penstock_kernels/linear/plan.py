@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..device import divided_up
+from ..device import divided_up, power_of_two
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FEW = 64  # rows whose products are bound by reading the weights
@@ -90,9 +90,8 @@ def rule(problem: Problem, rows: int, programs: int, shared: int) -> Plan:
     """
     outputs, inputs = problem.outputs, problem.inputs
     if rows == 1 and inputs <= 16384:
-        return Gemv(
-            tile=max(1, min(4, 8192 // inputs)), warps=8 if inputs > 2048 else 4, programs=0
-        )
+        depth = power_of_two(inputs)  # registers of a row; a tile has a power of 2 of them
+        return Gemv(tile=max(1, min(4, 8192 // depth)), warps=8 if inputs > 2048 else 4, programs=0)
     if inputs % 64 or rows > FEW:
         return Library()
     tiles = divided_up(outputs, 64)
