@@ -142,8 +142,8 @@ def view_of(matrix: Tensor, rows: int) -> TensorDescriptor:
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), block, layout)
 
 
-def fits(q: Tensor, kv_cache: Tensor) -> bool:
-    """Whether the attention kernels for Hopper take such tensors."""
-    shapes = kv_cache.shape[3] in (8, 16, 32, 64) and q.shape[2] in (64, 128)
+def fits(q: Tensor, kv_cache: Tensor, sizes: tuple[int, ...] = (64, 128)) -> bool:
+    """Whether an attention kernel for Hopper, made for heads of these sizes, takes such tensors."""
+    shapes = kv_cache.shape[3] in (8, 16, 32, 64) and q.shape[2] in sizes
     stored = kv_cache.dtype == q.dtype or kv_cache.dtype.itemsize == 1
     return shapes and stored and q.dtype in KINDS

@@ -58,17 +58,19 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
 
 
 def attention(heads: Heads, quantized: str) -> None:
-    """Decode, and prefill of few rows and of many, which are kernels of their own; prefill over a
-    cache that stores numbers as `quantized` too."""
+    """Decode, and prefill of few rows and of many, which are kernels of their own; with `quantized`
+    also over quantized caches, prefill over one that stores numbers so."""
     sinks = torch.zeros(heads.query)
-    for kv in ("", *QUANTIZED_KV):
+    for kv, stored_ones in (("", False), ("", True), *((kv, False) for kv in QUANTIZED_KV)):
         case = decode_arguments(heads, [40, 0], torch.bfloat16, CPU, kv=kv)
         cache, *places = (case[name] for name in ("kv_cache", "block_tables", "slots", "kv_len"))
         names = "q", "k", "v", "cos_sin", "slot_mapping"
         tensors = *(case[name] for name in names), torch.empty_like(case["q"])
         kernel = decode_quantized if kv else decode
-        assert kernel.launch(tensors, (cache, *places, case.get("kv_params")), (0.1, 0, sinks))
-    for tokens, kv in ((40, ""), (1100, ""), (1100, quantized)):
+        memory = (cache, *places, case.get("kv_params"))
+        taken = kernel.launch(tensors, memory, (0.1, 0, sinks), stored_ones)
+        assert taken == (not kv or bool(quantized))
+    for tokens, kv in ((40, ""), (1100, ""), *([(1100, quantized)] if quantized else [])):
         q = torch.empty((tokens, heads.query, heads.size), dtype=torch.bfloat16)
         start = torch.tensor([0, tokens], dtype=torch.int32)
         pages = stored(paged([tokens], heads, torch.bfloat16, CPU), kv)
@@ -155,7 +157,8 @@ def main() -> None:
         module.processors = lambda _device: PROCESSORS
     for module in (decode, decode_quantized, peer_sum, *packed_kernels):
         module.early_launch = lambda _device: True
-    for kv, size, quantized in ((8, 64, "int4"), (8, 128, "int8"), (2, 128, "e4m3")):
+    kinds = (8, 64, "int4"), (8, 128, "int8"), (2, 128, "e4m3"), (8, 256, "")
+    for kv, size, quantized in kinds:
         attention(Heads(query=32, kv=kv, size=size, block_tokens=16), quantized)
     gated()
     for kind in Kind:

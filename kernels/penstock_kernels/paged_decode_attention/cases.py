@@ -227,6 +227,22 @@ CASES = [
         _case(Size.FULL, "bf16", heads, MIXED)
         for heads in (Heads(48, 1, 128, 16), Heads(71, 1, 64, 16), Heads(8, 8, 80, 16))
     ),
+    # Heads of 256 as in Qwen 3.5, Gemma 3 12B and others, with more pairs than programs.
+    *(
+        _case(Size.FULL, kind, Heads(heads, kv, 256, block), lengths, window, rule=rule)
+        for kind, heads, kv, block, lengths, window, rule in [
+            ("bf16", 16, 4, 16, MIXED, 0, PLAIN),
+            ("bf16", 16, 8, 32, MIXED, 300, SINKS),
+            ("f16", 16, 8, 32, MIXED, 300, PLAIN),
+            ("bf16", 16, 1, 8, [*range(1, 1100, 3), 0, 300, *[0] * 50], 0, PLAIN),
+            ("bf16", 16, 4, 16, [*range(1, 1100, 25), 0, 300, *[0] * 50, 7], 0, PLAIN),
+            ("bf16", 8, 2, 16, [40_001, 8193, 8192, 5], 0, PLAIN),
+        ]
+    ),
+    *(
+        _case(Size.FULL, "bf16", Heads(8, 2, size, 16), [*MIXED, 0], window, reads=True)
+        for size, window in [(64, 0), (128, 100), (256, 0), (256, 512)]
+    ),
     # Pairs that are a share each, and such as are not for one that is long.
     _case(Size.FULL, "bf16", LLAMA_8B, list(range(512, 768, 8))),
     _case(Size.FULL, "bf16", LLAMA_1B, [0, *range(33, 1057, 32)]),
@@ -257,6 +273,11 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [640] * 16),
     _case(Size.BENCH, "bf16", LLAMA_8B, [384]),
     _case(Size.BENCH, "bf16", Heads(16, 8, 256, 16), [1100] * 256, rule=Scoring(50.0)),
+    *(
+        _case(Size.BENCH, "bf16", Heads(16, kv, 256, 16), lengths)
+        for kv in (4, 8)
+        for lengths in ([256], [640] * 32, [1100] * 256)
+    ),
     _case(Size.BENCH, "bf16", Heads(32, 4, 512, 16), [1100] * 256),
     _case(Size.BENCH, "bf16", Heads(8, 1, 512, 16), [1100] * 256, reads=True),
     _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 256),

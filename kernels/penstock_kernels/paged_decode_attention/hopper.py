@@ -72,10 +72,12 @@ def put_queries(x, angles, queries, GROUP: gl.constexpr, HEADS: gl.constexpr, D:
 
 @gluon.jit
 def _put_newest(
-    key, value, angles, target, value_offset, stored, rings, at, mine,
-    D: gl.constexpr, STEP: gl.constexpr,
+    key, value, angles, target, value_offset, writes, rings, at, mine,
+    D: gl.constexpr, STEP: gl.constexpr, STORED: gl.constexpr,
 ):  # fmt: skip
     """The newest key and value into row `mine` of their blocks in the ring, and into the cache.
+
+    With STORED they are there already.
 
     Zeros go to the rows behind, which may hold anything, NaN included, that a weight of 0 would not
     silence. Block `at` holds the first ATOM columns, the one STEP further the next.
@@ -83,19 +85,24 @@ def _put_newest(
     L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     row = gl.arange(0, rings[0].shape[1], gl.SliceLayout(1, L))
     for half in gl.static_range(D // ATOM):
-        column = half * ATOM + gl.arange(0, ATOM, gl.SliceLayout(0, L))
-        cos, sin, other = rotation(angles, column, D)
-        crossed = gl.load(key + other).to(gl.float32) * sin
-        new_key = (gl.load(key + column).to(gl.float32) * cos + crossed).to(rings[0].dtype)
-        new_value = gl.load(value + column)
-        if stored:
-            gl.store(target + column, new_key)
-            gl.store(target + value_offset + column, new_value)
-        for kind in gl.static_range(2):
-            block = rings[kind].index(at + half * STEP)
-            newest = new_key if kind == 0 else new_value
-            kept = gl.where((row < mine)[:, None], block.load(L), 0.0)
-            block.store(gl.where((row == mine)[:, None], newest[None, :], kept))
+        if STORED:
+            for kind in gl.static_range(2):
+                block = rings[kind].index(at + half * STEP)
+                block.store(gl.where((row <= mine)[:, None], block.load(L), 0.0))
+        else:
+            column = half * ATOM + gl.arange(0, ATOM, gl.SliceLayout(0, L))
+            cos, sin, other = rotation(angles, column, D)
+            crossed = gl.load(key + other).to(gl.float32) * sin
+            new_key = (gl.load(key + column).to(gl.float32) * cos + crossed).to(rings[0].dtype)
+            new_value = gl.load(value + column)
+            if writes:
+                gl.store(target + column, new_key)
+                gl.store(target + value_offset + column, new_value)
+            for kind in gl.static_range(2):
+                block = rings[kind].index(at + half * STEP)
+                newest = new_key if kind == 0 else new_value
+                kept = gl.where((row < mine)[:, None], block.load(L), 0.0)
+                block.store(gl.where((row == mine)[:, None], newest[None, :], kept))
     fence_async_shared()
     barrier()
 
@@ -179,7 +186,8 @@ def _sum(
     qkv, angles, slot_mapping, cache, kv_len, outs, rings, bars, operands, share, kv_heads, window,
     scale, strides,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr, STAGES: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr,
+    D: gl.constexpr, STAGES: gl.constexpr, SINKS: gl.constexpr, STORED: gl.constexpr,
+    EARLY: gl.constexpr,
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
@@ -226,7 +234,7 @@ def _sum(
                     turn, cache + (block * BLOCK_TOKENS + place % BLOCK_TOKENS) * D,
                     kv_heads * BLOCK_TOKENS * D, place >= 0, (key_blocks, value_blocks),
                     stage * (D // ATOM) * PAGES + offset // BLOCK_TOKENS, offset % BLOCK_TOKENS,
-                    D, PAGES,
+                    D, PAGES, STORED,
                 )  # fmt: skip
             scores = warpgroup_mma(key_tiles.index(stage), queries, blank, use_acc=False) * scale
             key = behind + key_row
@@ -264,7 +272,7 @@ def _attend(
     sequences, nowhere,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
-    SINKS: gl.constexpr, EARLY: gl.constexpr,
+    SINKS: gl.constexpr, STORED: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = cache.dtype.element_ty
     share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST, SUMMED)
@@ -289,7 +297,8 @@ def _attend(
             (_sum, (
                 qkv, angles, slot_mapping, cache, kv_len, outs,
                 (keys, values, key_blocks, value_blocks), bars, operands, share, kv_heads, window,
-                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, SINKS, EARLY,
+                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, SINKS, STORED,
+                EARLY,
             )),
             (copy_share, (
                 (desc,), tables, kv_len, outs[0], ((key_blocks, value_blocks),), bars, share,
@@ -311,33 +320,31 @@ class Tiles(NamedTuple):
     resident: int
 
 
-def tiles_of(size: int) -> Tiles:
-    """Launch constants for heads of `size`.
-
-    On an H200, 32 query and 8 key heads of 128, with heads for rows, 256 sequences of 1,100 tokens:
-    4.07 TB/s, one of 384 8.4 us; with shares of 4 tiles 4.05 and 11.6; with one program of 6 tiles
-    3.64; with one of 3 tiles of 128 3.74; with tiles of 32 4.00.
-
-    Shares of one tile where no pair has more parts than are read together (SUMMED): on an H100, one
-    sequence of 256 tokens gains 3.7 us with 8 key heads, 4.0 with 4; one of 600 would lose 2.2.
-    """
-    return Tiles(64, 3, 2, 2) if size == 128 else Tiles(128, 3, 1, 2)
+# Launch constants for heads of each size.
+#
+# On an H200, 32 query and 8 key heads of 128, with heads for rows, 256 sequences of 1,100 tokens:
+# 4.07 TB/s, one of 384 8.4 us; with shares of 4 tiles 4.05 and 11.6; with one program of 6 tiles
+# 3.64; with one of 3 tiles of 128 3.74; with tiles of 32 4.00.
+#
+# Shares of one tile where no pair has more parts than are read together (SUMMED): on an H100, one
+# sequence of 256 tokens gains 3.7 us with 8 key heads, 4.0 with 4; one of 600 would lose 2.2.
+TILES = {64: Tiles(128, 3, 1, 2), 128: Tiles(64, 3, 2, 2), 256: Tiles(64, 3, 1, 1)}
 
 
-def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
+def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule, stored: bool) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
-    kv_len, kv_params), `rule` = (scale, window, sinks).
+    kv_len, kv_params), `rule` = (scale, window, sinks); `stored`: the cache has k and v.
     """
     q, k, v, cos_sin, slot_mapping, out = tensors
     scale, window, sinks = rule
     kv_cache, block_tables, slots, kv_len, _ = memory
-    if not fits(q, kv_cache) or q.shape[1] > GREATEST * kv_cache.shape[2]:
+    if not fits(q, kv_cache, tuple(TILES)) or q.shape[1] > GREATEST * kv_cache.shape[2]:
         return False
     sequences, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
-    tiles, group = tiles_of(size), heads // kv_heads
+    tiles, group = TILES[size], heads // kv_heads
     early = early_launch(q.device)
     programs = processors(q.device) * tiles.resident
     # At most two pairs of a program are shared with others.
@@ -368,6 +375,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
         SEQUENCES=32 if sequences <= 32 else max(128, power_of_two(sequences)),
         LEAST=tiles.least,
         SINKS=sinks is not None,
+        STORED=stored,
         EARLY=early,
         num_warps=4,
         maxnreg=128,

@@ -466,16 +466,16 @@ def tiles_of(size: int, row_bytes: int) -> Tiles:
     return Tiles(64, 4, 2, 2, 128) if row_bytes >= 128 else Tiles(64, 6, 2, 2, 128)
 
 
-def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule) -> bool:
+def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule, stored: bool) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
-    kv_len, kv_params), `rule` = (scale, window, sinks).
+    kv_len, kv_params), `rule` = (scale, window, sinks). It takes none that are `stored`.
     """
     q, k, v, cos_sin, slot_mapping, out = tensors
     scale, window, sinks = rule
     kv_cache, block_tables, slots, kv_len, kv_params = memory
-    if not fits(q, kv_cache) or q.shape[1] > GREATEST * kv_cache.shape[2]:
+    if stored or not fits(q, kv_cache) or q.shape[1] > GREATEST * kv_cache.shape[2]:
         return False
     sequences, heads, size = q.shape
     _, _, kv_heads, block_tokens, row_bytes = kv_cache.shape

@@ -269,15 +269,14 @@ def paged_decode_attention(
         raise ValueError(f"{sequences} sequences of {kv_heads} key heads; {PAIRS} pairs at most")
     capacity = block_tables.shape[1] * block_tokens
     group = heads // kv_heads
+    stored = k is None or v is None
+    k, v = (q if tensor is None else tensor for tensor in (k, v))
     tensors = q, k, v, cos_sin, slot_mapping, out
     memory = kv_cache, block_tables, slots, kv_len, kv_params
     hopper = HOPPER if kv_cache.dtype == q.dtype else HOPPER_QUANTIZED
-    stored = k is None or v is None
-    # The kernels for Hopper know no caps, and always write.
-    takes = not softcap and not stored
-    if takes and hopper.launch(q.device, tensors, memory, (scale, window, sinks)):
+    # The kernels for Hopper know no caps.
+    if not softcap and hopper.launch(q.device, tensors, memory, (scale, window, sinks), stored):
         return out
-    k, v = (q if tensor is None else tensor for tensor in (k, v))
     chosen = plan(q, kv_heads, capacity)
     rows = cos_sin.stride(0), block_tables.stride(0)
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *rows)

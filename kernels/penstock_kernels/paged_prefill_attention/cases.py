@@ -182,6 +182,17 @@ CASES = [
         for heads in (Heads(48, 1, 128, 16), Heads(71, 1, 64, 16), Heads(8, 8, 80, 16))
     ),
     _case(Size.FULL, "bf16", Heads(28, 4, 128, 8), [(1000, 1000), (1000, 3000)]),
+    *(
+        _case(Size.FULL, kind, Heads(heads, kv, 256, block), chunks, window, rule=rule)
+        for kind, heads, kv, block, chunks, window, rule in [
+            ("bf16", 16, 4, 16, MIXED, 0, PLAIN),
+            ("bf16", 16, 8, 32, MIXED, 300, SINKS),
+            ("f16", 16, 8, 32, MIXED, 300, PLAIN),
+            ("bf16", 16, 4, 16, [(1000, 1000), (1000, 3000)], 0, PLAIN),
+            ("bf16", 12, 4, 8, [(512, 1153), (0, 7), (3, 5000)], 700, PLAIN),
+            ("bf16", 4, 1, 64, [(100, 9000)], 0, PLAIN),
+        ]
+    ),
     _case(Size.FULL, "bf16", LLAMA_8B, [(64, 640), (3, 5)], spare=70_000),
     *(
         _case(
@@ -213,6 +224,8 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [(2048, 32000)]),
     _case(Size.BENCH, "bf16", Heads(16, 8, 256, 16), [(4096, 4096)], rule=Scoring(50.0)),
     _case(Size.BENCH, "bf16", Heads(32, 8, 64, 16), [(4096, 4096)]),
+    _case(Size.BENCH, "bf16", Heads(16, 4, 256, 16), [(4096, 4096)]),
+    _case(Size.BENCH, "bf16", Heads(16, 8, 256, 16), [(4096, 4096)], window=1024),
     _case(Size.BENCH, "bf16", Heads(32, 4, 512, 16), [(4096, 4096)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)], window=1024),
 ]

@@ -345,9 +345,11 @@ def _attend(
         )  # fmt: skip
 
 
-# On an H200, 32 query and 8 key heads of 128, one prompt of 4,096 tokens: 484 TFLOP/s; with three
-# stages of 64 keys 448, with four 435.
-KEYS = 128
+# Keys of a tile, for heads of each size. On an H200, 32 query and 8 key heads of 128, one prompt of
+# 4,096 tokens: 484 TFLOP/s; with three stages of 64 keys 448, with four 435. Of heads of 256, no
+# more keys fit the shared memory.
+KEYS = {64: 128, 128: 128, 256: 64}
+CONVERTED = (64, 128)  # sizes of heads of a quantized cache: its codes need room beside the tiles
 STAGES = 2
 
 
@@ -361,7 +363,7 @@ def launch(
     """
     q, out = tensors
     kv_cache, block_tables, slots, query_start, kv_len = memory
-    if not fits(q, kv_cache):
+    if not fits(q, kv_cache, tuple(KEYS) if kv_cache.dtype == q.dtype else CONVERTED):
         return False
     cache = kv_cache, kv_params
     most = SEQUENCES.value
@@ -415,7 +417,7 @@ def _launch(
         kv_cache.numel() // kv_cache.shape[4],
         GROUP=group,
         BLOCK_TOKENS=block_tokens,
-        KEYS=KEYS,
+        KEYS=KEYS[size],
         D=size,
         STAGES=STAGES,
         CODE_STAGES=2,
