@@ -66,6 +66,7 @@ FULL_OF_NUMBERS = (
     prefill._attend_tile.fn,
     place_chunk.fn,
     delta._step_through.fn,
+    delta_chunks._prepare.fn,
     delta_chunks._run_chunks.fn,
     scan._scan.fn,
 )

@@ -26,6 +26,24 @@ def _input(x, state, at, channel, inside, x_stride, WIDTH: tl.constexpr, oldest)
 
 
 @triton.jit
+def _sum_of_taps(
+    x, weight, state, token, channel, inside, x_stride, channels, oldest,
+    WIDTH: tl.constexpr, BEGINS: tl.constexpr,
+):  # fmt: skip
+    """Of tokens of a run; the state is read only where the run BEGINS."""
+    total = tl.zeros(inside.shape, tl.float32)
+    for tap in tl.static_range(WIDTH):
+        factor = tl.load(weight + channel * WIDTH + tap, channel < channels, other=0)
+        at = token + (tap - WIDTH + 1)
+        if BEGINS:
+            value = _input(x, state, at, channel, inside, x_stride, WIDTH, oldest)
+        else:
+            value = tl.load(x + at * x_stride + channel, inside, other=0)
+        total += value.to(tl.float32) * factor.to(tl.float32)
+    return total
+
+
+@triton.jit
 def _finished(total, bias, channel, channels, BIAS: tl.constexpr, SILU: tl.constexpr):
     if BIAS:
         total += tl.load(bias + channel, channel < channels, other=0).to(tl.float32)
@@ -55,12 +73,14 @@ def _convolve(
     token = (first + tl.arange(0, T))[:, None]
     inside = (channel < channels) & (token < count)
     run = x + start * x_stride
-    total = tl.zeros((T, C), tl.float32)
-    for tap in tl.static_range(WIDTH):
-        factor = tl.load(weight + channel * WIDTH + tap, channel < channels, other=0)
-        at = token + (tap - WIDTH + 1)
-        value = _input(run, state, at, channel, inside, x_stride, WIDTH, oldest)
-        total += value.to(tl.float32) * factor.to(tl.float32)
+    if first == 0:
+        total = _sum_of_taps(
+            run, weight, state, token, channel, inside, x_stride, channels, oldest, WIDTH, True
+        )
+    else:
+        total = _sum_of_taps(
+            run, weight, state, token, channel, inside, x_stride, channels, oldest, WIDTH, False
+        )
     total = _finished(total, bias, channel, channels, BIAS, SILU)
     places = out + (start + token) * channels + channel
     tl.store(places, total.to(out.dtype.element_ty), inside)

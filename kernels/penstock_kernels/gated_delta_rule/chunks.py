@@ -1,9 +1,10 @@
 """Triton kernels of gated_delta_rule for prompts: chunks of tokens, by products of matrices.
 
-`reference.py` has the system that a chunk solves. Its inverse depends on keys and gates alone, so
-the first kernel computes those of all chunks at once, by substitution; powers of the matrix would
-cancel where keys are alike. In the second one a program takes some value columns of a head of a
-sequence, and goes through the chunks with its part of the state.
+`reference.py` has the system that a chunk solves. The first kernel computes all that does not
+depend on states, of all chunks at once: the inverse of the system, by substitution (powers of the
+matrix would cancel where keys are alike), what tokens of a chunk see of each other, and the factors
+of decay. In the second one a program takes some value columns of a head of a sequence, and goes
+through the chunks with its part of the state.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -17,10 +18,10 @@ from ..recurrence import Runs
 from ..recurrence_triton import softplus
 from .reference import EPS
 
-# Tokens of a chunk, values' columns and warps of a program of the second kernel: with larger tiles,
-# 255 registers of a thread do not suffice on an A100 or H100. One prompt of 32 heads of 128 has 256
-# programs.
-CHUNK, COLUMNS, WARPS = 32, 16, 8
+# Tokens of a chunk, values' columns and warps of a program of the second kernel, and chunks whose
+# loads are in flight. One prompt of 32 heads of 128 has 256 programs: two of a multiprocessor. A
+# program of the first kernel has one warp: each line of the substitution adds up twice.
+CHUNK, COLUMNS, WARPS, STAGES = 32, 16, 4, 2
 # Queries and keys are multiplied as they are, in 16 bits, and divided by their lengths afterwards.
 # Numbers of float32 are the sum of two of 16 bits: an output may be a small difference of large
 # sums, where TF32 has errors as large as the output (of keys of 128, on an H100).
@@ -38,13 +39,17 @@ def _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head):
 
 
 @triton.jit
-def _rows(x, at, stride, head, inside, D: tl.constexpr, KEYS: tl.constexpr, eps):
-    """Queries or keys [L, KEYS] of a head, and 1 / their lengths."""
+def _rows(x, at, stride, head, inside, D: tl.constexpr, KEYS: tl.constexpr):
+    """Queries or keys [L, KEYS] of a head."""
     row = tl.arange(0, KEYS)[None, :]
-    places = x + at[:, None] * stride + head * D + row
-    value = tl.load(places, inside[:, None] & (row < D), other=0)
-    wide = value.to(tl.float32)
-    return value, tl.rsqrt(tl.sum(wide * wide, 1) + eps)
+    return tl.load(x + at[:, None] * stride + head * D + row, inside[:, None] & (row < D), other=0)
+
+
+@triton.jit
+def _lengths(x, eps):
+    """1 / the length of each row."""
+    wide = x.to(tl.float32)
+    return tl.rsqrt(tl.sum(wide * wide, 1) + eps)
 
 
 @triton.jit
@@ -62,19 +67,38 @@ def _dot_exact(a, b):
 
 
 @triton.jit
-def _dot(a, b, kind: tl.constexpr):
-    """a times b, both of float32."""
-    high, low = _halves(a, kind)
-    b_high, b_low = _halves(b, kind)
+def _dot_halves(high, low, b):
+    """The sum of two matrices of 16 bits, times b of float32."""
+    b_high, b_low = _halves(b, high.dtype)
     return tl.dot(low, b_high, tl.dot(high, b_low, tl.dot(high, b_high)))
 
 
 @triton.jit
-def _invert(
-    k, strength, decay, decay_log, decay_bias, query_start, kv_len, inverses, strides, eps,
+def _put_halves(matrix, places, plane, inside):
+    high, low = _halves(matrix, places.dtype.element_ty)
+    tl.store(places, high, inside)
+    tl.store(places + plane, low, inside)
+
+
+@triton.jit
+def _inverse(system, row, L: tl.constexpr):
+    """The inverse [L, L] of 1 + the transpose of `system`, whose lower triangle is 0."""
+    inverse = (row[:, None] == row[None, :]).to(tl.float32)
+    for line in range(1, L):
+        factors = tl.sum(tl.where(row[None, :] == line, system, 0.0), 1)
+        known = tl.sum(factors[:, None] * inverse, 0)
+        inverse -= tl.where(row[:, None] == line, known[None, :], 0.0)
+    return inverse
+
+
+@triton.jit
+def _prepare(
+    q, k, strength, decay, decay_log, decay_bias, query_start, kv_len, matrices, factors, strides,
+    tokens, eps,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
     L: tl.constexpr,
 ):  # fmt: skip
+    """Writes what a chunk needs beside the state, see `run_chunks`."""
     sequence = tl.program_id(0)
     head = tl.program_id(2)
     start = tl.load(query_start + sequence).to(tl.int64)
@@ -86,27 +110,39 @@ def _invert(
     inside = first + row < count
     at = start + first + row
     taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head)
-    key, scale = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
-    # Of the transposed system, so that a row of it is a column here.
+    key = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS)
+    scale = _lengths(key, eps)
+    # Of the transposed system, so that a row of it is a column in `_inverse`.
     later = row[:, None] < row[None, :]
     since = tl.exp(tl.where(later, total[None, :] - total[:, None], 0.0))
     products = tl.dot(key, tl.trans(key)) * scale[:, None] * scale[None, :]
     system = tl.where(later, products * since * taken[None, :], 0.0)
-    inverse = (row[:, None] == row[None, :]).to(tl.float32)
-    for line in range(1, L):
-        factors = tl.sum(tl.where(row[None, :] == line, system, 0.0), 1)
-        known = tl.sum(factors[:, None] * inverse, 0)
-        inverse -= tl.where(row[:, None] == line, known[None, :], 0.0)
-    places = inverses + (at[:, None] * HEADS + head) * L + row[None, :]
-    tl.store(places, inverse, inside[:, None])
+    plane = tokens.to(tl.int64) * HEADS
+    at_head = at * HEADS + head
+    places = matrices + at_head[:, None] * L + row[None, :]
+    _put_halves(_inverse(system, row, L) * taken[None, :], places, plane * L, inside[:, None])
+
+    query = _rows(q, at, strides[0], head // SHARED, inside, D, KEYS)
+    factor = _lengths(query, eps) * (1.0 / tl.sqrt(D * 1.0))
+    seen = row[:, None] >= row[None, :]
+    since = tl.exp(tl.where(seen, total[:, None] - total[None, :], 0.0))
+    scores = tl.dot(query, tl.trans(key)) * factor[:, None] * scale[None, :]
+    scores = tl.where(seen, scores * since, 0.0)
+    _put_halves(scores, places + 2 * plane * L, plane * L, inside[:, None])
+    from_start = tl.exp(total)
+    whole = tl.sum(tl.where(row == L - 1, total, 0.0), 0)
+    tl.store(factors + at_head, from_start * scale, inside)
+    tl.store(factors + plane + at_head, from_start * factor, inside)
+    tl.store(factors + 2 * plane + at_head, tl.exp(whole - total) * scale, inside)
+    tl.store(factors + 3 * plane + at_head, tl.exp(whole) + total * 0, inside)
 
 
 @triton.jit
 def _run_chunks(
-    q, k, v, strength, decay, decay_log, decay_bias, states,
-    tables, slots, query_start, kv_len, inverses, out, strides, table_stride, eps,
+    q, k, v, matrices, factors, states, tables, slots, query_start, kv_len, out, strides,
+    table_stride, tokens,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    KEYS: tl.constexpr, VALUES: tl.constexpr, L: tl.constexpr,
+    KEYS: tl.constexpr, VALUES: tl.constexpr, L: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0)
     head = tl.program_id(1)
@@ -122,33 +158,31 @@ def _run_chunks(
     places = states + (block * HEADS + head) * D * E + element * E + column
     begun = element < tl.where(length > count, D, 0)
     state = tl.load(places, begun & (column < E), other=0)
-    for first in range(0, count, L):
+    plane = tokens.to(tl.int64) * HEADS
+    for first in tl.range(0, count, L, num_stages=STAGES):
         inside = first + row < count
         at = start + first + row
-        taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head)
-        key, scale = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
+        at_head = at * HEADS + head
+        key = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS)
+        query = _rows(q, at, strides[0], head // SHARED, inside, D, KEYS)
         rows = inside[:, None] & (column < E)
         value = tl.load(v + at[:, None] * strides[2] + head * E + column, rows, other=0)
-        from_start = tl.exp(total)
-        known = _dot_exact(key, state) * (from_start * scale)[:, None]
-        wanted = taken[:, None] * (value.to(tl.float32) - known)
-        inverse = tl.load(
-            inverses + (at[:, None] * HEADS + head) * L + row[None, :], inside[:, None], other=0
-        )
-        added = _dot(inverse, wanted, key.dtype)
-        query, factor = _rows(q, at, strides[0], head // SHARED, inside, D, KEYS, eps)
-        factor *= 1.0 / tl.sqrt(D * 1.0)
-        seen = row[:, None] >= row[None, :]
-        since = tl.exp(tl.where(seen, total[:, None] - total[None, :], 0.0))
-        scores = tl.dot(query, tl.trans(key)) * factor[:, None] * scale[None, :]
-        scores = tl.where(seen, scores * since, 0.0)
-        found = _dot_exact(query, state) * (from_start * factor)[:, None]
-        found += _dot(scores, added, key.dtype)
-        places_out = out + (at[:, None] * HEADS + head) * E + column
-        tl.store(places_out, found.to(out.dtype.element_ty), rows)
-        whole = tl.sum(tl.where(row == L - 1, total, 0.0), 0)
-        kept = added * (tl.exp(whole - total) * scale)[:, None]
-        state = tl.exp(whole) * state + _dot_exact(tl.trans(key), kept)
+        square = matrices + at_head[:, None] * L + row[None, :]
+        inverse = tl.load(square, inside[:, None], other=0)
+        inverse_low = tl.load(square + plane * L, inside[:, None], other=0)
+        scores = tl.load(square + 2 * plane * L, inside[:, None], other=0)
+        scores_low = tl.load(square + 3 * plane * L, inside[:, None], other=0)
+        knows = tl.load(factors + at_head, inside, other=0)
+        reads = tl.load(factors + plane + at_head, inside, other=0)
+        keeps = tl.load(factors + 2 * plane + at_head, inside, other=0)
+        left = tl.load(factors + 3 * plane + (start + first) * HEADS + head)
+
+        known = _dot_exact(key, state) * knows[:, None]
+        added = _dot_halves(inverse, inverse_low, value.to(tl.float32) - known)
+        found = _dot_exact(query, state) * reads[:, None]
+        found += _dot_halves(scores, scores_low, added)
+        tl.store(out + at_head[:, None] * E + column, found.to(out.dtype.element_ty), rows)
+        state = left * state + _dot_exact(tl.trans(key), added * keeps[:, None])
     tl.store(places, state, (element < D) & (column < E))
 
 
@@ -159,24 +193,31 @@ def run_chunks(
     runs: Runs,
     out: Tensor,
 ) -> None:
-    """Computes prompts. `heads`: q, k, v; `gates`: strength, decay, decay_log, decay_bias."""
+    """Computes prompts. `heads`: q, k, v; `gates`: strength, decay, decay_log, decay_bias.
+
+    `matrices` [4, T, heads, CHUNK]: of each token, its row of the inverse, whose columns have the
+    strengths, and of what it sees of the tokens of its chunk; both as halves. `factors` [4, T,
+    heads]: of what it knows and reads of the state before the chunk, of what the chunk's last state
+    keeps of it, and of what is left of the state before.
+    """
     q, k, v = heads
     size, (tokens, count, value_size) = q.shape[2], v.shape
     sequences, keys = len(runs.slots), max(power_of_two(size), 16)
     strides = tuple(x.stride(0) for x in (q, k, v, *gates[:2]))
-    inverses = torch.empty((tokens, count, CHUNK), dtype=torch.float32, device=q.device)
+    matrices = torch.empty((4, tokens, count, CHUNK), dtype=q.dtype, device=q.device)
+    factors = torch.empty((4, tokens, count), dtype=torch.float32, device=q.device)
     places = runs.query_start, runs.kv_len
     shape = {"HEADS": count, "SHARED": count // q.shape[1], "D": size, "KEYS": keys, "L": CHUNK}
-    _invert[(sequences, divided_up(runs.max_query, CHUNK), count)](
-        *(k, *gates, *places, inverses, strides, EPS), **shape, num_warps=4
+    _prepare[(sequences, divided_up(runs.max_query, CHUNK), count)](
+        *(q, k, *gates, *places, matrices, factors, strides, tokens, EPS), **shape, num_warps=1
     )
     tables = runs.block_tables, runs.slots, *places
     _run_chunks[(sequences, count, divided_up(value_size, COLUMNS))](
-        *(q, k, v, *gates, states, *tables, inverses, out),
-        *(strides, runs.block_tables.stride(0), EPS),
+        *(q, k, v, matrices, factors, states, *tables, out),
+        *(strides, runs.block_tables.stride(0), tokens),
         **shape,
         E=value_size,
         VALUES=COLUMNS,
+        STAGES=STAGES,
         num_warps=WARPS,
-        num_stages=1,
     )
