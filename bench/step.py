@@ -5,8 +5,8 @@
 
 Random weights of the shape, bfloat16. Per case: device time of a step (events), wall time of a step
 when two are in flight, host time (folding and packing, then launching), and the floor: every byte
-of weights and of visible keys and values read once at the measured copy bandwidth (of experts, the
-share that random choices of as many tokens reach). Some hundred
+of weights and of visible keys and values read once, and of states read and written, at the measured
+copy bandwidth (of experts, the share that random choices of as many tokens reach). Some hundred
 steps of many sequences take seconds, in which power limits a GPU: with 240 a step of 256 takes
 longer.
 """
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from harness.graphs import copy_bandwidth
 from harness.shapes import SHAPES
-from penstock.cache import LayerCache, kv_format
+from penstock.cache import KvGeometry, LayerCache, StateCache, kv_format
 from penstock.config import MoeSpec, Specification
 from penstock.layers import Build
 from penstock.models import family
@@ -140,16 +140,25 @@ def build(shape: str, quantize: str = "", kv_dtype: str = "auto") -> tuple[Runne
         stage.finish()
     read = torch.cuda.memory_allocated() - before - embedding
     geometry = kv_geometry(config, make, BLOCK_TOKENS, kv_format(kv_dtype, make.dtype))
-    free = torch.cuda.mem_get_info()[0] - ACTIVATIONS
-    blocks = min(SLOTS * ROOM, free // sum(map(geometry.block_bytes, geometry.groups)))
-    limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, (KvPool(blocks),), config.vocab)
-    kv = geometry.allocate([blocks], CUDA)
+    pools = divide(geometry, torch.cuda.mem_get_info()[0] - ACTIVATIONS)
+    limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, pools, config.vocab)
+    kv = geometry.allocate([pool.blocks for pool in pools], CUDA)
     for cache in kv.caches:
         if isinstance(cache, LayerCache):
             fill(cache)
     rank_model = RankModel(model, Group(), kv, CUDA, make.dtype)
     weights = Weights(read, experts / (whole - embedding), chosen(config))
     return Runner(rank_model, State(limits), DeviceCapture(CUDA)), weights
+
+
+def divide(geometry: KvGeometry, room: int) -> tuple[KvPool, ...]:
+    """Pools in `room` bytes: a state for each slot, and equally many blocks in all other groups."""
+    of_tokens = sum(geometry.block_bytes(group) for group in geometry.groups if not group.recurrent)
+    blocks = min(SLOTS * ROOM, (room - SLOTS * geometry.state_bytes) // of_tokens)
+    return tuple(
+        KvPool(SLOTS if group.recurrent else blocks, window=group.window, recurrent=group.recurrent)
+        for group in geometry.groups
+    )
 
 
 def fill(cache: LayerCache) -> None:
@@ -195,12 +204,17 @@ class Drive:
         return self.runner.launch(step)
 
 
-def sequence(slot: int, tokens: int, computed: int, blocks: int, pool: int) -> NewSequence:
-    """A sequence with random tokens and blocks of its own, if ROOM and the pool are enough."""
+def sequence(
+    slot: int, tokens: int, computed: int, blocks: int, pools: tuple[KvPool, ...]
+) -> NewSequence:
+    """A sequence with random tokens and blocks of its own, if ROOM and the pools are enough."""
     ids = np.random.default_rng(slot).integers(0, 32000, tokens).astype(np.int32)
-    first = slot * ROOM
-    table = np.arange(first, first + blocks, dtype=np.int32) % pool
-    return NewSequence(slot, ids, 0, computed, {0: table}, GREEDY)
+    own = np.arange(slot * ROOM, slot * ROOM + blocks, dtype=np.int32)
+    state = np.array([slot], np.int32)
+    tables = {
+        group: state if pool.recurrent else own % pool.blocks for group, pool in enumerate(pools)
+    }
+    return NewSequence(slot, ids, 0, computed, tables, GREEDY)
 
 
 @dataclass
@@ -216,15 +230,15 @@ class Times:
 def run(drive: Drive, case: Case, steps: int) -> Times:
     """Steps of one case, two in flight; the first WARM are not timed."""
     slots, counts = list(range(case.decodes)), [1] * case.decodes
-    pool = drive.runner.state.limits.pools[0].blocks
-    new = [sequence(s, case.context, case.context - 1, case.blocks(steps), pool) for s in slots]
+    pools = drive.runner.state.limits.pools
+    new = [sequence(s, case.context, case.context - 1, case.blocks(steps), pools) for s in slots]
     if case.prompt:
         slots, counts = [*slots, case.decodes], [*counts, case.prompt]
     times, flying = Times(), deque[Pending]()
     drive.restart()
     for number in range(WARM + steps):
         if case.prompt:
-            new += [sequence(slots[-1], case.prompt, 0, -(-case.prompt // BLOCK_TOKENS), pool)]
+            new += [sequence(slots[-1], case.prompt, 0, -(-case.prompt // BLOCK_TOKENS), pools)]
         if number == WARM:
             flying.popleft().wait()
             times = Times(wall=time.perf_counter())
@@ -261,16 +275,28 @@ def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     runner, weights = build(shape, options.quantize, options.kv_dtype)
     if options.eager:
         runner.graphs = None
-    drive, caches = Drive(runner), runner.rank_model.kv.caches
-    per_token = sum(t[0, :, :, 0].nbytes for cache in caches for t in cache.tensors)
+    drive = Drive(runner)
     print(
         f"{shape:16}" + "".join(f"{n:>10}" for n in ("device", "wall", "host", "launch", "floor"))
     )
     for case in options.cases:
-        bytes_moved = weights.of(case.decodes) + per_token * case.decodes * case.context
+        bytes_moved = weights.of(case.decodes) + case.decodes * visible(runner, case.context)
         print(line(drive, case, options.steps, bytes_moved / bandwidth), flush=True)
     for case in options.cases if options.kernels else []:
         print(kernels(drive, case, options.steps))
+
+
+def visible(runner: Runner, context: int) -> int:
+    """Bytes that the layers read of one sequence of `context` tokens, and write of its states."""
+    kv, pools = runner.rank_model.kv, runner.state.limits.pools
+    moved = 0
+    for cache, group in zip(kv.caches, kv.group_of, strict=True):
+        if isinstance(cache, StateCache):
+            moved += 2 * sum(tensor[0].nbytes for tensor in cache.tensors)
+        else:
+            tokens = min(context, pools[group].window or context)
+            moved += tokens * sum(tensor[0, :, :, 0].nbytes for tensor in cache.tensors)
+    return moved
 
 
 def kernels(drive: Drive, case: Case, steps: int) -> str:

@@ -80,11 +80,16 @@ def write_tokenizer(folder: Path, size: int) -> int:
         "decoder": level,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": [list(rule) for rule in rules]},
     }
+    # Named, because transformers would choose a class by the model's type, with tokens of its own.
+    kind = "PreTrainedTokenizerFast"
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("tokenizer.json", tokenizer),
-        ("tokenizer_config.json", {"eos_token": "</s>", "chat_template": template}),
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": kind, "eos_token": "</s>", "chat_template": template},
+        ),
     ):
         (folder / name).write_text(json.dumps(content))
     return end
