@@ -146,7 +146,8 @@ def fp4(outputs: int, inputs: int) -> PackedWeight:
 
 
 def mixtures() -> None:
-    """Qwen3 30B-A3B's router and experts, and gpt-oss 20B's, of few tokens and many."""
+    """Qwen3 30B-A3B's router and experts, and those of gpt-oss 20B and Nemotron 3 Nano, of few
+    tokens and many."""
     router.route_experts(torch.empty(3, 128), None, Routing(8, renormalise=True))
     x, scale = torch.empty((1, 2048), dtype=BF16), torch.empty(2048, dtype=BF16)
     matrix = torch.empty((128, 2048), dtype=BF16)
@@ -159,15 +160,22 @@ def mixtures() -> None:
     biases = torch.empty((32, 5760), dtype=BF16), torch.empty((32, 2880), dtype=BF16)
     clamped = Activation.CLAMPED_SWIGLU
     gpt_oss = Experts(fp4(5760, 2880), fp4(2880, 2880), *biases, clamped)
-    for tokens, top_k, layer in (
-        (1, 8, qwen3),
-        (32, 8, qwen3),
-        (2048, 8, qwen3),
-        (4, 4, gpt_oss),
-        (2048, 4, gpt_oss),
+    ups, downs = (
+        torch.empty((128, 1856, 2688), dtype=BF16),
+        torch.empty((128, 2688, 1856), dtype=BF16),
+    )
+    nemotron = Experts(ups, downs, activation=Activation.RELU_SQUARED)
+    for tokens, top_k, layer, hidden in (
+        (1, 8, qwen3, 2048),
+        (32, 8, qwen3, 2048),
+        (2048, 8, qwen3, 2048),
+        (4, 4, gpt_oss, 2880),
+        (2048, 4, gpt_oss, 2880),
+        (1, 6, nemotron, 2688),
+        (32, 6, nemotron, 2688),
+        (2048, 6, nemotron, 2688),
     ):
         ids = torch.empty((tokens, top_k), dtype=torch.int32)
-        hidden = 2048 if layer is qwen3 else 2880
         x = torch.empty((tokens, hidden), dtype=BF16)
         experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
 
