@@ -14,17 +14,14 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
-from ..recurrence_triton import softplus
+from ..recurrence_triton import dot_exact, dot_wide, load_state, run_of, since, softplus
 from .reference import EPS
 
 # Tokens of a chunk, values' columns and warps of a program of the second kernel: with larger tiles,
 # 255 registers of a thread do not suffice on an A100 or H100. One prompt of 32 heads of 128 has 256
 # programs.
 CHUNK, COLUMNS, WARPS = 32, 16, 8
-# Queries and keys are multiplied as they are, in 16 bits, and divided by their lengths afterwards.
-# Numbers of float32 are the sum of two of 16 bits: an output may be a small difference of large
-# sums, where TF32 has errors as large as the output (of keys of 128, on an H100).
-DTYPES = (torch.bfloat16, torch.float16)
+# Queries and keys are multiplied as they are, and divided by their lengths afterwards.
 
 
 @triton.jit
@@ -48,28 +45,6 @@ def _rows(x, at, stride, head, inside, D: tl.constexpr, KEYS: tl.constexpr, eps)
 
 
 @triton.jit
-def _halves(x, kind: tl.constexpr):
-    """Two numbers of 16 bits, whose sum is a number of float32 without its last bits."""
-    high = x.to(kind)
-    return high, (x - high.to(tl.float32)).to(kind)
-
-
-@triton.jit
-def _dot_exact(a, b):
-    """a of 16 bits times b of float32."""
-    high, low = _halves(b, a.dtype)
-    return tl.dot(a, low, tl.dot(a, high))
-
-
-@triton.jit
-def _dot(a, b, kind: tl.constexpr):
-    """a times b, both of float32."""
-    high, low = _halves(a, kind)
-    b_high, b_low = _halves(b, kind)
-    return tl.dot(low, b_high, tl.dot(high, b_low, tl.dot(high, b_high)))
-
-
-@triton.jit
 def _invert(
     k, strength, decay, decay_log, decay_bias, query_start, kv_len, inverses, strides, eps,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
@@ -77,10 +52,9 @@ def _invert(
 ):  # fmt: skip
     sequence = tl.program_id(0)
     head = tl.program_id(2)
-    start = tl.load(query_start + sequence).to(tl.int64)
-    count = tl.load(query_start + sequence + 1) - start
+    start, count, length = run_of(query_start, kv_len, sequence, False)
     first = tl.program_id(1) * L
-    if (first >= count) | (tl.load(kv_len + sequence) == 0):
+    if (first >= count) | (length == 0):
         return
     row = tl.arange(0, L)
     inside = first + row < count
@@ -89,9 +63,9 @@ def _invert(
     key, scale = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS, eps)
     # Of the transposed system, so that a row of it is a column here.
     later = row[:, None] < row[None, :]
-    since = tl.exp(tl.where(later, total[None, :] - total[:, None], 0.0))
+    passed = tl.exp(tl.where(later, total[None, :] - total[:, None], 0.0))
     products = tl.dot(key, tl.trans(key)) * scale[:, None] * scale[None, :]
-    system = tl.where(later, products * since * taken[None, :], 0.0)
+    system = tl.where(later, products * passed * taken[None, :], 0.0)
     inverse = (row[:, None] == row[None, :]).to(tl.float32)
     for line in range(1, L):
         factors = tl.sum(tl.where(row[None, :] == line, system, 0.0), 1)
@@ -110,18 +84,16 @@ def _run_chunks(
 ):  # fmt: skip
     sequence = tl.program_id(0)
     head = tl.program_id(1)
-    start = tl.load(query_start + sequence).to(tl.int64)
-    count = tl.load(query_start + sequence + 1) - start.to(tl.int32)
-    length = tl.load(kv_len + sequence)
+    start, count, length = run_of(query_start, kv_len, sequence, False)
     if (count == 0) | (length == 0):
         return
     column = (tl.program_id(2) * VALUES + tl.arange(0, VALUES))[None, :]
     element = tl.arange(0, KEYS)[:, None]
     row = tl.arange(0, L)
-    block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
-    places = states + (block * HEADS + head) * D * E + element * E + column
-    begun = element < tl.where(length > count, D, 0)
-    state = tl.load(places, begun & (column < E), other=0)
+    places, mine, state = load_state(
+        states, tables, slots, sequence, table_stride, length > count, head, element, column,
+        HEADS, D, E,
+    )  # fmt: skip
     for first in range(0, count, L):
         inside = first + row < count
         at = start + first + row
@@ -130,26 +102,25 @@ def _run_chunks(
         rows = inside[:, None] & (column < E)
         value = tl.load(v + at[:, None] * strides[2] + head * E + column, rows, other=0)
         from_start = tl.exp(total)
-        known = _dot_exact(key, state) * (from_start * scale)[:, None]
+        known = dot_exact(key, state) * (from_start * scale)[:, None]
         wanted = taken[:, None] * (value.to(tl.float32) - known)
         inverse = tl.load(
             inverses + (at[:, None] * HEADS + head) * L + row[None, :], inside[:, None], other=0
         )
-        added = _dot(inverse, wanted, key.dtype)
+        added = dot_wide(inverse, wanted, key.dtype)
         query, factor = _rows(q, at, strides[0], head // SHARED, inside, D, KEYS, eps)
         factor *= 1.0 / tl.sqrt(D * 1.0)
         seen = row[:, None] >= row[None, :]
-        since = tl.exp(tl.where(seen, total[:, None] - total[None, :], 0.0))
         scores = tl.dot(query, tl.trans(key)) * factor[:, None] * scale[None, :]
-        scores = tl.where(seen, scores * since, 0.0)
-        found = _dot_exact(query, state) * (from_start * factor)[:, None]
-        found += _dot(scores, added, key.dtype)
+        scores = tl.where(seen, scores * since(total, seen), 0.0)
+        found = dot_exact(query, state) * (from_start * factor)[:, None]
+        found += dot_wide(scores, added, key.dtype)
         places_out = out + (at[:, None] * HEADS + head) * E + column
         tl.store(places_out, found.to(out.dtype.element_ty), rows)
         whole = tl.sum(tl.where(row == L - 1, total, 0.0), 0)
         kept = added * (tl.exp(whole - total) * scale)[:, None]
-        state = tl.exp(whole) * state + _dot_exact(tl.trans(key), kept)
-    tl.store(places, state, (element < D) & (column < E))
+        state = tl.exp(whole) * state + dot_exact(tl.trans(key), kept)
+    tl.store(places, state, mine)
 
 
 def run_chunks(
