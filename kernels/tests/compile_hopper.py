@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from absent import Absent
 from penstock_kernels.case import QUANTIZED_KV, Heads, paged, stored
-from penstock_kernels.expert_mlp import Experts
+from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.linear import hopper as product
 from penstock_kernels.linear import triton as choice
@@ -133,7 +133,7 @@ def packed_row_product(kind: Kind, inputs: int, group: int, gated: bool = False)
         assert not packed_row.launch(x.float(), weight, out[0], gated, out.float())
 
 
-def mixture(kind: Kind, tokens: int, group: int) -> None:
+def mixture(kind: Kind, tokens: int, group: int, activation: Activation) -> None:
     """Experts with packed weights: both products."""
 
     def packed_experts(outputs: int, inputs: int) -> PackedWeight:
@@ -142,7 +142,8 @@ def mixture(kind: Kind, tokens: int, group: int) -> None:
         zeros = scales if kind.integer else None
         return PackedWeight(torch.stack([words] * 4), scales, zeros, kind, inputs)
 
-    layer = Experts(packed_experts(256, 512), packed_experts(512, 128))
+    gate_up = packed_experts(256 if activation.gated else 128, 512)
+    layer = Experts(gate_up, packed_experts(512, 128), activation=activation)
     ids = torch.empty((tokens, 2), dtype=torch.int32)
     x = torch.empty((tokens, 512), dtype=torch.bfloat16)
     experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
@@ -172,10 +173,11 @@ def main() -> None:
     packed_many_product(Kind.FP4, group=32, gated=True)
     for kernel in (experts.HOPPER, experts.HOPPER_VECTORS):
         kernel.applies = lambda _device: True
-    for tokens in (1, 5):
-        mixture(Kind.FP4, tokens=tokens, group=32)
-        mixture(Kind.FP8, tokens=tokens, group=128)
-    mixture(Kind.INT4, tokens=2000, group=128)
+    for activation in (Activation.SILU, Activation.RELU_SQUARED):
+        for tokens in (1, 5):
+            mixture(Kind.FP4, tokens, 32, activation)
+            mixture(Kind.FP8, tokens, 128, activation)
+        mixture(Kind.INT4, 2000, 128, activation)
     probe(CPU)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import triton
 from absent import Absent
+from penstock_kernels import recurrence_triton
 from penstock_kernels.act_mul import ACTIVATIONS
 from penstock_kernels.act_mul.triton import act_mul
 from penstock_kernels.case import (
@@ -54,6 +55,7 @@ from penstock_kernels.paged_prefill_attention import triton as prefill
 from penstock_kernels.rope_kv_write import triton as rope
 from penstock_kernels.route_experts import Routed, Routing
 from penstock_kernels.route_experts import triton as router
+from penstock_kernels.selective_scan import chunks as scan_chunks
 from penstock_kernels.selective_scan import triton as scan
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -69,6 +71,7 @@ FULL_OF_NUMBERS = (
     delta_chunks._prepare.fn,
     delta_chunks._run_chunks.fn,
     scan._scan.fn,
+    scan_chunks._run_chunks.fn,
 )
 
 
@@ -147,7 +150,8 @@ def fp4(outputs: int, inputs: int) -> PackedWeight:
 
 
 def mixtures() -> None:
-    """Qwen3 30B-A3B's router and experts, and gpt-oss 20B's, of few tokens and many."""
+    """Qwen3 30B-A3B's router and experts, and those of gpt-oss 20B and Nemotron 3 Nano, of few
+    tokens and many."""
     router.route_experts(torch.empty(3, 128), None, Routing(8, renormalise=True))
     x, scale = torch.empty((1, 2048), dtype=BF16), torch.empty(2048, dtype=BF16)
     matrix = torch.empty((128, 2048), dtype=BF16)
@@ -160,15 +164,22 @@ def mixtures() -> None:
     biases = torch.empty((32, 5760), dtype=BF16), torch.empty((32, 2880), dtype=BF16)
     clamped = Activation.CLAMPED_SWIGLU
     gpt_oss = Experts(fp4(5760, 2880), fp4(2880, 2880), *biases, clamped)
-    for tokens, top_k, layer in (
-        (1, 8, qwen3),
-        (32, 8, qwen3),
-        (2048, 8, qwen3),
-        (4, 4, gpt_oss),
-        (2048, 4, gpt_oss),
+    ups, downs = (
+        torch.empty((128, 1856, 2688), dtype=BF16),
+        torch.empty((128, 2688, 1856), dtype=BF16),
+    )
+    nemotron = Experts(ups, downs, activation=Activation.RELU_SQUARED)
+    for tokens, top_k, layer, hidden in (
+        (1, 8, qwen3, 2048),
+        (32, 8, qwen3, 2048),
+        (2048, 8, qwen3, 2048),
+        (4, 4, gpt_oss, 2880),
+        (2048, 4, gpt_oss, 2880),
+        (1, 6, nemotron, 2688),
+        (32, 6, nemotron, 2688),
+        (2048, 6, nemotron, 2688),
     ):
         ids = torch.empty((tokens, top_k), dtype=torch.int32)
-        hidden = 2048 if layer is qwen3 else 2880
         x = torch.empty((tokens, hidden), dtype=BF16)
         experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
 
@@ -200,10 +211,10 @@ def recurrent(kind: torch.dtype) -> None:
         gated_norm.gated_head_norm(out, x[:, channels:].unflatten(1, heads), x[0, :128], 1e-6)
 
 
-def mamba(kind: torch.dtype, heads: int, groups: int) -> None:
-    """Mamba-2 with states of 128 x 64, of decodes and of a prompt."""
-    inner, both, gate = 64 * heads, 128 * groups, torch.empty(heads)
-    for lengths in ([(1, 1), (1, 7)], [(300, 300)]):
+def mamba(kind: torch.dtype, heads: int, groups: int, rows: int) -> None:
+    """Mamba-2 with states of `rows` x 64, of decodes, few tokens and a prompt."""
+    inner, both, gate = 64 * heads, rows * groups, torch.empty(heads)
+    for lengths in ([(1, 1), (1, 7)], [(5, 9)], [(300, 300)]):
         run_of = runs(lengths, CPU)
         tokens = sum(count for count, _ in lengths)
         x = torch.empty((tokens, inner + 2 * both + heads), dtype=kind)
@@ -211,8 +222,8 @@ def mamba(kind: torch.dtype, heads: int, groups: int) -> None:
         weight, channels = torch.empty((inner + 2 * both, 4), dtype=kind), x[:, :-heads]
         mixed = convolution.causal_conv(channels, weight, states, run_of, bias=x[0, :-heads])
         values, b, c = mixed.split([inner, both, both], 1)
-        b, c = (each.unflatten(1, (groups, 128)) for each in (b, c))
-        memory, values = torch.empty((4, 1, heads, 128, 64)), values.unflatten(1, (heads, 64))
+        b, c = (each.unflatten(1, (groups, rows)) for each in (b, c))
+        memory, values = torch.empty((4, 1, heads, rows, 64)), values.unflatten(1, (heads, 64))
         given = values, b, c, x[:, -heads:], (gate, gate, gate), memory, run_of
         out = scan.selective_scan(*given, (0.0, math.inf)).flatten(1).unflatten(1, (groups, -1))
         gated_norm.gated_head_norm(out, out, out[0], 1e-5, gate_first=True)
@@ -237,11 +248,12 @@ def main() -> None:
     for heads in (16, 20, 128):  # DeepSeek-V2-Lite, GLM-4.7-Flash, DeepSeek-V3
         latents(heads, BF16)
     latents(16, F32)
-    delta.shared_bytes = lambda _device: SHARED_BYTES
+    recurrence_triton.shared_bytes = lambda _device: SHARED_BYTES
     for kind in (BF16, torch.float16, F32):
         recurrent(kind)
-        mamba(kind, 48, 1)  # Granite 4.0 H Tiny
-        mamba(kind, 128, 8)  # Nemotron-H 8B
+        mamba(kind, 48, 1, 128)  # Granite 4.0 H Tiny
+        mamba(kind, 128, 8, 128)  # Nemotron-H 8B
+        mamba(kind, 48, 1, 256)  # Falcon-H1 1.5B
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)

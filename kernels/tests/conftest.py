@@ -55,18 +55,24 @@ def one_element_arrays_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=INTERPRETED)
-def fp8_rounds_as_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Converts float32 to fp8 by torch: Triton's interpreter loses the carry where it rounds."""
+def rounding_as_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converts float32 by torch: Triton's interpreter loses the carry where it rounds to fp8, and
+    cuts off bits to bfloat16."""
     import triton.language as tl
     from triton.runtime import interpreter
 
     convert = interpreter._convert_float
-    kinds = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+    kinds = {
+        tl.float8e4nv: (torch.float8_e4m3fn, torch.uint8),
+        tl.float8e5: (torch.float8_e5m2, torch.uint8),
+        tl.bfloat16: (torch.bfloat16, torch.uint16),
+    }
 
     def rounded(data: Any, source: Any, target: Any, rounding: Any) -> Any:
         if source != tl.float32 or target not in kinds:
             return convert(data, source, target, rounding)
-        return torch.tensor(data).to(kinds[target]).view(torch.uint8).numpy()
+        kind, bits = kinds[target]
+        return torch.tensor(data).to(kind).view(bits).numpy()
 
     monkeypatch.setattr(interpreter, "_convert_float", rounded)
 

@@ -111,6 +111,14 @@ def test_gpt_oss_clamps_gates_from_above_and_ups_on_both_sides() -> None:
     torch.testing.assert_close(expert_mlp(torch.ones(1, 4), routed, experts), expected[None])
 
 
+def test_experts_without_a_gate_square_what_is_positive() -> None:
+    weights = torch.nn.functional.pad(torch.tensor([3.0, -2.0])[:, None], (0, 1))[None]
+    experts = Experts(weights, torch.eye(2)[None], activation=Activation.RELU_SQUARED)
+    routed = Routed(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1))
+    found = expert_mlp(torch.ones(1, 2), routed, experts)
+    torch.testing.assert_close(found, torch.tensor([[9.0, 0.0]]))
+
+
 def test_experts_that_do_not_fit_are_refused() -> None:
     x, routed, experts = some()
     with pytest.raises(ValueError, match=r"down has shape \(3, 4, 6\)"):

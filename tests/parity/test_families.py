@@ -35,7 +35,14 @@ EXPERTS = [
     "gemma4-moe",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
-RECURRENT = ["granitemoehybrid", "lfm2-moe", "qwen3_5-moe", "qwen3_next"]
+RECURRENT = [
+    "granitemoehybrid",
+    "lfm2-moe",
+    "nemotron_h-moe",
+    "nemotron_h-latent",
+    "qwen3_5-moe",
+    "qwen3_next",
+]
 SHARDED = [
     "llama-one-kv-head",
     "qwen3-window",

@@ -26,6 +26,17 @@ MAMBA: dict[str, Any] = {
     "mamba_expand": 2,
     "mamba_chunk_size": 16,
 }
+NEMOTRON: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "num_hidden_layers": None,  # layers_block_type has as many
+    "head_dim": 32,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 24,
+    "chunk_size": 16,
+    "time_step_min": 1e-6,  # a bound of steps in transformers, but of prompts alone
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 MIXTURES: dict[str, dict[str, Any]] = {
@@ -48,6 +59,30 @@ MIXTURES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 32,
         "num_dense_layers": 1,
         "routed_scaling_factor": 2.5,
+    },
+    "nemotron_h-moe": {
+        **NEMOTRON,
+        "layers_block_type": [
+            *("linear_attention", "moe", "full_attention", "linear_attention"),
+            *("moe", "linear_attention", "mlp"),
+        ],
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "moe_shared_expert_intermediate_size": 64,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 2.5,
+        "mlp_bias": True,
+    },
+    "nemotron_h-latent": {
+        **NEMOTRON,
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "moe_shared_expert_intermediate_size": 48,
+        "moe_latent_size": 40,
     },
     "qwen3_5-moe": {
         **DELTA_NET,
@@ -89,19 +124,11 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
     "nemotron_h": {
-        "model_type": "nemotron_h",
-        "num_hidden_layers": 6,
+        **NEMOTRON,
         "layers_block_type": [
             *("linear_attention", "mlp", "full_attention", "linear_attention"),
             *("linear_attention", "mlp"),
         ],
-        "head_dim": 32,
-        "mamba_num_heads": 8,
-        "mamba_head_dim": 16,
-        "n_groups": 2,
-        "ssm_state_size": 24,
-        "chunk_size": 16,
-        "time_step_min": 1e-6,  # a bound of steps in transformers, but of prompts alone
         "mlp_bias": True,
     },
     "qwen3_5": {

@@ -46,8 +46,10 @@ EXPERTS = [
     "gpt-oss",
     "gemma4-moe",
     "deepseek-v2",
+    "nemotron_h-moe",
+    "nemotron_h-latent",
 ]
-BATCHED = ["qwen3-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss"]
+BATCHED = ["qwen3-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss", "nemotron_h-moe"]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"
 FP8 = in_blocks(128, 128, scale="weight_scale_inv"), {**DEEPSEEK, "weight_block_size": [128, 128]}
@@ -149,9 +151,9 @@ def test_packed_experts_compute_the_same(
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("case", ["gpt-oss", "gemma4-moe"])
+@pytest.mark.parametrize("case", ["gpt-oss", "gemma4-moe", "nemotron_h-moe"])
 @pytest.mark.parametrize("quantize", ["int4", "fp8", "eetq"])
-def test_tensors_of_all_experts_are_quantized_while_loading(
+def test_other_experts_are_quantized_while_loading(
     checkpoint: Callable[[str], Path], quantize: str, case: str
 ) -> None:
     """The logits are near those of the floats, but not equal."""
@@ -181,7 +183,7 @@ def test_ranks_share_experts(checkpoint: Callable[[str], Path], case: str) -> No
         torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", ["qwen2-moe", "gpt-oss", "deepseek-v3"])
+@pytest.mark.parametrize("case", ["qwen2-moe", "gpt-oss", "deepseek-v3", "nemotron_h-moe"])
 def test_two_workers_share_experts(checkpoint: Callable[[str], Path], case: str) -> None:
     """A prompt in chunks, a prefix hit, a preempted sequence: the tokens of transformers."""
     path, ids = checkpoint(case), prompt(90)

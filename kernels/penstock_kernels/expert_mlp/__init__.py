@@ -20,6 +20,8 @@ _OP = Op("expert_mlp", reference.expert_mlp, without="many times as long")
 def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     """y[t] = sum over choices c of w[t, c] (D_e act(G_e x[t] + g_e, U_e x[t] + u_e) + d_e).
 
+    Without a gate (see `Activation`) act has the ups alone.
+
     e is ids[t, c] - `experts.first`; a choice whose e is not among the experts here adds nothing.
 
     Args: x [T, hidden] float32, bfloat16 or float16, rows may be strided; routed: ids [T, top_k]
@@ -41,10 +43,10 @@ def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     expect("ids", routed.ids, (tokens, routed.ids.shape[1]), INDEX)
     expect("weights", routed.weights, tuple(routed.ids.shape), FLOATS)
     inner = experts.inner
-    _expect("gate_up", experts.gate_up, (experts.count, 2 * inner, hidden), x.dtype)
+    _expect("gate_up", experts.gate_up, (experts.count, experts.sides * inner, hidden), x.dtype)
     _expect("down", experts.down, (experts.count, hidden, inner), x.dtype)
     if experts.gate_up_bias is not None:
-        expect("gate_up_bias", experts.gate_up_bias, (experts.count, 2 * inner), FLOATS)
+        expect("gate_up_bias", experts.gate_up_bias, (experts.count, experts.sides * inner), FLOATS)
     if experts.down_bias is not None:
         expect("down_bias", experts.down_bias, (experts.count, hidden), FLOATS)
     return _OP.on(x)(x, routed, experts)

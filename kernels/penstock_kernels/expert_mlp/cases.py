@@ -83,7 +83,8 @@ def _case(size: Size, dtype_name: str, problem: Problem, name: str = "") -> Case
         experts = _experts(problem, dtype, device)
         return {"x": x[:, : problem.hidden], "routed": routed, "experts": experts}
 
-    packing, elements = problem.packing, 3 * problem.inner * problem.hidden
+    packing = problem.packing
+    elements = (2 + problem.activation.gated) * problem.inner * problem.hidden
     bits = packing.kind.bits if packing else 8 * dtype.itemsize
     moved = problem.used * elements * bits // 8
     moved += 2 * problem.tokens * problem.hidden * dtype.itemsize
@@ -111,6 +112,7 @@ def _name(dtype_name: str, problem: Problem, name: str) -> str:
 
 def _experts(problem: Problem, dtype: torch.dtype, device: torch.device) -> Experts:
     count, hidden, inner = problem.experts, problem.hidden, problem.inner
+    first = inner * (1 + problem.activation.gated)
 
     def bias(outputs: int) -> Tensor | None:
         if not problem.bias:
@@ -118,9 +120,9 @@ def _experts(problem: Problem, dtype: torch.dtype, device: torch.device) -> Expe
         return torch.randn(count, outputs, device=device, dtype=dtype)
 
     return Experts(
-        gate_up=_matrices(problem, (2 * inner, hidden), dtype, device),
+        gate_up=_matrices(problem, (first, hidden), dtype, device),
         down=_matrices(problem, (hidden, inner), dtype, device),
-        gate_up_bias=bias(2 * inner),
+        gate_up_bias=bias(first),
         down_bias=bias(hidden),
         activation=problem.activation,
         first=problem.first,
@@ -152,6 +154,7 @@ INT4_ZEROS = Packing(Kind.INT4, 32, zeros=True)
 FP8 = Packing(Kind.FP8, 128)
 MXFP4 = Packing(Kind.FP4, 32)
 CLAMPED, GELU = Activation.CLAMPED_SWIGLU, Activation.GELU_TANH
+UNGATED = Activation.RELU_SQUARED
 
 SMALL = [
     ("f16", Problem(1, 8, 2, 64, 48), "one"),
@@ -168,12 +171,18 @@ SMALL = [
     ("f16", Problem(2, 3, 2, 64, 96, CLAMPED, bias=True, packing=MXFP4), "tail"),
     ("f16", Problem(1, 3, 2, 128, 128, packing=FP8), ""),
     ("f16", Problem(4, 3, 2, 64, 64, packing=INT4_ZEROS, first=1), "rank"),
+    ("f16", Problem(1, 5, 3, 80, 40, UNGATED, bias=True), "one"),
+    ("f16", Problem(9, 4, 2, 64, 72, UNGATED, bias=True, first=2, after=1), "rank"),
+    ("f32", Problem(3, 4, 2, 72, 40, UNGATED), ""),
+    ("f16", Problem(3, 4, 2, 64, 96, UNGATED, packing=INT4), "tail"),
+    ("f16", Problem(1, 4, 2, 128, 128, UNGATED, packing=FP8), ""),
 ]
 
-# Qwen3-30B-A3B, gpt-oss 20B, Mixtral 8x7B.
+# Qwen3-30B-A3B, gpt-oss 20B, Mixtral 8x7B, Nemotron 3 Nano 30B-A3B.
 QWEN3 = Problem(1, 128, 8, 2048, 768)
 GPT_OSS = Problem(1, 32, 4, 2880, 2880, CLAMPED, bias=True)
 MIXTRAL = Problem(1, 8, 2, 4096, 14336)
+NEMOTRON = Problem(1, 128, 6, 2688, 1856, UNGATED)
 MIDDLE = Problem(1, 20, 3, 520, 200)
 
 FULL = [
@@ -196,6 +205,13 @@ FULL = [
         for tokens in (1, 7, 60, 600)
     ),
     ("bf16", Problem(11, 6, 2, 320, 96, packing=MXFP4), "tail"),
+    *(("bf16", replace(NEMOTRON, tokens=tokens), "") for tokens in (1, 5, 60, 700)),
+    *(
+        ("bf16", replace(NEMOTRON, tokens=tokens, experts=16, bias=True, packing=packing), "")
+        for packing in (Packing(Kind.FP8, 64), Packing(Kind.INT4, 64), MXFP4)
+        for tokens in (1, 5, 600)
+    ),
+    ("bf16", Problem(1, 8, 4, 1024, 512, UNGATED, packing=FP8), ""),
 ]
 
 BENCH = [
@@ -216,6 +232,7 @@ BENCH = [
         for tokens in (1, 8, 32, 256, 4096)
     ),
     *(("bf16", replace(QWEN3, tokens=tokens, packing=FP8), "") for tokens in (1, 8, 128, 4096)),
+    *(("bf16", replace(NEMOTRON, tokens=tokens), "") for tokens in (1, 8, 64, 4096)),
 ]
 
 CASES = [

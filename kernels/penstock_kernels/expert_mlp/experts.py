@@ -17,7 +17,7 @@ Matrices = Tensor | PackedWeight
 
 
 class Activation(Enum):
-    """How gate and up become one number."""
+    """How gate and up become one number, or what becomes of an up without a gate."""
 
     SILU = "silu"
     """gate / (1 + exp(-gate)) * up."""
@@ -25,6 +25,13 @@ class Activation(Enum):
     """GELU's tanh approximation of gate, times up."""
     CLAMPED_SWIGLU = "clamped_swiglu"
     """gate * sigmoid(1.702 gate) * (up + 1); gate at most 7, up from -7 to 7. gpt-oss."""
+    RELU_SQUARED = "relu_squared"
+    """max(up, 0) ** 2; there is no gate."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is a gate."""
+        return self is not Activation.RELU_SQUARED
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +39,11 @@ class Experts:
     """The experts that this rank holds: ids from `first` on."""
 
     gate_up: Matrices
-    """[E, 2 I, hidden]: of each expert, gates first, then ups."""
+    """[E, 2 I, hidden]: of each expert, gates first, then ups. Without a gate [E, I, hidden]."""
     down: Matrices
     """[E, hidden, I]."""
     gate_up_bias: Tensor | None = None
-    """[E, 2 I] float."""
+    """[E, 2 I] float, or [E, I]."""
     down_bias: Tensor | None = None
     """[E, hidden] float."""
     activation: Activation = Activation.SILU
@@ -51,7 +58,12 @@ class Experts:
     @property
     def inner(self) -> int:
         """I: numbers between the two products."""
-        return outputs(self.gate_up) // 2
+        return outputs(self.gate_up) // self.sides
+
+    @property
+    def sides(self) -> int:
+        """Numbers of the first product for each of the second's inputs: 2 with a gate, or 1."""
+        return 1 + self.activation.gated
 
 
 def count(matrices: Matrices) -> int:

@@ -12,12 +12,16 @@ TWICE_ROOT = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 
 @triton.jit
 def activated(gate, up, ACTIVATION: tl.constexpr):
-    """Float32 products of activated gates and ups: see `Activation`."""
-    if ACTIVATION == "clamped_swiglu":
+    """Float32 products of activated gates and ups: see `Activation`. Without a gate, the ups are
+    `gate`."""
+    if ACTIVATION == "relu_squared":
+        gate = tl.maximum(gate, 0.0)
+        return gate * gate
+    elif ACTIVATION == "clamped_swiglu":  # noqa: RET505
         gate = tl.minimum(gate, MOST)
         up = tl.minimum(tl.maximum(up, -MOST), MOST)
         return gate * tl.sigmoid(gate * STEEP) * (up + 1.0)
-    elif ACTIVATION == "gelu_tanh":  # noqa: RET505
+    elif ACTIVATION == "gelu_tanh":
         return gate * tl.sigmoid((gate + 0.044715 * gate * gate * gate) * TWICE_ROOT) * up
     else:
         return gate * tl.sigmoid(gate) * up

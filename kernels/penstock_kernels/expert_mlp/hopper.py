@@ -171,11 +171,14 @@ def _sigmoid(z):
 @gluon.jit
 def activated(gate, up, ACTIVATION: gl.constexpr):
     """As in `gate`."""
-    if ACTIVATION == "clamped_swiglu":
+    if ACTIVATION == "relu_squared":
+        gate = gl.maximum(gate, 0.0)
+        return gate * gate
+    elif ACTIVATION == "clamped_swiglu":  # noqa: RET505
         gate = gl.minimum(gate, MOST)
         up = gl.minimum(gl.maximum(up, -MOST), MOST)
         return gate * _sigmoid(gate * STEEP) * (up + 1.0)
-    elif ACTIVATION == "gelu_tanh":  # noqa: RET505
+    elif ACTIVATION == "gelu_tanh":
         return gate * _sigmoid((gate + 0.044715 * gate * gate * gate) * TWICE_ROOT) * up
     else:
         return gate * _sigmoid(gate) * up
@@ -195,14 +198,13 @@ def _finish(
     outputs = shape[0] // SIDES
     n = tile * TILE + gl.arange(0, TILE, gl.SliceLayout(1, SUM))
     row = begin + gl.arange(0, ROWS, gl.SliceLayout(0, SUM))
-    total = sums[0]
+    total, up = sums[0], sums[SIDES - 1]
     if HAS_BIAS:
         at_bias = bias + expert.to(gl.int64) * shape[0] + n
         total += gl.load(at_bias, mask=n < outputs, other=0).to(gl.float32)[:, None]
-    if SIDES == 2:
-        up = sums[1]
-        if HAS_BIAS:
-            up += gl.load(at_bias + outputs, mask=n < outputs, other=0).to(gl.float32)[:, None]
+    if SIDES == 2 and HAS_BIAS:
+        up += gl.load(at_bias + outputs, mask=n < outputs, other=0).to(gl.float32)[:, None]
+    if ACTIVATION != "":
         total = activated(total, up, ACTIVATION)
     keep = (n < outputs)[:, None] & (row < end)[None, :]
     if not FIRST:

@@ -198,18 +198,22 @@ def _bases(tables, strides, experts):
 
 @gluon.jit
 def _gates(
-    sums, out, bias, line, inner, expert,
+    sums, units, out, bias, line, inner, expert,
     HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """Writes a choice's 16 outputs: gates and ups of all warps added up, and multiplied."""
+    """Writes a choice's 16 outputs: gates and ups of all warps added up, and multiplied; or the
+    ups, activated. `units` undo the scales of sums."""
+    SIDES: gl.constexpr = len(sums)
     L: gl.constexpr = gl.SliceLayout(0, sums[0].type.layout)
     n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
     keep = n < inner
-    gate, up = gl.sum(sums[0], 0), gl.sum(sums[1], 0)
+    gate = gl.sum(sums[0] * units, 0)
+    up = gl.sum(sums[1] * units, 0) if SIDES == 2 else gate
     if HAS_BIAS:
-        at = bias + expert * (2 * inner) + n
+        at = bias + expert * (SIDES * inner) + n
         gate += gl.load(at, mask=keep, other=0).to(gl.float32)[:, None]
-        up += gl.load(at + inner, mask=keep, other=0).to(gl.float32)[:, None]
+        if SIDES == 2:
+            up += gl.load(at + inner, mask=keep, other=0).to(gl.float32)[:, None]
     value = activated(gate, up, ACTIVATION).to(out.dtype.element_ty)
     column = gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
     gl.store(out + n[:, None] + 0 * column, value, mask=keep[:, None] & (column == 0))
@@ -318,17 +322,18 @@ def _sums(
 def _product(
     tables, strides, x, x_stride, routed, factors, outs, bias, outputs, inputs, width,
     KIND: gl.constexpr, PIECE: gl.constexpr, GROUP: gl.constexpr,
-    HAS_BIAS: gl.constexpr, FIRST: gl.constexpr, ACTIVATION: gl.constexpr, TOP_K: gl.constexpr,
-    EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, SPAN: gl.constexpr,
-    CHOICES: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr, EARLY: gl.constexpr,
+    HAS_BIAS: gl.constexpr, FIRST: gl.constexpr, SIDES: gl.constexpr, ACTIVATION: gl.constexpr,
+    TOP_K: gl.constexpr, EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
+    SPAN: gl.constexpr, CHOICES: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr,
+    EARLY: gl.constexpr,
 ):  # fmt: skip
-    """FIRST: gates and ups of each choice, multiplied; otherwise the weighted sum of each token.
+    """FIRST: gates and ups of each choice, multiplied, or its ups alone; otherwise the weighted sum
+    of each token.
 
     `outputs` are those of a side. A program of the first product has one choice, which counts as
     the only one of a token.
     """
     WARPS: gl.constexpr = CHOICES * PARTS
-    SIDES: gl.constexpr = 2 if FIRST else 1
     SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     line, number = gl.program_id(0), gl.program_id(1)
     out, partial, arrived = outs
@@ -366,8 +371,8 @@ def _product(
     units = (downs * unit(KIND))[:, None, None]
     if FIRST:
         _gates(
-            (sums[0] * units, sums[1] * units), out + number.to(gl.int64) * outputs, bias, line,
-            outputs, expert.to(gl.int64), HAS_BIAS, ACTIVATION,
+            sums, units, out + number.to(gl.int64) * outputs, bias, line, outputs,
+            expert.to(gl.int64), HAS_BIAS, ACTIVATION,
         )  # fmt: skip
     else:
         _weighted(
@@ -396,8 +401,8 @@ def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
     splits = min(RESIDENT * count // lines, turns // SECOND_STAGES)
     splits = max(1, splits, divided_up(turns, MOST_TURNS))
     second = Shares(choices, parts, SECOND_STAGES, 80, splits)
-    _multiply(first, x, gate_up, (routed, experts), experts.gate_up_bias, rows)
-    _multiply(second, rows, down, (routed, experts), experts.down_bias, out)
+    _multiply(first, x, gate_up, (routed, experts), experts.gate_up_bias, rows, first=True)
+    _multiply(second, rows, down, (routed, experts), experts.down_bias, out, first=False)
     return True
 
 
@@ -430,11 +435,11 @@ def _multiply(
     layer: tuple[Routed, Experts],
     bias: Tensor | None,
     out: Tensor,
+    first: bool,
 ) -> None:
-    """Launches a product: the second one if programs have several choices or out a row a token."""
+    """Launches a product: the `first` one, or the second."""
     routed, experts = layer
     outputs = out.shape[1]
-    first = weight.outputs != outputs
     turns, stages = shares.turns(weight.inputs)
     words = weight.words.view(torch.int32)
     eight = weight.kind is Kind.FP8
@@ -460,6 +465,7 @@ def _multiply(
         GROUP=0 if weight.group == weight.inputs else weight.group,
         HAS_BIAS=bias is not None,
         FIRST=first,
+        SIDES=experts.sides if first else 1,
         ACTIVATION=experts.activation.value if first else "",
         TOP_K=routed.ids.shape[1],
         EVEN=turns * shares.parts * shares.splits * TURN.value == weight.inputs,

@@ -45,6 +45,8 @@ class Problem:
     """Of a number of x."""
     packed: bool
     """Whether weights are codes."""
+    sides: int = 2
+    """Of the first product: gates and ups, or ups alone."""
 
     @property
     def choices(self) -> int:
@@ -96,7 +98,7 @@ def plan(problem: Problem, shared: int) -> Plan:
     rows = _tile_rows(problem)
     return Grouped(
         rows,
-        _product(problem, rows, problem.hidden, 2, shared),
+        _product(problem, rows, problem.hidden, problem.sides, shared),
         _product(problem, rows, problem.inner, 1, shared),
         problem.tokens <= EXACT_TOKENS,
     )
@@ -106,7 +108,7 @@ def _vectors(problem: Problem) -> Vectors:
     """Long pieces of few rows. On an H100, one token of Qwen3 30B-A3B takes 29.0 us with 4 rows of
     gates and ups, 29.7 with 8 and 36.8 with 16; of Mixtral 231, 234, 236."""
     top, each = power_of_two(problem.top_k), VECTOR_NUMBERS * 16 // problem.bits
-    gate_up = Product(VECTOR_TILE, each // (2 * VECTOR_TILE), 4, 4)
+    gate_up = Product(VECTOR_TILE, each // (problem.sides * VECTOR_TILE), 4, 4)
     return Vectors(gate_up, Product(VECTOR_TILE, max(16, each // (VECTOR_TILE * top)), 4, 4))
 
 

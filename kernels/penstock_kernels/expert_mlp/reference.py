@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, linear, silu
+from torch.nn.functional import gelu, linear, relu, silu
 
 from ..route_experts.routing import Routed
 from ..shared import wide
@@ -28,8 +28,12 @@ def _one(rows: Tensor, experts: Experts, expert: int) -> Tensor:
     """What one expert makes of rows [n, hidden]."""
     gate_up = _matrix(experts.gate_up, expert, rows.dtype)
     down = _matrix(experts.down, expert, rows.dtype)
-    gate, up = linear(rows, gate_up, _bias(experts.gate_up_bias, expert, rows.dtype)).chunk(2, -1)
-    inner = activated(gate, up, experts.activation)
+    both = linear(rows, gate_up, _bias(experts.gate_up_bias, expert, rows.dtype))
+    if experts.activation.gated:
+        gate, up = both.chunk(2, -1)
+        inner = activated(gate, up, experts.activation)
+    else:
+        inner = relu(both).square()
     return linear(inner, down, _bias(experts.down_bias, expert, rows.dtype))
 
 

@@ -7,6 +7,7 @@ that the rows of the weights fill the long side of the matrix instruction howeve
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -117,9 +118,9 @@ def product(
 ):
     """One product of each tile of rows, as `sort.place_chunk` lists them.
 
-    FIRST, rows of x are those of the choices' tokens, and rows of out are in the order of places;
-    GATED, `outputs` are those of a half. Otherwise rows of x are in the order of places, and rows
-    of out are in the order of choices, times their weights.
+    FIRST, rows of x are those of the choices' tokens, and rows of out are in the order of places,
+    activated unless ACTIVATION is ""; GATED, `outputs` are those of a half. Otherwise rows of x are
+    in the order of places, and rows of out are in the order of choices, times their weights.
     """
     tile = tl.program_id(0) // GROUP
     at_tile = tl.program_id(1) * GROUP + tl.program_id(0) % GROUP
@@ -175,7 +176,7 @@ def product(
         total += tl.load(at_bias, n < outputs, other=0).to(tl.float32)[:, None]
         if GATED:
             up += tl.load(at_bias + outputs, n < outputs, other=0).to(tl.float32)[:, None]
-    if GATED:
+    if ACTIVATION != "":
         total = activated(total, up, ACTIVATION)
     if not FIRST:
         total *= tl.load(choice_weights + choice).to(tl.float32)[None, :]
@@ -241,6 +242,7 @@ def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
         inner=experts.inner,
         bits=8 * x.itemsize,
         packed=not (isinstance(experts.gate_up, Tensor) and isinstance(experts.down, Tensor)),
+        sides=experts.sides,
     )
     return run(plan(problem, shared_bytes(x.device)), x, routed, experts)
 
@@ -269,18 +271,19 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
     tiled = sort_choices(plan.rows, routed, experts, x if ordered else None)
     # The copy engine reads whole tiles, and takes several times as long past the end of a tensor.
     rows = torch.empty((choices + plan.rows, inner), dtype=x.dtype, device=x.device)
-    if isinstance(experts.gate_up, Tensor) or inner % BLOCK == 0:
-        _product(plan.gate_up, tiled, Side(x, experts.gate_up, experts.gate_up_bias, rows), experts)
-    else:  # a packed weight's ups do not begin with a block
+    first, kind = Side(x, experts.gate_up, experts.gate_up_bias, rows), experts.activation.value
+    packed, gated = isinstance(experts.gate_up, PackedWeight), experts.activation.gated
+    if packed and gated and inner % BLOCK:  # its ups do not begin with a block
         both = torch.empty((choices, 2 * inner), dtype=x.dtype, device=x.device)
-        _product(plan.gate_up, tiled, Side(x, experts.gate_up, experts.gate_up_bias, both), experts)
+        _product(plan.gate_up, tiled, replace(first, out=both), "")
         grid = (choices, divided_up(inner, COLUMNS))
-        kind = experts.activation.value
         gate_rows[grid](both, rows, inner, kind, COLUMNS, num_warps=4, **early_options(x.device))
+    else:
+        _product(plan.gate_up, tiled, first, kind)
     kept = torch.float32 if plan.exact else x.dtype
     summands = torch.empty((choices, hidden), dtype=kept, device=x.device)
     side = Side(rows, experts.down, experts.down_bias, summands)
-    _product(plan.down, tiled, side, experts, routed.weights)
+    _product(plan.down, tiled, side, "", routed.weights)
     out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
     add_choices[(tokens, divided_up(hidden, COLUMNS))](
         summands,
@@ -301,13 +304,12 @@ def _product(
     plan: Product,
     tiled: Tiled,
     side: Side,
-    experts: Experts,
+    activation: str,
     choice_weights: Tensor | None = None,
 ) -> None:
-    """Launches the second product if choices have weights, otherwise the first."""
+    """Launches the second product if choices have weights, otherwise the first; `activation` "":
+    of gates and ups as they are."""
     x, weight, bias, out = side.x, side.weight, side.bias, side.out
-    gated = outputs(weight) != out.shape[1]
-    activation = experts.activation.value if gated else ""
     packed = isinstance(weight, PackedWeight)
     if packed and HOPPER.launch(x.device, tiled, side, activation, choice_weights):
         return
@@ -328,7 +330,7 @@ def _product(
         1 if isinstance(weight, Tensor) else weight.group,
         TOP_K=tiled.top_k,
         FIRST=choice_weights is None,
-        GATED=gated,
+        GATED=outputs(weight) != out.shape[1],
         ACTIVATION=activation,
         HAS_BIAS=bias is not None,
         EVEN=inputs(weight) % plan.depth == 0,

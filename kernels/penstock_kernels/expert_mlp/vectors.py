@@ -33,6 +33,7 @@ def gate_up_vector(
     hidden,
     TOP_K: tl.constexpr,
     EXPERTS: tl.constexpr,
+    SIDES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     TILE: tl.constexpr,
@@ -40,7 +41,8 @@ def gate_up_vector(
     STAGES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """out [choices, inner]: gates and ups of each choice, multiplied."""
+    """out [choices, inner]: gates and ups of each choice, multiplied. With one of SIDES, the ups
+    are the `gates` here."""
     choice = tl.program_id(1)
     n, k = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, DEPTH)
     if EARLY:
@@ -48,7 +50,7 @@ def gate_up_vector(
         gdc_launch_dependents()
     expert = tl.load(ids + choice) - first
     here = (expert >= 0) & (expert < EXPERTS)
-    row = tl.where(here, expert, 0).to(tl.int64) * 2 * inner + tl.minimum(n, inner - 1)
+    row = tl.where(here, expert, 0).to(tl.int64) * SIDES * inner + tl.minimum(n, inner - 1)
     at_gate = weight + row[:, None] * hidden + k[None, :]
     at_up = at_gate + inner.to(tl.int64) * hidden
     at_x = x + (choice // TOP_K).to(tl.int64) * x_stride + k
@@ -59,11 +61,13 @@ def gate_up_vector(
         live = at + k < hidden
         v = tl.load(at_x + at, live, other=0).to(tl.float32)[None, :]
         gates += tl.load(at_gate + at, live[None, :], other=0).to(tl.float32) * v
-        ups += tl.load(at_up + at, live[None, :], other=0).to(tl.float32) * v
+        if SIDES == 2:
+            ups += tl.load(at_up + at, live[None, :], other=0).to(tl.float32) * v
     gate, up = tl.sum(gates, 1), tl.sum(ups, 1)
     if HAS_BIAS:
         gate += tl.load(bias + row).to(tl.float32)
-        up += tl.load(bias + inner + row).to(tl.float32)
+        if SIDES == 2:
+            up += tl.load(bias + inner + row).to(tl.float32)
     value = activated(gate, up, ACTIVATION).to(out.dtype.element_ty)
     tl.store(out + choice.to(tl.int64) * inner + n, value, n < inner)
 
@@ -141,6 +145,7 @@ def multiply_vectors(plan: Vectors, x: Tensor, routed: Routed, experts: Experts)
         experts.first,
         inner,
         hidden,
+        SIDES=experts.sides,
         HAS_BIAS=experts.gate_up_bias is not None,
         ACTIVATION=experts.activation.value,
         TILE=plan.gate_up.tile,

@@ -15,17 +15,13 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
-from ..recurrence_triton import softplus
+from ..recurrence_triton import dot_exact, dot_halves, halves, load_state, run_of, since, softplus
 from .reference import EPS
 
 # Tokens of a chunk, values' columns and warps of a program of the second kernel, and chunks whose
 # loads are in flight. One prompt of 32 heads of 128 has 256 programs: two of a multiprocessor. A
 # program of the first kernel has one warp: each line of the substitution adds up twice.
 CHUNK, COLUMNS, WARPS, STAGES = 32, 16, 4, 2
-# Queries and keys are multiplied as they are, in 16 bits, and divided by their lengths afterwards.
-# Numbers of float32 are the sum of two of 16 bits: an output may be a small difference of large
-# sums, where TF32 has errors as large as the output (of keys of 128, on an H100).
-DTYPES = (torch.bfloat16, torch.float16)
 
 
 @triton.jit
@@ -53,29 +49,8 @@ def _lengths(x, eps):
 
 
 @triton.jit
-def _halves(x, kind: tl.constexpr):
-    """Two numbers of 16 bits, whose sum is a number of float32 without its last bits."""
-    high = x.to(kind)
-    return high, (x - high.to(tl.float32)).to(kind)
-
-
-@triton.jit
-def _dot_exact(a, b):
-    """a of 16 bits times b of float32."""
-    high, low = _halves(b, a.dtype)
-    return tl.dot(a, low, tl.dot(a, high))
-
-
-@triton.jit
-def _dot_halves(high, low, b):
-    """The sum of two matrices of 16 bits, times b of float32."""
-    b_high, b_low = _halves(b, high.dtype)
-    return tl.dot(low, b_high, tl.dot(high, b_low, tl.dot(high, b_high)))
-
-
-@triton.jit
 def _put_halves(matrix, places, plane, inside):
-    high, low = _halves(matrix, places.dtype.element_ty)
+    high, low = halves(matrix, places.dtype.element_ty)
     tl.store(places, high, inside)
     tl.store(places + plane, low, inside)
 
@@ -101,10 +76,9 @@ def _prepare(
     """Writes what a chunk needs beside the state, see `run_chunks`."""
     sequence = tl.program_id(0)
     head = tl.program_id(2)
-    start = tl.load(query_start + sequence).to(tl.int64)
-    count = tl.load(query_start + sequence + 1) - start
+    start, count, length = run_of(query_start, kv_len, sequence, False)
     first = tl.program_id(1) * L
-    if (first >= count) | (tl.load(kv_len + sequence) == 0):
+    if (first >= count) | (length == 0):
         return
     row = tl.arange(0, L)
     inside = first + row < count
@@ -114,9 +88,9 @@ def _prepare(
     scale = _lengths(key, eps)
     # Of the transposed system, so that a row of it is a column in `_inverse`.
     later = row[:, None] < row[None, :]
-    since = tl.exp(tl.where(later, total[None, :] - total[:, None], 0.0))
+    passed = tl.exp(tl.where(later, total[None, :] - total[:, None], 0.0))
     products = tl.dot(key, tl.trans(key)) * scale[:, None] * scale[None, :]
-    system = tl.where(later, products * since * taken[None, :], 0.0)
+    system = tl.where(later, products * passed * taken[None, :], 0.0)
     plane = tokens.to(tl.int64) * HEADS
     at_head = at * HEADS + head
     places = matrices + at_head[:, None] * L + row[None, :]
@@ -125,9 +99,8 @@ def _prepare(
     query = _rows(q, at, strides[0], head // SHARED, inside, D, KEYS)
     factor = _lengths(query, eps) * (1.0 / tl.sqrt(D * 1.0))
     seen = row[:, None] >= row[None, :]
-    since = tl.exp(tl.where(seen, total[:, None] - total[None, :], 0.0))
     scores = tl.dot(query, tl.trans(key)) * factor[:, None] * scale[None, :]
-    scores = tl.where(seen, scores * since, 0.0)
+    scores = tl.where(seen, scores * since(total, seen), 0.0)
     _put_halves(scores, places + 2 * plane * L, plane * L, inside[:, None])
     from_start = tl.exp(total)
     whole = tl.sum(tl.where(row == L - 1, total, 0.0), 0)
@@ -146,18 +119,16 @@ def _run_chunks(
 ):  # fmt: skip
     sequence = tl.program_id(0)
     head = tl.program_id(1)
-    start = tl.load(query_start + sequence).to(tl.int64)
-    count = tl.load(query_start + sequence + 1) - start.to(tl.int32)
-    length = tl.load(kv_len + sequence)
+    start, count, length = run_of(query_start, kv_len, sequence, False)
     if (count == 0) | (length == 0):
         return
     column = (tl.program_id(2) * VALUES + tl.arange(0, VALUES))[None, :]
     element = tl.arange(0, KEYS)[:, None]
     row = tl.arange(0, L)
-    block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
-    places = states + (block * HEADS + head) * D * E + element * E + column
-    begun = element < tl.where(length > count, D, 0)
-    state = tl.load(places, begun & (column < E), other=0)
+    places, mine, state = load_state(
+        states, tables, slots, sequence, table_stride, length > count, head, element, column,
+        HEADS, D, E,
+    )  # fmt: skip
     plane = tokens.to(tl.int64) * HEADS
     for first in tl.range(0, count, L, num_stages=STAGES):
         inside = first + row < count
@@ -177,13 +148,13 @@ def _run_chunks(
         keeps = tl.load(factors + 2 * plane + at_head, inside, other=0)
         left = tl.load(factors + 3 * plane + (start + first) * HEADS + head)
 
-        known = _dot_exact(key, state) * knows[:, None]
-        added = _dot_halves(inverse, inverse_low, value.to(tl.float32) - known)
-        found = _dot_exact(query, state) * reads[:, None]
-        found += _dot_halves(scores, scores_low, added)
+        known = dot_exact(key, state) * knows[:, None]
+        added = dot_halves(inverse, inverse_low, value.to(tl.float32) - known)
+        found = dot_exact(query, state) * reads[:, None]
+        found += dot_halves(scores, scores_low, added)
         tl.store(out + at_head[:, None] * E + column, found.to(out.dtype.element_ty), rows)
-        state = left * state + _dot_exact(tl.trans(key), added * keeps[:, None])
-    tl.store(places, state, (element < D) & (column < E))
+        state = left * state + dot_exact(tl.trans(key), added * keeps[:, None])
+    tl.store(places, state, mine)
 
 
 def run_chunks(

@@ -9,15 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..device import divided_up, power_of_two, shared_bytes
+from ..device import divided_up, power_of_two
 from ..recurrence import Runs
-from ..recurrence_triton import softplus
-from .chunks import DTYPES, run_chunks
+from ..recurrence_triton import ELEMENTS, load_state, run_of, softplus, takes_chunks
+from .chunks import run_chunks
 from .reference import EPS
-
-FEW = 16  # tokens up to which going through them is not slower than a chunk, by estimate
-CHUNK_BYTES = 160 << 10  # shared memory for the tiles of a chunk
-ELEMENTS = 4096  # of the state that a program has; its four warps hold 32 in a thread
 
 
 @triton.jit
@@ -32,12 +28,7 @@ def _step_through(
     head = tl.program_id(1)
     row = tl.arange(0, KEYS)
     column = tl.program_id(2) * VALUES + tl.arange(0, VALUES)
-    length = tl.load(kv_len + sequence)
-    start = sequence
-    count = 1
-    if not ONE:
-        start = tl.load(query_start + sequence).to(tl.int64)
-        count = tl.load(query_start + sequence + 1) - start.to(tl.int32)
+    start, count, length = run_of(query_start, kv_len, sequence, ONE)
     if length == 0:
         if ONE:
             zeros = tl.zeros((VALUES,), out.dtype.element_ty)
@@ -45,11 +36,10 @@ def _step_through(
         return
     if count == 0:
         return
-    block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
-    inside = (row < D)[:, None] & (column < E)[None, :]
-    places = states + (block * HEADS + head) * D * E + row[:, None] * E + column[None, :]
-    begun = (row < tl.where(length > count, D, 0))[:, None]
-    state = tl.load(places, inside & begun, other=0)
+    places, inside, state = load_state(
+        states, tables, slots, sequence, table_stride, length > count, head, row[:, None],
+        column[None, :], HEADS, D, E,
+    )  # fmt: skip
     rate = -tl.exp(tl.load(decay_log + head))
     bias = tl.load(decay_bias + head)
     key_head = head // SHARED
@@ -86,8 +76,7 @@ def gated_delta_rule(
     """See the public function."""
     if out is None:
         out = v.new_empty(v.shape)
-    chunks = runs.query_start is not None and runs.max_query > FEW and q.dtype in DTYPES
-    if chunks and shared_bytes(q.device) >= CHUNK_BYTES:
+    if takes_chunks(q, runs):
         gates = strength, decay, decay_log, decay_bias
         run_chunks((q, k, v), gates, states, runs, out)
         return out

@@ -27,6 +27,7 @@ class Layer:
 TINY, UNEVEN = Layer(4, 32, 2, 16), Layer(3, 12, 1, 20)
 GRANITE = Layer(48, 64, 1, 128)  # Granite 4.0 H Tiny
 NEMOTRON = Layer(64, 64, 8, 128)  # Nemotron 3 Nano
+FALCON = Layer(24, 128, 1, 256)  # Falcon-H1 7B
 
 
 def _case(
@@ -77,9 +78,14 @@ CASES = [
     _case(Size.SMALL, "f32", CHUNKS, UNEVEN),
     _case(Size.SMALL, "f32", DECODES, UNEVEN),
     _case(Size.SMALL, "f32", CHUNKS, TINY, limits=(0.05, 0.1)),
+    _case(Size.SMALL, "f32", [(5, 5), (3, 9), (1, 4), (16, 16)], UNEVEN, pad=1),
+    _case(Size.SMALL, "f16", [(64, 64), (96, 200), (33, 40)], UNEVEN),
+    _case(Size.SMALL, "f16", CHUNKS, TINY, limits=(0.05, 0.1)),
+    _case(Size.SMALL, "f16", [(3, 3), (1, 9), (65, 80)], Layer(1, 20, 1, 160), pad=1),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, GRANITE),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], GRANITE),
     _case(Size.FULL, "f16", CHUNKS, NEMOTRON),
+    _case(Size.FULL, "bf16", [(300, 300), (64, 128), (17, 900)], FALCON),
     _case(Size.FULL, "f32", CHUNKS, Layer(2, 128, 1, 256)),
     _case(Size.BENCH, "bf16", [(1, 700)], NEMOTRON),
     _case(Size.BENCH, "bf16", [(1, 700)] * 64, NEMOTRON),

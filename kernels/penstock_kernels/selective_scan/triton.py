@@ -1,6 +1,7 @@
 """Triton kernel of selective_scan: a program takes some columns of a head of a sequence.
 
 Its part of the state stays in registers while it goes through the tokens, one after the other.
+`chunks.py` has the kernel of longer runs.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -10,9 +11,8 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
-from ..recurrence_triton import softplus
-
-ELEMENTS = 4096  # of the state that a program has; its four warps hold 32 in a thread
+from ..recurrence_triton import ELEMENTS, load_state, run_of, softplus, takes_chunks
+from .chunks import run_chunks
 
 
 @triton.jit
@@ -27,12 +27,7 @@ def _scan(
     head = tl.program_id(1)
     row = tl.arange(0, ROWS)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    length = tl.load(kv_len + sequence)
-    start = sequence
-    count = 1
-    if not ONE:
-        start = tl.load(query_start + sequence).to(tl.int64)
-        count = tl.load(query_start + sequence + 1) - start.to(tl.int32)
+    start, count, length = run_of(query_start, kv_len, sequence, ONE)
     if length == 0:
         if ONE:
             zeros = tl.zeros((COLUMNS,), out.dtype.element_ty)
@@ -40,11 +35,10 @@ def _scan(
         return
     if count == 0:
         return
-    block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
-    inside = (row < N)[:, None] & (column < P)[None, :]
-    places = states + (block * HEADS + head) * N * P + row[:, None] * P + column[None, :]
-    begun = (row < tl.where(length > count, N, 0))[:, None]
-    state = tl.load(places, inside & begun, other=0)
+    places, inside, state = load_state(
+        states, tables, slots, sequence, table_stride, length > count, head, row[:, None],
+        column[None, :], HEADS, N, P,
+    )  # fmt: skip
     rate = -tl.exp(tl.load(decay_log + head))
     bias = tl.load(step_bias + head)
     kept = tl.load(skip + head)
@@ -77,6 +71,9 @@ def selective_scan(
     """See the public function."""
     if out is None:
         out = x.new_empty(x.shape)
+    if takes_chunks(x, runs):
+        run_chunks((x, b, c, step), heads, states, runs, limits, out)
+        return out
     (_, count, size), (groups, stored) = x.shape, b.shape[1:]
     rows = power_of_two(stored)
     columns = min(power_of_two(size), max(ELEMENTS // rows, 1))

@@ -36,7 +36,7 @@ from penstock.config.layer_types import (
     read_layer_types,
 )
 from penstock.config.mamba import MAMBA, read_mamba
-from penstock.config.pattern import pair_layers, read_pattern
+from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
@@ -98,7 +98,6 @@ __all__ = [
     "Specification",
     "StateSizes",
     "layered",
-    "pair_layers",
     "periodic",
     "read_activation",
     "read_attention",
@@ -118,7 +117,7 @@ __all__ = [
     "read_layer_types",
     "read_mamba",
     "read_mlp",
-    "read_pattern",
+    "read_pattern_layers",
     "read_per_layer",
     "read_residual",
     "read_rope",

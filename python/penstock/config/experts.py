@@ -66,6 +66,26 @@ def read_shared_moe(fields: Fields, routing: Routing, router: RouterSpec) -> Moe
     return MoeSpec(read_expert_count(fields), expert, routing, router, shared)
 
 
+def read_ungated_moe(fields: Fields, activation: str) -> MoeSpec:
+    """Experts without a gate, with sigmoid routing, beside a shared one of a size of its own
+    (Nemotron 3); they may read a projection of the token. `activation` names the field."""
+    fields.require("n_shared_experts", 1)
+    act = read_activation(fields, activation, "relu2")
+    expert = MlpSpec(fields.count("moe_intermediate_size"), act, gated=False)
+    size, bias = fields.count("moe_shared_expert_intermediate_size"), fields.flag("mlp_bias")
+    latent = fields.count("moe_latent_size") if fields.raw.get("moe_latent_size") else 0
+    if latent and bias:
+        raise Unsupported("config.json: mlp_bias with moe_latent_size is not supported")
+    return MoeSpec(
+        read_expert_count(fields),
+        expert,
+        read_sigmoid_routing(fields),
+        RouterSpec(correction=True, float32=True),
+        MlpSpec(size, act, bias, gated=False),
+        latent=latent,
+    )
+
+
 def read_dense_first(fields: Fields, attention: AttentionSpec, moe: MoeSpec) -> list[LayerSpec]:
     """The layers of a model whose first `first_k_dense_replace` ones have no experts."""
     dense = LayerSpec(attention, read_gated(fields, "intermediate_size"))

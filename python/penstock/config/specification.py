@@ -13,8 +13,6 @@ from penstock_kernels.route_experts import Routing
 
 from penstock.faults import BadModel, Unsupported
 
-EXPERT_ACTIVATIONS = frozenset(activation.value for activation in ExpertActivation)
-
 
 class Activation(Enum):
     """The nonlinearity of a feed-forward layer."""
@@ -402,7 +400,7 @@ class MoeSpec:
 
     experts: int
     expert: MlpSpec
-    """Each expert; all are gated."""
+    """Each expert."""
     routing: Routing
     """How a token's experts and their weights follow from the router's logits."""
     router: RouterSpec = RouterSpec()
@@ -411,6 +409,9 @@ class MoeSpec:
     shared_gate: bool = False
     """Whether the sigmoid of a learned product with the token scales the shared experts' output."""
     storage: ExpertStorage = ExpertStorage.SEPARATE
+    latent: int = 0
+    """Elements of the projection of a token that the routed experts read, and of their output
+    before it is projected back; 0 = they read the token."""
     own_norms: bool = False
     """Whether router, experts and shared experts have norms of their own (Gemma 4). The router's
     choice is then weighted by a learned factor per expert as well."""
@@ -428,10 +429,11 @@ class MoeSpec:
                 f"config.json: num_experts_per_tok is {routing.top_k}, but a token can only choose "
                 f"among {choice} experts"
             )
-        if self.expert.activation.value not in EXPERT_ACTIVATIONS:
+        kinds = {kind.value for kind in ExpertActivation if kind.gated == self.expert.gated}
+        if self.expert.activation.value not in kinds:
             raise BadModel(
                 f"config.json: experts with the activation {self.expert.activation.value} are not "
-                f"supported, only with {', '.join(sorted(EXPERT_ACTIVATIONS))}"
+                f"supported, only with {', '.join(sorted(kinds))}"
             )
 
 

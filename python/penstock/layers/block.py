@@ -31,7 +31,7 @@ from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.mamba import Mamba2
-from penstock.layers.mlp import GatedMlp, Mlp
+from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
 from penstock.layers.norm import Norm, norm_of
 from penstock.layers.own_norm_experts import OwnNormMoeMlp
 from penstock.layers.recurrent import Recurrent
@@ -85,7 +85,7 @@ def mlp_of(
         if spec.own_norms:
             raise BadModel("experts with norms of their own are not supported in this block")
         return MoeMlp(build, residual, spec)
-    return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
+    return dense_mlp(build, residual, spec)
 
 
 class Block(Layer):

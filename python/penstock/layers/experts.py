@@ -21,10 +21,10 @@ from torch import Tensor
 from penstock.config import ExpertStorage, MoeSpec, NormKind, ResidualSpec
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer, Residual
-from penstock.layers.linear import allocated, column_targets, row_targets
-from penstock.layers.mlp import GatedMlp
+from penstock.layers.linear import ColumnLinear, allocated, column_targets, row_targets
+from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
 from penstock.layers.norm import Norm
-from penstock.parallel import Group
+from penstock.parallel import Group, Share
 from penstock.quant import LinearMethod, StacksExperts, WeightTensor, stacks_experts
 from penstock.weights import Flat, Form, Merged, Target
 
@@ -140,7 +140,8 @@ class ExpertMatrix:
 
 
 class ExpertMlps(Layer):
-    """The routed experts of this rank: down(act(gate(x)) * up(x)) each, gate and up fused."""
+    """The routed experts of this rank: down(act(gate(x)) * up(x)) each, gate and up fused, or
+    down(act(up(x)))."""
 
     def __init__(self, build: Build, hidden: int, spec: MoeSpec) -> None:
         group, inner, storage = build.group, spec.expert.intermediate, spec.storage
@@ -156,16 +157,17 @@ class ExpertMlps(Layer):
             count = spec.experts
             inner = group.share(inner, "the experts' intermediate size")
         self.count = count
-        self.parts = {"gate": inner, "up": inner}
+        self.parts = {"gate": inner, "up": inner} if spec.expert.gated else {"up": inner}
+        first = sum(self.parts.values())
         gate_up, down = self._methods(build)
-        self.gate_up = ExpertMatrix(gate_up, count, (2 * inner, hidden), 1)
+        self.gate_up = ExpertMatrix(gate_up, count, (first, hidden), 1)
         try:
             self.down = ExpertMatrix(down, count, (hidden, inner), self.group.size)
         except BadModel as error:
             if self.group.size == 1:
                 raise
             raise BadModel(f"{error}, or share out the experts with --ep") from error
-        self.gate_up_bias = build.empty(count, 2 * inner) if spec.expert.bias else None
+        self.gate_up_bias = build.empty(count, first) if spec.expert.bias else None
         self.down_bias = build.empty(count, hidden) if spec.expert.bias else None
         self.activation = Activation(spec.expert.activation.value)
         self.experts: Experts | None = None
@@ -306,6 +308,23 @@ class ExpertSum(Protocol):
     def __call__(self, x: Tensor, routed: Routed) -> Tensor: ...
 
 
+class LatentExperts(Layer):
+    """Routed experts that read and write a projection of the token, which every rank computes."""
+
+    def __init__(self, build: Build, residual: ResidualSpec, spec: MoeSpec) -> None:
+        hidden, latent = residual.hidden, spec.latent
+        whole, inner = {"all": Share()}, replace(residual, hidden=latent)
+        below = build.below("narrow")
+        self.narrow = ColumnLinear(below, {"all": latent}, residual, bias=False, shares=whole)
+        self.experts = ExpertMlps(build.below("experts"), latent, spec)
+        below = build.below("widen")
+        self.widen = ColumnLinear(below, {"all": hidden}, inner, bias=False, shares=whole)
+
+    def __call__(self, x: Tensor, routed: Routed) -> Tensor:
+        """As `ExpertMlps`. The projection of a partial sum is a partial sum."""
+        return self.widen.product(self.experts(self.narrow.product(x), routed))
+
+
 class MoeMlp(Layer):
     """The feed-forward layer: routed experts, and shared experts if there are any."""
 
@@ -314,10 +333,13 @@ class MoeMlp(Layer):
         self.partial = build.group.size > 1
         self.multiplier = residual.multiplier
         self.router = Router(build, residual, spec)
-        self.experts: ExpertSum = ExpertMlps(build.below("experts"), hidden, spec)
-        self.shared: GatedMlp | None = None
+        below = build.below("experts")
+        self.experts: ExpertSum = (
+            LatentExperts(below, residual, spec) if spec.latent else ExpertMlps(below, hidden, spec)
+        )
+        self.shared: GatedMlp | Mlp | None = None
         if spec.shared is not None:
-            self.shared = GatedMlp(build.below("shared"), residual, spec.shared)
+            self.shared = dense_mlp(build.below("shared"), residual, spec.shared)
         self.shared_gate = SharedGate(build, hidden) if spec.shared_gate else None
 
     def __call__(self, norm: Norm, residual: Residual) -> Residual:

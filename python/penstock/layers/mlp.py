@@ -61,6 +61,11 @@ class Mlp(Layer):
         return self.down.product(self.activate(self.inner.product(x)))
 
 
+def dense_mlp(build: Build, residual: ResidualSpec, spec: MlpSpec) -> GatedMlp | Mlp:
+    """Builds the feed-forward layer of a specification."""
+    return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
+
+
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.SILU: F.silu,
     Activation.GELU: F.gelu,
