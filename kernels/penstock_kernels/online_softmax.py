@@ -35,6 +35,19 @@ def with_sink(total, peak, sinks, query_head, exists, SINKS: tl.constexpr):
         return total
 
 
+@triton.jit
+def first_seen(position, window, ALIGNED: tl.constexpr):
+    """The first key that a query at `position` sees, of a window that is not unlimited.
+
+    Queries without a sequence are at -1; theirs is 0.
+    """
+    if ALIGNED:
+        position = tl.maximum(position, 0)
+        return position - position % window
+    else:  # noqa: RET505
+        return tl.maximum(position + 1 - window, 0)
+
+
 def constants(scale: float, softcap: float) -> tuple[float, float]:
     """`scale` and `softcap` as `scored` takes them, which is CAPPED where `softcap` is not 0."""
     if not softcap:

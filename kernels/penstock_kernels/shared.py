@@ -22,10 +22,21 @@ class Rule:
     scale: float
     window: int = 0
     """Keys that a query sees, its own included; 0: all."""
+    aligned: bool = False
+    """Whether windows begin at multiples of their size, so that a query sees less than a whole
+    one unless it is the last of its window."""
     softcap: float = 0.0
     """Scores become softcap tanh(score / softcap); 0: they stay."""
     sinks: Tensor | None = None
     """[Hq] a logit of each query head that takes part in the softmax, without a value."""
+
+    def first(self, position: int) -> int:
+        """Returns the first key that a query at `position` sees."""
+        if not self.window:
+            return 0
+        if self.aligned:
+            return position // self.window * self.window
+        return max(position + 1 - self.window, 0)
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -204,7 +204,7 @@ impl ModelFacts {
 }
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-const SLIDING_BY_DEFAULT: [&str; 10] = [
+const SLIDING_BY_DEFAULT: [&str; 11] = [
     "cohere2",
     "dots1",
     "exaone4",
@@ -213,6 +213,7 @@ const SLIDING_BY_DEFAULT: [&str; 10] = [
     "gemma4_text",
     "gemma4_unified_text",
     "gpt_oss",
+    "llama4_text",
     "ministral",
     "olmo3",
 ];
@@ -326,8 +327,8 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
         ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
-            "ernie4_5" | "glm" | "glm4" | "internlm3" | "minimax_m2" | "ministral3" | "qwen3"
-            | "seed_oss",
+            "ernie4_5" | "glm" | "glm4" | "internlm3" | "llama4_text" | "minimax_m2" | "ministral3"
+            | "qwen3" | "seed_oss",
             "head_dim",
         ) => Some(128),
         (
@@ -529,6 +530,7 @@ mod tests {
         ));
         assert!(windows(json!({"sliding_window": 64})));
         assert!(windows(json!({"model_type": "cohere2"})));
+        assert!(windows(json!({"model_type": "llama4_text"}))); // chunks
         assert!(!windows(json!({"model_type": "gemma"})));
     }
 

@@ -270,6 +270,33 @@ CASES |= {
     },
 }
 
+LLAMA4: dict[str, Any] = {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "attention_chunk_size": 24,
+    "attn_scale": 0.3,
+    "floor_scale": 16,
+}
+CASES |= {
+    # The last layer does not rotate, and sees all; chunks end inside of prompts and blocks.
+    "llama4": {
+        **LLAMA4,
+        "intermediate_size_mlp": 80,
+        "interleave_moe_layer_step": 2,
+        "rope_parameters": LLAMA3_ROPE,
+    },
+    "llama4-no-qk-norm": {
+        **LLAMA4,
+        "use_qk_norm": False,
+        "attention_bias": True,
+        "no_rope_layers": [1, 0, 0, 1],
+        "attn_temperature_tuning": False,
+    },
+}
+
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
     "kv_lora_rank": 24,

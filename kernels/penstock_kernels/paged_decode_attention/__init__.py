@@ -31,12 +31,14 @@ def paged_decode_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
 ) -> Tensor:
     """rope_kv_write, then softmax(scale q K^T) V, for the last token of each of S sequences.
 
     The query sits at position kv_len - 1, as do k and v, and sees the last `window` keys (window
-    0: all). q may be rotated in place: do not read it afterwards. Where k and v are None, those of
-    the last token are in the cache too, and nothing is written.
+    0: all). With `aligned`, windows begin at multiples of `window` instead: it sees the keys from
+    floor((kv_len - 1) / window) window on. q may be rotated in place: do not read it afterwards.
+    Where k and v are None, those of the last token are in the cache too, and nothing is written.
 
     Args: q [S, Hq, D], k and v [S, Hkv, D], cos_sin, positions [S], slot_mapping [S], kv_cache
         and kv_params as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose
@@ -64,4 +66,4 @@ def paged_decode_attention(
         raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
     expect_rule(q, window, softcap, sinks)
     where = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
-    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks, kv_params)
+    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks, kv_params, aligned)

@@ -31,6 +31,7 @@ def paged_decode_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
 ) -> Tensor:
     """See the public function."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
@@ -41,12 +42,12 @@ def paged_decode_attention(
         tables, lengths = (block_tables, slots[live]), kv_len[live]
         out.zero_()[live] = paged_decode_attention(
             *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window, None, softcap, sinks,
-            kv_params,
+            kv_params, aligned,
         )  # fmt: skip
         return out
     rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache, None, kv_params)
     grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1)
-    rule = Rule(scale, window, softcap, grouped)
+    rule = Rule(scale, window, aligned, softcap, grouped)
     cache = Rows(kv_cache, kv_params, q.shape[2])
     return _attend_rows(q, cache, (block_tables, slots), kv_len, rule, out)
 
@@ -67,7 +68,7 @@ def _attend_rows(
     group = max(1, GROUP_ELEMENTS // max(per_sequence, 1))
     for start in range(0, len(lengths), group):
         rows = slice(start, start + group)
-        visible = [min(length, window or length) for length in lengths[rows]]
+        visible = [length - rule.first(length - 1) for length in lengths[rows]]
         some = tables[0], tables[1][rows]
         out[rows] = _attend(q[rows], cache, some, (kv_len[rows], visible), rule)
     return out

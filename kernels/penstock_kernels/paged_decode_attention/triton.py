@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..device import arrivals, is_hopper, power_of_two
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
-from ..online_softmax import LOWEST, constants, fold, scored, with_sink
+from ..online_softmax import LOWEST, constants, first_seen, fold, scored, with_sink
 from ..op import ArchKernel
 from .splits import PAIRS, SPLIT, plan
 
@@ -106,7 +106,7 @@ def _attend_split(
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr, STORED: tl.constexpr,
+    SINKS: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """One split of one sequence and key head, if it has visible keys; zeros for padding.
 
@@ -114,7 +114,8 @@ def _attend_split(
     """
     q_row, q_head, k_row, k_head, v_row, v_head, angle_stride, table_stride = strides
     keys = tl.maximum(tl.cdiv(length, SPLIT * MAX_SPLITS), 1) * SPLIT
-    first = tl.maximum(length - window, 0) // keys
+    oldest = first_seen(length - 1, window, ALIGNED)
+    first = oldest // keys
     last = tl.maximum(length - 1, 0) // keys
     if (split >= first) & (split <= last):
         row = tl.arange(0, ROWS)
@@ -167,7 +168,7 @@ def _attend_split(
 
         table = block_tables + tl.load(slots + sequence).to(tl.int64) * table_stride
         state = acc, peak, total
-        begin = tl.maximum(split * keys, length - window)
+        begin = tl.maximum(split * keys, oldest)
         end = tl.minimum((split + 1) * keys, length if STORED else length - 1)
         for at in range(begin, end, KEYS):
             key = at + tl.arange(0, KEYS)
@@ -207,7 +208,7 @@ def _attend(
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr, STORED: tl.constexpr,
+    SINKS: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
     head = item % kv_heads
@@ -218,7 +219,7 @@ def _attend(
         q, k, v, cos_sin, positions, slot_mapping, (cache, kv_params), block_tables, slots, length,
         sinks, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits,
         split, sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS, SLOTS,
-        SPLIT, BITS, LARGEST, CAPPED, SINKS, STORED,
+        SPLIT, BITS, LARGEST, CAPPED, SINKS, STORED, ALIGNED,
     )  # fmt: skip
 
 
@@ -258,6 +259,7 @@ def paged_decode_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
 ) -> Tensor:
     """See the public function."""
     sequences, heads, size = q.shape
@@ -275,7 +277,7 @@ def paged_decode_attention(
     stored = k is None or v is None
     # The kernels for Hopper know no caps, and always write.
     takes = not softcap and not stored
-    if takes and hopper.launch(q.device, tensors, memory, (scale, window, sinks)):
+    if takes and hopper.launch(q.device, tensors, memory, (scale, window, aligned, sinks)):
         return out
     k, v = (q if tensor is None else tensor for tensor in (k, v))
     chosen = plan(q, kv_heads, capacity)
@@ -318,6 +320,7 @@ def paged_decode_attention(
         **stored_as(kv_cache, size),
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
+        ALIGNED=aligned and window > 0,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )

@@ -26,12 +26,14 @@ def paged_prefill_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, for S sequences whose queries lie one after another in q.
 
     Query i of sequence s, one of n = query_start[s + 1] - query_start[s], sits at position
-    p = kv_len[s] - n + i and sees the keys j with p - window < j <= p (window 0: j <= p). So a
-    chunk of a prompt sees what earlier chunks wrote; its own keys are in the cache already.
+    p = kv_len[s] - n + i and sees the keys j with p - window < j <= p (window 0: j <= p). With
+    `aligned`, windows begin at multiples of `window` instead: floor(p / window) window <= j <= p.
+    So a chunk of a prompt sees what earlier chunks wrote; its own keys are in the cache already.
 
     Args: q [T, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D] and kv_params as in
         rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose entries past a
@@ -57,17 +59,6 @@ def paged_prefill_attention(
     if max_query < 0:
         raise ValueError(f"max_query is {max_query}; expected 0 or more")
     return _OP.on(q)(
-        q,
-        kv_cache,
-        block_tables,
-        slots,
-        query_start,
-        kv_len,
-        scale,
-        window,
-        max_query=max_query,
-        out=out,
-        softcap=softcap,
-        sinks=sinks,
-        kv_params=kv_params,
-    )
+        q, kv_cache, block_tables, slots, query_start, kv_len, scale, window, max_query=max_query,
+        out=out, softcap=softcap, sinks=sinks, kv_params=kv_params, aligned=aligned,
+    )  # fmt: skip

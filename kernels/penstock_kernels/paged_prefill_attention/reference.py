@@ -24,11 +24,12 @@ def paged_prefill_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1, 1)
-    rule = Rule(scale, window, softcap, grouped)
+    rule = Rule(scale, window, aligned, softcap, grouped)
     cache = Rows(kv_cache, kv_params, q.shape[2])
     starts = query_start.tolist()
     for sequence, length in enumerate(kv_len.tolist()):
@@ -48,7 +49,7 @@ def _attend(
 ) -> Tensor:
     """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len; sinks [Hkv, g, 1]."""
     count, heads, size = q.shape
-    first = max(length - count - rule.window + 1, 0) if rule.window else 0
+    first = rule.first(length - count)
     seen = torch.arange(first, length, device=q.device)
     keys, values = gather(cache, table, seen[None], q.dtype)  # [1, Hkv, L, D]
     kv_heads = keys.shape[1]
@@ -57,8 +58,14 @@ def _attend(
     causal = count == length and not rule.window
     mask = None
     if not causal and (count > 1 or rule.window):
-        gap = torch.arange(length - count, length, device=q.device)[:, None] - seen
-        mask = (gap >= 0) & (gap < rule.window) if rule.window else gap >= 0
+        mask = _visible(range(length - count, length), seen, rule)
     keys, values = keys[0, :, None].expand(shape), values[0, :, None].expand(shape)
     out = attention(grouped, keys, values, mask, rule, causal)
     return out.permute(2, 0, 1, 3).reshape(count, heads, size)
+
+
+def _visible(positions: range, keys: Tensor, rule: Rule) -> Tensor:
+    """Whether the queries at `positions` see the keys at positions `keys` [L]: [n, L]."""
+    first = torch.tensor([rule.first(position) for position in positions], device=keys.device)
+    last = torch.tensor(positions, device=keys.device)
+    return (keys >= first[:, None]) & (keys <= last[:, None])

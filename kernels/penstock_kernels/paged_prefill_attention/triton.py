@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..device import divided_up, is_hopper, power_of_two
 from ..kv_quantization import bits_of
-from ..online_softmax import LOWEST, constants, fold, with_sink
+from ..online_softmax import LOWEST, constants, first_seen, fold, with_sink
 from ..op import ArchKernel
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
@@ -45,6 +45,7 @@ def _attend_tile(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     WINDOWED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
 ):
@@ -71,7 +72,7 @@ def _attend_tile(
     plane = kv_heads, head
     end = tl.minimum(length, earlier + (first_row + ROWS - 1) // GROUP + 1)
     if WINDOWED:
-        begin = tl.maximum(earlier + first_row // GROUP - window + 1, 0)
+        begin = first_seen(earlier + first_row // GROUP, window, ALIGNED)
         whole = begin
     else:
         begin = 0
@@ -90,7 +91,7 @@ def _attend_tile(
         key = at + tl.arange(0, KEYS)
         visible = key[None, :] <= position[:, None]
         if WINDOWED:
-            visible = visible & (key[None, :] > position[:, None] - window)
+            visible = visible & (key[None, :] >= first_seen(position, window, ALIGNED)[:, None])
         state = fold(
             queries, state, (cache, kv_params), table, plane, key, key < end, visible, scale,
             softcap, CAPPED, True, BLOCK_TOKENS, BITS, D, COLUMNS,
@@ -147,6 +148,7 @@ def paged_prefill_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
@@ -156,7 +158,7 @@ def paged_prefill_attention(
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
     # The kernel for Hopper knows no caps.
-    rule = scale, window, sinks
+    rule = scale, window, aligned, sinks
     if not softcap and HOPPER.launch(q.device, (q, out), memory, kv_params, rule):
         return out
     rows = max_query * (heads // kv_heads)
@@ -185,6 +187,7 @@ def paged_prefill_attention(
         ROWS=tiles.rows,
         KEYS=tiles.keys,
         WINDOWED=window > 0,
+        ALIGNED=aligned and window > 0,
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
         num_warps=tiles.warps,

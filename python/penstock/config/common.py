@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, RopeSpec
 from penstock.config.fields import Fields, layered
 from penstock.config.specification import (
     Activation,
-    AttentionSpec,
     LayerSpec,
     MlpSpec,
-    NormKind,
-    NormSpec,
     PerLayerSpec,
     ResidualSpec,
-    RopeSpec,
     Specification,
 )
 from penstock.faults import Unsupported

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.config.attention_spec import AttentionSpec
 from penstock.config.fields import Fields
 from penstock.config.layer_types import FULL, LINEAR, OLDER
-from penstock.config.specification import AttentionSpec, LayerSpec, MlpSpec, RecurrentSpec
+from penstock.config.specification import LayerSpec, MlpSpec, RecurrentSpec
 from penstock.faults import BadModel, Unsupported
 
 MLP, EXPERTS = "mlp", "moe"

@@ -91,6 +91,7 @@ class AttentionShape(Protocol):
     index: int
     scale: float
     window: int  # 0 = unlimited
+    aligned: bool  # windows begin at multiples of their size
     softcap: float  # bound of the scores; 0 = none
     sinks: Tensor | None  # [heads] float32: one more logit in each softmax
     cos_sin: Tensor  # [positions, head_dim] float32
@@ -143,6 +144,7 @@ class Attention(SelfAttention):
         self.split = [self.heads, self.kv_heads, self.kv_heads]
         self.scale = spec.scale
         self.window = spec.window
+        self.aligned = spec.aligned
         self.softcap = spec.softcap
         self.sinks = build.empty(self.heads, dtype=torch.float32) if spec.sinks else None
         self.kv_scales: KvScales | None = None
@@ -219,9 +221,10 @@ class ValueNormedAttention(NormedAttention):
         self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
     ) -> None:
         super().__init__(build, residual, spec, index)
+        assert spec.qk_norm is not None
         self.split = self.split[: 2 if spec.keys_as_values else 3]
         self.value_norm = (
-            UnitNorm(build, spec.head_dim, self.q_norm.eps) if spec.value_norm else None
+            UnitNorm(build, spec.head_dim, spec.qk_norm.norm) if spec.value_norm else None
         )
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
@@ -231,7 +234,7 @@ class ValueNormedAttention(NormedAttention):
         v = rest[0] if rest else k.clone()
         q, k = normed_heads(q, k, self.q_norm, self.k_norm)
         if self.value_norm is not None:
-            self.value_norm(v)
+            normed_heads(v, v[:, :0], self.value_norm, self.value_norm)
         return attend(q, k, v, self, context).view(len(qkv), -1)
 
 
@@ -305,7 +308,7 @@ class PositionScaledAttention(Attention):
 
 def _factors(scale: PositionScale, positions: int) -> Tensor:
     """[positions] float32, in transformers' order of operations."""
-    turns = torch.floor(torch.arange(positions) / scale.original)
+    turns = torch.floor((torch.arange(positions) + scale.offset) / scale.original)
     return 1 + scale.beta * torch.log(1 + turns)
 
 
@@ -356,6 +359,7 @@ def _decode(
         softcap=layer.softcap,
         sinks=layer.sinks,
         kv_params=cache.params,
+        aligned=layer.aligned,
     )
 
 
@@ -383,4 +387,5 @@ def _prefill(
         softcap=layer.softcap,
         sinks=layer.sinks,
         kv_params=cache.params,
+        aligned=layer.aligned,
     )

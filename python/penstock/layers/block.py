@@ -56,7 +56,8 @@ def attention_of(
     cls = Attention if spec.qk_norm is None else NormedAttention
     if spec.value_norm or spec.keys_as_values:
         cls = ValueNormedAttention
-    if spec.position_scale is not None and build.positions > spec.position_scale.original:
+    scale = spec.position_scale
+    if scale is not None and build.positions + scale.offset > scale.original:
         if spec.qk_norm is not None:
             raise BadModel("queries with a norm and a factor by position are not supported")
         cls = PositionScaledAttention

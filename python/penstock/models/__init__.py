@@ -56,6 +56,8 @@ FAMILIES: dict[str, str] = {
     "InternLM3ForCausalLM": "internlm:InternLM3",
     "Lfm2ForCausalLM": "lfm2:Lfm2",
     "Lfm2MoeForCausalLM": "lfm2_moe:Lfm2Moe",
+    "Llama4ForCausalLM": "llama4:Llama4Text",
+    "Llama4ForConditionalGeneration": "llama4:Llama4",
     "LlamaForCausalLM": "llama:Llama",
     "MiniMaxM2ForCausalLM": "minimax:MiniMaxM2",
     "Ministral3ForCausalLM": "ministral:Ministral3",
