@@ -96,12 +96,14 @@ class Scoring:
     """Whether heads have sinks: random ones, the first far above all scores, the last absent."""
     aligned: bool = False
     """Whether windows begin at multiples of their size."""
+    alibi: bool = False
+    """Whether heads have slopes: random ones, the first steep, the last 0."""
 
     @property
     def name(self) -> str:
         """What a case's name says of it."""
         name = f"{f'-cap{self.softcap:g}' if self.softcap else ''}{'-sinks' if self.sinks else ''}"
-        return name + ("-aligned" if self.aligned else "")
+        return f"{name}{'-aligned' if self.aligned else ''}{'-alibi' if self.alibi else ''}"
 
     def arguments(self, heads: Heads, device: torch.device) -> dict[str, Any]:
         """These arguments of the op, where they are not its defaults."""
@@ -112,12 +114,16 @@ class Scoring:
             sinks = 3 * torch.randn(heads.query, device=device)
             sinks[0], sinks[-1] = 20.0, -torch.inf
             arguments["sinks"] = sinks
+        if self.alibi:
+            slopes = torch.rand(heads.query, device=device)
+            slopes[0], slopes[-1] = 2.0, 0.0
+            arguments["slopes"] = slopes
         return arguments
 
 
 PLAIN = Scoring()
 CAPPED, SINKS, BOTH = Scoring(2.0), Scoring(sinks=True), Scoring(3.0, True)
-ALIGNED = Scoring(aligned=True)
+ALIGNED, ALIBI = Scoring(aligned=True), Scoring(alibi=True)
 
 # Dtype, head size, window and scoring of full-size cases of both attention ops.
 SCORED = [

@@ -43,9 +43,18 @@ def first_seen(position, window, ALIGNED: tl.constexpr):
     """
     if ALIGNED:
         position = tl.maximum(position, 0)
-        return position - position % window
+        return position // window * window
     else:  # noqa: RET505
         return tl.maximum(position + 1 - window, 0)
+
+
+@triton.jit
+def slopes_of(slopes, query_head, exists, ALIBI: tl.constexpr):
+    """Slopes of `query_head`, times log2(e); anything without ALIBI."""
+    if ALIBI:
+        return tl.load(slopes + query_head, exists, other=0).to(tl.float32) * _LOG2_E
+    else:  # noqa: RET505
+        return 0.0
 
 
 def constants(scale: float, softcap: float) -> tuple[float, float]:
@@ -67,7 +76,9 @@ def fold(
     visible,
     scale,
     softcap,
+    bias,
     CAPPED: tl.constexpr,
+    ALIBI: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BITS: tl.constexpr,
@@ -78,7 +89,8 @@ def fold(
 
     `memory` = (cache, its scales and zeros, which are read unless BITS is 0). `plane` = (key and
     value heads, head). `exists` [N] guards loads and `visible` [M, N] scores, both only if MASKED.
-    `scale` and `softcap` as in `scored`: exponentials are powers of two.
+    `scale` and `softcap` as in `scored`: exponentials are powers of two. With ALIBI, `bias` =
+    (`slopes_of` the rows [M], positions of their queries [M]).
     """
     acc, peak, total = state
     cache, kv_params = memory
@@ -97,6 +109,9 @@ def fold(
     )  # fmt: skip
     products = tl.dot(q, keys.to(q.dtype), input_precision="ieee")
     scores = scored(products, scale, softcap, CAPPED)
+    if ALIBI:
+        slope, position = bias
+        scores += slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 1))

@@ -36,8 +36,15 @@ def first_key(position: int, window: int, aligned: bool) -> int:
     raise AssertionError
 
 
-def one_query(case: dict[str, Any], sequence: int, position: int, row: int, first: int) -> Tensor:
-    """The formula for one query, head by head and key by key."""
+def one_query(
+    case: dict[str, Any],
+    place: tuple[int, int, int],
+    first: int,
+    slopes: Tensor | None,
+) -> Tensor:
+    """The formula for one query, head by head and key by key; `place`: its sequence, its position
+    and its row."""
+    sequence, position, row = place
     out = torch.empty(HEADS.query, HEADS.size, dtype=torch.float64)
     table = case["block_tables"][int(case["slots"][sequence])]
     for head in range(HEADS.query):
@@ -48,33 +55,42 @@ def one_query(case: dict[str, Any], sequence: int, position: int, row: int, firs
         kv_head = head // (HEADS.query // HEADS.kv)
         keys = torch.stack([case["kv_cache"][block, 0, kv_head, at] for block, at in places])
         values = torch.stack([case["kv_cache"][block, 1, kv_head, at] for block, at in places])
-        out[head] = (keys @ case["q"][row, head] * case["scale"]).softmax(0) @ values
+        scores = keys @ case["q"][row, head] * case["scale"]
+        if slopes is not None:
+            scores -= slopes[head].double() * (position - torch.arange(first, position + 1))
+        out[head] = scores.softmax(0) @ values
     return out
 
 
+SLOPES = torch.linspace(0.05, 1.5, HEADS.query)
 WINDOWS = [(0, False), (1, False), (5, False), (1, True), (5, True), (6, True), (64, True)]
 
 
 @pytest.mark.parametrize(("window", "aligned"), WINDOWS)
-def test_prefill_is_the_formula(window: int, aligned: bool) -> None:
+@pytest.mark.parametrize("slopes", [None, SLOPES])
+def test_prefill_is_the_formula(window: int, aligned: bool, slopes: Tensor | None) -> None:
     case = arguments()
-    out = paged_prefill_attention(**case, window=window, aligned=aligned)
+    out = paged_prefill_attention(**case, window=window, aligned=aligned, slopes=slopes)
     row = 0
     for sequence, (count, length) in enumerate(zip(COUNTS, LENGTHS, strict=True)):
         for position in range(length - count, length):
             first = first_key(position, window, aligned) if window else 0
-            expected = one_query(case, sequence, position, row, first)
+            expected = one_query(case, (sequence, position, row), first, slopes)
             torch.testing.assert_close(out[row], expected, rtol=1e-10, atol=1e-12)
             row += 1
 
 
 @pytest.mark.parametrize(("window", "aligned"), WINDOWS)
-def test_decode_is_the_last_row_of_prefill(window: int, aligned: bool) -> None:
+@pytest.mark.parametrize("slopes", [None, SLOPES])
+def test_decode_is_the_last_row_of_prefill(
+    window: int, aligned: bool, slopes: Tensor | None
+) -> None:
     """Without rotation; each sequence's last key and value come to the decode as arguments."""
     case = arguments()
     last = [0, 1, 2, 4]
     rows = case["query_start"][1:][last].long() - 1
-    prefill = paged_prefill_attention(**case, window=window, aligned=aligned)[rows]
+    rule: dict[str, Any] = {"window": window, "aligned": aligned, "slopes": slopes}
+    prefill = paged_prefill_attention(**case, **rule)[rows]
     kv_len, slots, cache = case["kv_len"][last], case["slots"][last], case["kv_cache"]
     place, offset = (kv_len - 1).long() // HEADS.block_tokens, (kv_len - 1) % HEADS.block_tokens
     block = case["block_tables"][slots.long(), place]
@@ -92,8 +108,7 @@ def test_decode_is_the_last_row_of_prefill(window: int, aligned: bool) -> None:
         slots,
         kv_len,
         case["scale"],
-        window,
-        aligned=aligned,
+        **rule,
     )
     torch.testing.assert_close(decode, prefill, rtol=1e-10, atol=1e-12)
     assert torch.equal(cache[block.long(), :, :, offset.long()], newest)

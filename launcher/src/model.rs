@@ -281,12 +281,18 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
 
 /// Other names of sizes: of models before they had common names.
 const OTHER_NAMES: &[(&str, &[&str])] = &[
-    ("hidden_size", &["n_embd", "d_model"]),
+    ("hidden_size", &["n_embd", "n_embed", "d_model"]),
     ("num_attention_heads", &["n_head", "n_heads", "num_heads"]),
     ("num_hidden_layers", &["n_layer", "n_layers", "num_layers"]),
     (
         "max_position_embeddings",
-        &["n_positions", "n_ctx", "max_seq_len", "seq_length"],
+        &[
+            "n_positions",
+            "n_ctx",
+            "max_seq_len",
+            "seq_length",
+            "model_max_length",
+        ],
     ),
 ];
 
@@ -335,7 +341,7 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
             "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text",
             "head_dim",
         ) => Some(256),
-        ("falcon", "max_position_embeddings") => Some(2048),
+        ("bloom" | "falcon", "max_position_embeddings") => Some(2048),
         ("smollm3", "num_key_value_heads") => Some(4),
         ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
@@ -510,6 +516,17 @@ mod tests {
         let found = facts(&config).unwrap();
         assert_eq!((found.layers, found.heads, found.head_dim), (6, 12, 64));
         assert_eq!(found.max_tokens, 1024);
+        let config = json!({
+            "model_type": "bloom", "n_embed": 1024, "num_attention_heads": 16, "n_layer": 24,
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.layers, found.kv_heads, found.head_dim), (24, 16, 64));
+        assert_eq!(found.max_tokens, 2048);
+        let config = json!({
+            "model_type": "baichuan", "hidden_size": 5120, "num_attention_heads": 40,
+            "num_hidden_layers": 40, "model_max_length": 4096,
+        });
+        assert_eq!(facts(&config).unwrap().max_tokens, 4096);
     }
 
     #[test]

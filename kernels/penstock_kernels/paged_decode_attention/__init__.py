@@ -32,6 +32,7 @@ def paged_decode_attention(
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
     aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """rope_kv_write, then softmax(scale q K^T) V, for the last token of each of S sequences.
 
@@ -48,7 +49,8 @@ def paged_decode_attention(
         even if its slot_mapping names a place, which may be another's;
         softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
         stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
-        in the softmax and has no value, so that weights add up to less than 1;
+        in the softmax and has no value, so that weights add up to less than 1; slopes [Hq] float32:
+        scores, once scaled and capped, get slope (j - kv_len + 1) for key j (ALiBi);
         out: where to put the result.
     Returns: [S, Hq, D] of q's dtype, contiguous; zeros for padding rows.
     Precision: as paged_prefill_attention; queries are rounded to their dtype once rotated.
@@ -64,6 +66,7 @@ def paged_decode_attention(
     expect_out(q, out)
     if len(q) != len(kv_len):
         raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
-    expect_rule(q, window, softcap, sinks)
+    expect_rule(q, window, softcap, sinks, slopes)
     where = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
-    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks, kv_params, aligned)
+    rest = kv_params, aligned, slopes
+    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks, *rest)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..case import (
+    ALIBI,
     ALIGNED,
     BOTH,
     CAPPED,
@@ -144,6 +145,31 @@ CASES = [
         for window in (7, 300)
     ),
     _case(Size.SMALL, "f32", Heads(4, 1, 256, 8), [20, 0, 300], 0, rule=CAPPED),
+    # ALiBi: groups, heads of odd sizes, windows, and all at once.
+    *(
+        _case(Size.SMALL, kind, heads, [1, 0, 7, 8, 14, 530], window, 3, 5, rule, kv)
+        for kind, heads, window, rule, kv in [
+            ("f32", Heads(6, 2, 32, 4), 0, ALIBI, PLAIN_KV),
+            ("bf16", Heads(6, 2, 32, 4), 0, ALIBI, PLAIN_KV),
+            ("f32", Heads(5, 5, 80, 8), 7, ALIBI, PLAIN_KV),
+            ("f32", Heads(4, 1, 112, 8), 0, ALIBI, "int4"),
+            ("f32", Heads(4, 2, 64, 8), 300, Scoring(3.0, True, True, True), "int8"),
+        ]
+    ),
+    # Bloom 560M, BloomZ 3B, a rank of Bloom 176B, MPT 7B and 30B, Baichuan 13B, Falcon-RW 7B.
+    *(
+        _case(Size.FULL, kind, heads, MIXED, rule=ALIBI, kv=kv)
+        for kind, heads, kv in [
+            ("f16", Heads(16, 16, 64, 16), PLAIN_KV),
+            ("bf16", Heads(32, 32, 80, 16), PLAIN_KV),
+            ("bf16", Heads(14, 14, 128, 16), PLAIN_KV),
+            ("bf16", Heads(32, 32, 128, 16), PLAIN_KV),
+            ("bf16", Heads(64, 64, 112, 16), PLAIN_KV),
+            ("f32", Heads(40, 40, 128, 16), PLAIN_KV),
+            ("bf16", Heads(71, 71, 64, 16), PLAIN_KV),
+            *(("bf16", Heads(8, 2, 128, 16), kv) for kv in QUANTIZED_KV),
+        ]
+    ),
     # Aligned windows: queries at the beginning, inside and at the end of one.
     *(
         _case(Size.SMALL, kind, Heads(4, 2, 64, 8), [1, 0, 7, 8, 14, 530], window, 3, 5, rule, kv)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..case import (
+    ALIBI,
     ALIGNED,
     BOTH,
     CAPPED,
@@ -96,6 +97,31 @@ CASES = [
     *(
         _case(Size.SMALL, "f32", Heads(2, 1, size, 8), [(20, 41), (0, 3), (5, 5)], 7, rule=rule)
         for size, rule in [(64, SINKS), (256, CAPPED)]
+    ),
+    # ALiBi: groups, heads of odd sizes, windows, and all at once.
+    *(
+        _case(Size.SMALL, kind, heads, [(20, 41), (0, 3), (8, 8), (50, 90)], window, 3, rule, kv)
+        for kind, heads, window, rule, kv in [
+            ("f32", Heads(6, 2, 32, 4), 0, ALIBI, PLAIN_KV),
+            ("bf16", Heads(6, 2, 32, 4), 0, ALIBI, PLAIN_KV),
+            ("f32", Heads(5, 5, 80, 8), 7, ALIBI, PLAIN_KV),
+            ("f32", Heads(4, 1, 112, 8), 0, ALIBI, "int4"),
+            ("f32", Heads(4, 2, 64, 8), 300, Scoring(3.0, True, True, True), "int8"),
+        ]
+    ),
+    # Bloom 560M, BloomZ 3B, a rank of Bloom 176B, MPT 7B and 30B, Baichuan 13B, Falcon-RW 7B.
+    *(
+        _case(Size.FULL, kind, heads, MIXED, rule=ALIBI, kv=kv)
+        for kind, heads, kv in [
+            ("f16", Heads(16, 16, 64, 16), PLAIN_KV),
+            ("bf16", Heads(32, 32, 80, 16), PLAIN_KV),
+            ("bf16", Heads(14, 14, 128, 16), PLAIN_KV),
+            ("bf16", Heads(32, 32, 128, 16), PLAIN_KV),
+            ("bf16", Heads(64, 64, 112, 16), PLAIN_KV),
+            ("f32", Heads(40, 40, 128, 16), PLAIN_KV),
+            ("bf16", Heads(71, 71, 64, 16), PLAIN_KV),
+            *(("bf16", Heads(8, 2, 128, 16), kv) for kv in QUANTIZED_KV),
+        ]
     ),
     # Aligned windows, which begin before, inside and behind a tile of rows and of keys.
     *(

@@ -25,11 +25,12 @@ def paged_prefill_attention(
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
     aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1, 1)
-    rule = Rule(scale, window, aligned, softcap, grouped)
+    by_group = [None if x is None else x.view(kv_cache.shape[2], -1, 1) for x in (sinks, slopes)]
+    rule = Rule(scale, window, aligned, softcap, *by_group)
     cache = Rows(kv_cache, kv_params, q.shape[2])
     starts = query_start.tolist()
     for sequence, length in enumerate(kv_len.tolist()):
@@ -47,7 +48,8 @@ def _attend(
     length: int,
     rule: Rule,
 ) -> Tensor:
-    """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len; sinks [Hkv, g, 1]."""
+    """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len; sinks and slopes
+    [Hkv, g, 1]."""
     count, heads, size = q.shape
     first = rule.first(length - count)
     seen = torch.arange(first, length, device=q.device)
@@ -56,11 +58,13 @@ def _attend(
     grouped = q.view(count, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
     shape = (kv_heads, heads // kv_heads, length - first, size)
     causal = count == length and not rule.window
+    positions = torch.arange(length - count, length, device=q.device)
+    distance = None if rule.slopes is None else seen - positions[:, None]
     mask = None
     if not causal and (count > 1 or rule.window):
         mask = _visible(range(length - count, length), seen, rule)
     keys, values = keys[0, :, None].expand(shape), values[0, :, None].expand(shape)
-    out = attention(grouped, keys, values, mask, rule, causal)
+    out = attention(grouped, keys, values, mask, rule, causal, distance)
     return out.permute(2, 0, 1, 3).reshape(count, heads, size)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..device import divided_up, is_hopper, power_of_two
 from ..kv_quantization import bits_of
-from ..online_softmax import LOWEST, constants, first_seen, fold, with_sink
+from ..online_softmax import LOWEST, constants, first_seen, fold, slopes_of, with_sink
 from ..op import ArchKernel
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
@@ -30,6 +30,7 @@ def _attend_tile(
     query_start,
     kv_len,
     sinks,
+    slopes,
     out,
     scale,
     softcap,
@@ -48,6 +49,7 @@ def _attend_tile(
     ALIGNED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
+    ALIBI: tl.constexpr,
 ):
     sequence = tl.program_id(2)
     head = tl.program_id(1)
@@ -81,11 +83,12 @@ def _attend_tile(
 
     acc = tl.zeros((ROWS, COLUMNS), tl.float32)
     state = acc, tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
+    bias = slopes_of(slopes, query_head, query < count, ALIBI), position
     for at in range(begin, whole, KEYS):
         key = at + tl.arange(0, KEYS)
         state = fold(
             queries, state, (cache, kv_params), table, plane, key, None, None, scale,
-            softcap, CAPPED, False, BLOCK_TOKENS, BITS, D, COLUMNS,
+            softcap, bias, CAPPED, ALIBI, False, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     for at in range(whole, end, KEYS):
         key = at + tl.arange(0, KEYS)
@@ -94,7 +97,7 @@ def _attend_tile(
             visible = visible & (key[None, :] >= first_seen(position, window, ALIGNED)[:, None])
         state = fold(
             queries, state, (cache, kv_params), table, plane, key, key < end, visible, scale,
-            softcap, CAPPED, True, BLOCK_TOKENS, BITS, D, COLUMNS,
+            softcap, bias, CAPPED, ALIBI, True, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     acc, peak, total = state
     total = with_sink(total, peak, sinks, query_head, query < count, SINKS)
@@ -149,6 +152,7 @@ def paged_prefill_attention(
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
     aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
@@ -157,9 +161,10 @@ def paged_prefill_attention(
     if not max_query or not len(kv_len):
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
-    # The kernel for Hopper knows no caps.
+    # The kernel for Hopper knows no caps and no slopes.
     rule = scale, window, aligned, sinks
-    if not softcap and HOPPER.launch(q.device, (q, out), memory, kv_params, rule):
+    takes = not softcap and slopes is None
+    if takes and HOPPER.launch(q.device, (q, out), memory, kv_params, rule):
         return out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q, kv_cache, rows)
@@ -173,6 +178,7 @@ def paged_prefill_attention(
         query_start,
         kv_len,
         kv_len if sinks is None else sinks,
+        kv_len if slopes is None else slopes,
         out,
         *constants(scale, softcap),
         window,
@@ -190,6 +196,7 @@ def paged_prefill_attention(
         ALIGNED=aligned and window > 0,
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
+        ALIBI=slopes is not None,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
     )

@@ -1,5 +1,6 @@
 """The specification of a model, and functions that read it from config.json."""
 
+from penstock.config.alibi import alibi_slopes
 from penstock.config.attention_spec import (
     AttentionSpec,
     LatentSpec,
@@ -102,6 +103,7 @@ __all__ = [
     "ShortConvSpec",
     "Specification",
     "StateSizes",
+    "alibi_slopes",
     "layered",
     "pair_layers",
     "periodic",

@@ -141,6 +141,11 @@ class AttentionSpec:
     latent: LatentSpec | None = None
     """None = each KV head caches a key and a value."""
     position_scale: PositionScale | None = None
+    slopes: tuple[float, ...] | None = None
+    """What each head subtracts from a score per position between query and key (ALiBi); None =
+    nothing."""
+    clip: float = 0.0
+    """Bound of queries, keys and values; 0 = none."""
     value_norm: bool = False
     """Whether each head's values are normalised too, as queries and keys, but without a weight."""
     keys_as_values: bool = False

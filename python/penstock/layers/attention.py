@@ -94,6 +94,7 @@ class AttentionShape(Protocol):
     aligned: bool  # windows begin at multiples of their size
     softcap: float  # bound of the scores; 0 = none
     sinks: Tensor | None  # [heads] float32: one more logit in each softmax
+    slopes: Tensor | None  # [heads] float32, of ALiBi
     cos_sin: Tensor  # [positions, head_dim] float32
     kv_scales: KvScales | None  # `scale` contains the key's
 
@@ -147,6 +148,7 @@ class Attention(SelfAttention):
         self.aligned = spec.aligned
         self.softcap = spec.softcap
         self.sinks = build.empty(self.heads, dtype=torch.float32) if spec.sinks else None
+        self.slopes = self._own_slopes(build, spec.slopes)
         self.kv_scales: KvScales | None = None
         self.rope = spec.rope
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
@@ -157,6 +159,12 @@ class Attention(SelfAttention):
         shares = {part: self.kv_share for part in parts if part != "q"}
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
+
+    def _own_slopes(self, build: Build, slopes: tuple[float, ...] | None) -> Tensor | None:
+        if slopes is None:
+            return None
+        every = torch.tensor(slopes, dtype=torch.float32, device=build.device)
+        return every[self.heads * build.group.rank :][: self.heads].contiguous()
 
     def scale_cache(self, scales: KvScales) -> None:
         """Stores keys and values divided by `scales` from now on. At most once."""
@@ -288,6 +296,20 @@ class GatedAttention(NormedAttention):
         return mixed.view(len(qkv), -1)
 
 
+class ClippedAttention(Attention):
+    """Attention that bounds queries, keys and values."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        self.clip = spec.clip
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `Attention.mix`, with bounded ones."""
+        return super().mix(qkv.clamp_(-self.clip, self.clip), context)
+
+
 class PositionScaledAttention(Attention):
     """Attention whose queries have a factor by position."""
 
@@ -360,6 +382,7 @@ def _decode(
         sinks=layer.sinks,
         kv_params=cache.params,
         aligned=layer.aligned,
+        slopes=layer.slopes,
     )
 
 
@@ -388,4 +411,5 @@ def _prefill(
         sinks=layer.sinks,
         kv_params=cache.params,
         aligned=layer.aligned,
+        slopes=layer.slopes,
     )

@@ -67,6 +67,8 @@ class PagedLayer:
     kv_scales: KvScales | None = None
     aligned: bool = False
     """Masks of chunks are refused."""
+    slopes: Tensor | None = None
+    """ALiBi is refused."""
 
     @property
     def kind(self) -> tuple[int, float]:
