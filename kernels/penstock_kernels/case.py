@@ -88,32 +88,42 @@ class Latent:
 
 @dataclass(frozen=True)
 class Scoring:
-    """What an attention layer in a case does to its scores."""
+    """What an attention layer in a case does to its scores, and which it masks."""
 
     softcap: float = 0.0
     """Where scores are capped; 0: they are not."""
     sinks: bool = False
     """Whether heads have sinks: random ones, the first far above all scores, the last absent."""
+    aligned: bool = False
+    """Whether windows begin at multiples of their size."""
+    alibi: bool = False
+    """Whether heads have slopes: random ones, the first steep, the last 0."""
 
     @property
     def name(self) -> str:
         """What a case's name says of it."""
-        return f"{f'-cap{self.softcap:g}' if self.softcap else ''}{'-sinks' if self.sinks else ''}"
+        name = f"{f'-cap{self.softcap:g}' if self.softcap else ''}{'-sinks' if self.sinks else ''}"
+        return f"{name}{'-aligned' if self.aligned else ''}{'-alibi' if self.alibi else ''}"
 
     def arguments(self, heads: Heads, device: torch.device) -> dict[str, Any]:
-        """`softcap` and `sinks` of the op, where they are not its defaults."""
-        arguments: dict[str, Any] = {}
+        """These arguments of the op, where they are not its defaults."""
+        arguments: dict[str, Any] = {"aligned": True} if self.aligned else {}
         if self.softcap:
             arguments["softcap"] = self.softcap
         if self.sinks:
             sinks = 3 * torch.randn(heads.query, device=device)
             sinks[0], sinks[-1] = 20.0, -torch.inf
             arguments["sinks"] = sinks
+        if self.alibi:
+            slopes = torch.rand(heads.query, device=device)
+            slopes[0], slopes[-1] = 2.0, 0.0
+            arguments["slopes"] = slopes
         return arguments
 
 
 PLAIN = Scoring()
 CAPPED, SINKS, BOTH = Scoring(2.0), Scoring(sinks=True), Scoring(3.0, True)
+ALIGNED, ALIBI = Scoring(aligned=True), Scoring(alibi=True)
 
 # Dtype, head size, window and scoring of full-size cases of both attention ops.
 SCORED = [

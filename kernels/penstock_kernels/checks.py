@@ -155,12 +155,15 @@ def expect_attention(
     expect("kv_len", kv_len, tuple(slots.shape), INDEX)
 
 
-def expect_rule(q: Tensor, window: int, softcap: float, sinks: Tensor | None) -> None:
+def expect_rule(
+    q: Tensor, window: int, softcap: float, sinks: Tensor | None, slopes: Tensor | None
+) -> None:
     """Raises ValueError unless these can shape attention's scores."""
     if window < 0:
         raise ValueError(f"window is {window}; expected 0 (unlimited) or more")
     if not 0 <= softcap < math.inf:
         raise ValueError(f"softcap is {softcap}; expected 0 (none) or more")
-    if sinks is not None:
-        expect("sinks", sinks, (q.shape[1],), (torch.float32, torch.float64))
-        expect_rows("sinks", sinks)
+    for name, of_heads in (("sinks", sinks), ("slopes", slopes)):
+        if of_heads is not None:
+            expect(name, of_heads, (q.shape[1],), (torch.float32, torch.float64))
+            expect_rows(name, of_heads)

@@ -15,7 +15,8 @@ ATOM = gl.constexpr(64)  # columns of one copy: 128 bytes, the widest swizzle
 REINTERPRETS = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-Rule = tuple[float, int, Tensor | None]  # scale, window (0: none), sinks
+# scale, window (0: none), whether windows are aligned, sinks
+Rule = tuple[float, int, bool, Tensor | None]
 KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 

@@ -35,6 +35,28 @@ def with_sink(total, peak, sinks, query_head, exists, SINKS: tl.constexpr):
         return total
 
 
+@triton.jit
+def first_seen(position, window, ALIGNED: tl.constexpr):
+    """The first key that a query at `position` sees, of a window that is not unlimited.
+
+    Queries without a sequence are at -1; theirs is 0.
+    """
+    if ALIGNED:
+        position = tl.maximum(position, 0)
+        return position // window * window
+    else:  # noqa: RET505
+        return tl.maximum(position + 1 - window, 0)
+
+
+@triton.jit
+def slopes_of(slopes, query_head, exists, ALIBI: tl.constexpr):
+    """Slopes of `query_head`, times log2(e); anything without ALIBI."""
+    if ALIBI:
+        return tl.load(slopes + query_head, exists, other=0).to(tl.float32) * _LOG2_E
+    else:  # noqa: RET505
+        return 0.0
+
+
 def constants(scale: float, softcap: float) -> tuple[float, float]:
     """`scale` and `softcap` as `scored` takes them, which is CAPPED where `softcap` is not 0."""
     if not softcap:
@@ -54,7 +76,9 @@ def fold(
     visible,
     scale,
     softcap,
+    bias,
     CAPPED: tl.constexpr,
+    ALIBI: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BITS: tl.constexpr,
@@ -65,7 +89,8 @@ def fold(
 
     `memory` = (cache, its scales and zeros, which are read unless BITS is 0). `plane` = (key and
     value heads, head). `exists` [N] guards loads and `visible` [M, N] scores, both only if MASKED.
-    `scale` and `softcap` as in `scored`: exponentials are powers of two.
+    `scale` and `softcap` as in `scored`: exponentials are powers of two. With ALIBI, `bias` =
+    (`slopes_of` the rows [M], positions of their queries [M]).
     """
     acc, peak, total = state
     cache, kv_params = memory
@@ -84,6 +109,9 @@ def fold(
     )  # fmt: skip
     products = tl.dot(q, keys.to(q.dtype), input_precision="ieee")
     scores = scored(products, scale, softcap, CAPPED)
+    if ALIBI:
+        slope, position = bias
+        scores += slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 1))

@@ -22,10 +22,23 @@ class Rule:
     scale: float
     window: int = 0
     """Keys that a query sees, its own included; 0: all."""
+    aligned: bool = False
+    """Whether windows begin at multiples of their size, so that a query sees less than a whole
+    one unless it is the last of its window."""
     softcap: float = 0.0
     """Scores become softcap tanh(score / softcap); 0: they stay."""
     sinks: Tensor | None = None
     """[Hq] a logit of each query head that takes part in the softmax, without a value."""
+    slopes: Tensor | None = None
+    """[Hq] what each query head adds to a score for a key one position later (ALiBi)."""
+
+    def first(self, position: int) -> int:
+        """Returns the first key that a query at `position` sees."""
+        if not self.window:
+            return 0
+        if self.aligned:
+            return position // self.window * self.window
+        return max(position + 1 - self.window, 0)
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -61,13 +74,16 @@ def attention(
     mask: Tensor | None,
     rule: Rule,
     causal: bool = False,
+    distance: Tensor | None = None,
 ) -> Tensor:
     """softmax(scores) V: q [..., n, D], keys and values [..., L, D], of as many dimensions.
 
     `mask` [..., n, L], true where a query sees a key, and `rule.sinks` [..., n] are broadcast. The
     mask knows the window. `causal` stands for the mask of n = L queries that see what precedes.
+    `rule.slopes` [..., n], broadcast too, are factors of `distance` [n, L] or [1, L]: the position
+    of each key, less the query's.
     """
-    if not rule.softcap and rule.sinks is None:
+    if not rule.softcap and rule.sinks is None and rule.slopes is None:
         return scaled_dot_product_attention(
             q, keys, values, attn_mask=mask, is_causal=causal, scale=rule.scale
         )
@@ -77,6 +93,7 @@ def attention(
         mask = torch.ones(queries, span, dtype=torch.bool, device=q.device).tril_()
     seen = None if mask is None else mask.expand(*outer, queries, span)
     sinks = None if rule.sinks is None else rule.sinks.to(q.dtype).expand(*outer, queries)
+    slopes = None if rule.slopes is None else rule.slopes.to(q.dtype).expand(*outer, queries)
     rows = max(1, SCORES // max(math.prod(outer) * span, 1))
     out = torch.empty_like(q)
     for start in range(0, queries, rows):
@@ -84,6 +101,9 @@ def attention(
         scores = q[..., some, :] @ keys.transpose(-1, -2) * rule.scale
         if rule.softcap:
             scores = scores.div_(rule.softcap).tanh_().mul_(rule.softcap)
+        if slopes is not None and distance is not None:
+            own = distance[some] if len(distance) > 1 else distance
+            scores.add_(slopes[..., some, None] * own)
         if seen is not None:
             scores.masked_fill_(~seen[..., some, :], -torch.inf)
         total = scores.logsumexp(-1)

@@ -57,7 +57,7 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
     return kernel
 
 
-def attention(heads: Heads, quantized: str) -> None:
+def attention(heads: Heads, quantized: str, aligned: bool = False) -> None:
     """Decode, and prefill of few rows and of many, which are kernels of their own; with `quantized`
     also over quantized caches, prefill over one that stores numbers so."""
     sinks = torch.zeros(heads.query)
@@ -68,7 +68,7 @@ def attention(heads: Heads, quantized: str) -> None:
         tensors = *(case[name] for name in names), torch.empty_like(case["q"])
         kernel = decode_quantized if kv else decode
         memory = (cache, *places, case.get("kv_params"))
-        taken = kernel.launch(tensors, memory, (0.1, 0, sinks), stored_ones)
+        taken = kernel.launch(tensors, memory, (0.1, 20 * aligned, aligned, sinks), stored_ones)
         assert taken == (not kv or bool(quantized))
     for tokens, kv in ((40, ""), (1100, ""), *([(1100, quantized)] if quantized else [])):
         q = torch.empty((tokens, heads.query, heads.size), dtype=torch.bfloat16)
@@ -76,7 +76,7 @@ def attention(heads: Heads, quantized: str) -> None:
         pages = stored(paged([tokens], heads, torch.bfloat16, CPU), kv)
         cache = pages["kv_cache"], pages["block_tables"], pages["slots"], start, pages["kv_len"]
         out = torch.empty_like(q)
-        assert prefill.launch((q, out), cache, pages.get("kv_params"), (0.1, 50, sinks))
+        assert prefill.launch((q, out), cache, pages.get("kv_params"), (0.1, 50, aligned, sinks))
 
 
 def gated() -> None:
@@ -161,6 +161,7 @@ def main() -> None:
     kinds = (8, 64, "int4"), (8, 128, "int8"), (2, 128, "e4m3"), (8, 256, "")
     for kv, size, quantized in kinds:
         attention(Heads(query=32, kv=kv, size=size, block_tokens=16), quantized)
+    attention(Heads(query=40, kv=8, size=128, block_tokens=16), "e4m3", aligned=True)
     gated()
     for kind in Kind:
         packed_product(kind, rows=20, group=64, gated=True)

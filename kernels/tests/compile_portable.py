@@ -99,8 +99,8 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
 
 BF16, F32 = torch.bfloat16, torch.float32
 KINDS = [kv for kv in QUANTIZED_KV if kv != "e4m3" or CAPABILITY >= 89]  # what can convert it
-# Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B, full layers of Gemma 4 E2B and
-# 31B; and their kernels for float32.
+# Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B, Llama 4 Scout, MPT 30B, full
+# layers of Gemma 4 E2B and 31B; and their kernels for float32.
 LAYERS = [
     (Heads(32, 8, 128, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 128, 16), 0, PLAIN, BF16),
@@ -108,6 +108,8 @@ LAYERS = [
     (Heads(4, 1, 256, 16), 0, PLAIN, BF16),
     (Heads(4, 1, 256, 16), 512, Scoring(50.0), F32),
     (Heads(64, 8, 64, 16), 128, Scoring(sinks=True), BF16),
+    (Heads(40, 8, 128, 16), 8192, Scoring(aligned=True), BF16),
+    (Heads(64, 64, 112, 16), 0, Scoring(alibi=True), BF16),
     (Heads(8, 1, 512, 16), 0, PLAIN, BF16),
     (Heads(32, 4, 512, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 512, 16), 0, PLAIN, F32),

@@ -27,9 +27,24 @@ def arguments(dtype: torch.dtype = torch.float64) -> dict[str, Any]:
     }
 
 
-def one_query(case: dict[str, Any], sequence: int, position: int, row: int, window: int) -> Tensor:
-    """The formula for one query, head by head and key by key."""
-    first = max(position - window + 1, 0) if window else 0
+def first_key(position: int, window: int, aligned: bool) -> int:
+    """The first key that the query at a position sees, found by looking at each."""
+    for key in range(position + 1):
+        near = key // window == position // window if aligned else position - key < window
+        if near:
+            return key
+    raise AssertionError
+
+
+def one_query(
+    case: dict[str, Any],
+    place: tuple[int, int, int],
+    first: int,
+    slopes: Tensor | None,
+) -> Tensor:
+    """The formula for one query, head by head and key by key; `place`: its sequence, its position
+    and its row."""
+    sequence, position, row = place
     out = torch.empty(HEADS.query, HEADS.size, dtype=torch.float64)
     table = case["block_tables"][int(case["slots"][sequence])]
     for head in range(HEADS.query):
@@ -40,29 +55,42 @@ def one_query(case: dict[str, Any], sequence: int, position: int, row: int, wind
         kv_head = head // (HEADS.query // HEADS.kv)
         keys = torch.stack([case["kv_cache"][block, 0, kv_head, at] for block, at in places])
         values = torch.stack([case["kv_cache"][block, 1, kv_head, at] for block, at in places])
-        out[head] = (keys @ case["q"][row, head] * case["scale"]).softmax(0) @ values
+        scores = keys @ case["q"][row, head] * case["scale"]
+        if slopes is not None:
+            scores -= slopes[head].double() * (position - torch.arange(first, position + 1))
+        out[head] = scores.softmax(0) @ values
     return out
 
 
-@pytest.mark.parametrize("window", [0, 1, 5])
-def test_prefill_is_the_formula(window: int) -> None:
+SLOPES = torch.linspace(0.05, 1.5, HEADS.query)
+WINDOWS = [(0, False), (1, False), (5, False), (1, True), (5, True), (6, True), (64, True)]
+
+
+@pytest.mark.parametrize(("window", "aligned"), WINDOWS)
+@pytest.mark.parametrize("slopes", [None, SLOPES])
+def test_prefill_is_the_formula(window: int, aligned: bool, slopes: Tensor | None) -> None:
     case = arguments()
-    out = paged_prefill_attention(**case, window=window)
+    out = paged_prefill_attention(**case, window=window, aligned=aligned, slopes=slopes)
     row = 0
     for sequence, (count, length) in enumerate(zip(COUNTS, LENGTHS, strict=True)):
         for position in range(length - count, length):
-            expected = one_query(case, sequence, position, row, window)
+            first = first_key(position, window, aligned) if window else 0
+            expected = one_query(case, (sequence, position, row), first, slopes)
             torch.testing.assert_close(out[row], expected, rtol=1e-10, atol=1e-12)
             row += 1
 
 
-@pytest.mark.parametrize("window", [0, 1, 5])
-def test_decode_is_the_last_row_of_prefill(window: int) -> None:
+@pytest.mark.parametrize(("window", "aligned"), WINDOWS)
+@pytest.mark.parametrize("slopes", [None, SLOPES])
+def test_decode_is_the_last_row_of_prefill(
+    window: int, aligned: bool, slopes: Tensor | None
+) -> None:
     """Without rotation; each sequence's last key and value come to the decode as arguments."""
     case = arguments()
     last = [0, 1, 2, 4]
     rows = case["query_start"][1:][last].long() - 1
-    prefill = paged_prefill_attention(**case, window=window)[rows]
+    rule: dict[str, Any] = {"window": window, "aligned": aligned, "slopes": slopes}
+    prefill = paged_prefill_attention(**case, **rule)[rows]
     kv_len, slots, cache = case["kv_len"][last], case["slots"][last], case["kv_cache"]
     place, offset = (kv_len - 1).long() // HEADS.block_tokens, (kv_len - 1) % HEADS.block_tokens
     block = case["block_tables"][slots.long(), place]
@@ -80,7 +108,7 @@ def test_decode_is_the_last_row_of_prefill(window: int) -> None:
         slots,
         kv_len,
         case["scale"],
-        window,
+        **rule,
     )
     torch.testing.assert_close(decode, prefill, rtol=1e-10, atol=1e-12)
     assert torch.equal(cache[block.long(), :, :, offset.long()], newest)

@@ -204,7 +204,7 @@ impl ModelFacts {
 }
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-const SLIDING_BY_DEFAULT: [&str; 10] = [
+const SLIDING_BY_DEFAULT: [&str; 11] = [
     "cohere2",
     "dots1",
     "exaone4",
@@ -213,6 +213,7 @@ const SLIDING_BY_DEFAULT: [&str; 10] = [
     "gemma4_text",
     "gemma4_unified_text",
     "gpt_oss",
+    "llama4_text",
     "ministral",
     "olmo3",
 ];
@@ -280,12 +281,18 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
 
 /// Other names of sizes: of models before they had common names.
 const OTHER_NAMES: &[(&str, &[&str])] = &[
-    ("hidden_size", &["n_embd", "d_model"]),
+    ("hidden_size", &["n_embd", "n_embed", "d_model"]),
     ("num_attention_heads", &["n_head", "n_heads", "num_heads"]),
     ("num_hidden_layers", &["n_layer", "n_layers", "num_layers"]),
     (
         "max_position_embeddings",
-        &["n_positions", "n_ctx", "max_seq_len", "seq_length"],
+        &[
+            "n_positions",
+            "n_ctx",
+            "max_seq_len",
+            "seq_length",
+            "model_max_length",
+        ],
     ),
 ];
 
@@ -326,15 +333,15 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
         ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
-            "ernie4_5" | "glm" | "glm4" | "internlm3" | "minimax_m2" | "ministral3" | "qwen3"
-            | "seed_oss",
+            "ernie4_5" | "glm" | "glm4" | "internlm3" | "llama4_text" | "minimax_m2" | "ministral3"
+            | "qwen3" | "seed_oss",
             "head_dim",
         ) => Some(128),
         (
             "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text",
             "head_dim",
         ) => Some(256),
-        ("falcon", "max_position_embeddings") => Some(2048),
+        ("bloom" | "falcon", "max_position_embeddings") => Some(2048),
         ("smollm3", "num_key_value_heads") => Some(4),
         ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
@@ -509,6 +516,17 @@ mod tests {
         let found = facts(&config).unwrap();
         assert_eq!((found.layers, found.heads, found.head_dim), (6, 12, 64));
         assert_eq!(found.max_tokens, 1024);
+        let config = json!({
+            "model_type": "bloom", "n_embed": 1024, "num_attention_heads": 16, "n_layer": 24,
+        });
+        let found = facts(&config).unwrap();
+        assert_eq!((found.layers, found.kv_heads, found.head_dim), (24, 16, 64));
+        assert_eq!(found.max_tokens, 2048);
+        let config = json!({
+            "model_type": "baichuan", "hidden_size": 5120, "num_attention_heads": 40,
+            "num_hidden_layers": 40, "model_max_length": 4096,
+        });
+        assert_eq!(facts(&config).unwrap().max_tokens, 4096);
     }
 
     #[test]
@@ -529,6 +547,7 @@ mod tests {
         ));
         assert!(windows(json!({"sliding_window": 64})));
         assert!(windows(json!({"model_type": "cohere2"})));
+        assert!(windows(json!({"model_type": "llama4_text"}))); // chunks
         assert!(!windows(json!({"model_type": "gemma"})));
     }
 

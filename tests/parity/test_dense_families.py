@@ -38,6 +38,7 @@ OTHERS = {
     "BaichuanForCausalLM",
     "InternLM2ForCausalLM",
     "InternLM3ForCausalLM",
+    "MPTForCausalLM",
     "PhiMoEForCausalLM",
 } | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
 Checkpoints = Callable[[str], Path]
@@ -202,51 +203,6 @@ def test_internlm2_is_a_llama_in_another_layout(
     assert sequence.tokens == generate(reference(llama, torch.float64), prompt(90), 24)
 
 
-@pytest.mark.parametrize("architecture", ["BaiChuanForCausalLM", "BaichuanForCausalLM"])
-def test_baichuan_is_a_llama_with_one_matrix(tmp_path: Path, architecture: str) -> None:
-    """Baichuan 2 stores a head of any rows, and multiplies by their directions."""
-    unit_rows = architecture == "BaichuanForCausalLM"
-    llama = write(tmp_path / "llama", model_type="llama", num_key_value_heads=4)
-    tensors = load_file(llama / "model.safetensors")
-    found = {name: one for name, one in tensors.items() if not re.search("[qkv]_proj", name)}
-    for layer in range(3):
-        attention = f"model.layers.{layer}.self_attn."
-        parts = [tensors[f"{attention}{part}_proj.weight"] for part in "qkv"]
-        found[f"{attention}W_pack.weight"] = torch.cat(parts)
-    baichuan, exact = tmp_path / "baichuan", tmp_path / "exact"
-    for folder in (baichuan, exact):
-        folder.mkdir()
-    save_file(found, baichuan / "model.safetensors")
-    config = json.loads((llama / "config.json").read_text())
-    (exact / "config.json").write_text(json.dumps(config))
-    if unit_rows:
-        head = tensors["lm_head.weight"].double()
-        tensors["lm_head.weight"] = head / head.square().sum(1, keepdim=True).sqrt()
-    save_file(tensors, exact / "model.safetensors", metadata={"format": "pt"})
-    config |= {"architectures": [architecture], "model_type": "baichuan", "z_loss_weight": 0}
-    (baichuan / "config.json").write_text(json.dumps(config))
-    ids, sequence = prompt(90), greedy(prompt(90), 24)
-    logits = run(baichuan, sequence)
-    model = reference(exact, torch.float64)
-    assert sequence.tokens == generate(model, ids, 24)
-    with torch.inference_mode():
-        theirs = model(torch.tensor([ids + sequence.tokens])).logits[0, len(ids) - 1 : -1]
-    torch.testing.assert_close(logits.double(), theirs, rtol=0, atol=2e-4)
-
-    cls: Any = family(config)
-    alone = prefilled(baichuan, cls, Group(), PLAIN)
-    for part in Threads(2).run(
-        torch.inference_mode()(lambda group: prefilled(baichuan, cls, group, PLAIN))
-    ):
-        torch.testing.assert_close(part, alone, rtol=0, atol=1e-9)
-
-
-def test_positions_of_baichuan_13b_are_refused() -> None:
-    raw = {"architectures": ["BaichuanForCausalLM"], "hidden_size": 5120, "model_max_length": 4096}
-    with pytest.raises(BadModel, match=r"no max_position_embeddings: positions by ALiBi"):
-        read_specification(family(raw), raw)
-
-
 def test_internlm3_is_a_llama(tmp_path: Path) -> None:
     llama = write(tmp_path / "llama", model_type="llama", head_dim=32, rms_norm_eps=1e-5)
     fields = {"architectures": ["InternLM3ForCausalLM"], "qkv_bias": False, "bias": False}
@@ -342,6 +298,7 @@ def _stacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
     ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
+    ("bloom", ["hidden_size", "max_position_embeddings"], {"n_embed": 96, "seq_length": 300}),
     ("exaone4", ["layer_types", "rope_parameters"], {"rope_theta": 1e6}),
     ("falcon-7b", ["rope_parameters", "num_ln_in_parallel_attn"],
      {"rope_theta": 9000.0}),
@@ -361,6 +318,7 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("gpt_neox", ["rope_parameters"], {"rotary_pct": 0.5, "rotary_emb_base": 900}),
     ("gpt_neox", ["rope_parameters"], {}),
     ("gptj", ["n_ctx"], {"rotary": True, "scale_attn_weights": True}),
+    ("mpt", ["attn_config"], {}),
     ("olmo3", ["rope_parameters", "layer_types"],
      {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
                                                 "original_max_position_embeddings": 64}}),
@@ -391,7 +349,7 @@ def test_older_fields_and_defaults(
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_parallel_block": False}, "use_parallel_block False"),
     ("cohere2", {"order_of_interleaved_layers": "x"}, "order_of_interleaved_layers 'x'"),
-    ("falcon-7b", {"alibi": True}, "alibi True"),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm True"),
     ("falcon-7b", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn 2 with"),
     ("falcon-40b", {"parallel_attn": False}, "parallel_attn False"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
@@ -409,6 +367,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("granitemoehybrid-dense", {"layer_types": ["mamba"] * 4}, "full_attention for at least one"),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache must be at least 2"),
     ("lfm2", {"use_pos_enc": False}, "use_pos_enc False"),
+    ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln True"),
+    ("mpt", {"attn_config": {"alibi": False}}, "alibi False"),
+    ("mpt", {"attn_config": {"rope": True}}, "attn_config.rope True"),
+    ("mpt", {"attn_config": 1}, "attn_config must be an object"),
+    ("mpt", {"no_bias": False}, "no_bias False"),
+    ("mpt", {"norm_type": "rmsnorm"}, "norm_type 'rmsnorm'"),
+    ("mpt", {"logit_scale": "inv_sqrt_d_model"}, "logit_scale 'inv_sqrt_d_model'"),
     ("nemotron_h", {"layers_block_type": ["linear_attention"]}, "full_attention at least once"),
     ("nemotron_h-moe", {"mlp_hidden_act": "silu"}, "only with relu_squared"),
     ("nemotron_h-moe", {"n_shared_experts": 2}, "n_shared_experts 2"),

@@ -16,7 +16,14 @@ from local import LocalWorker
 from penstock.faults import BadModel
 from penstock.models import family
 from penstock.models.qwen import Qwen2
-from transformers import AutoConfig, Gemma3Config, Gemma3ForConditionalGeneration
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Llama4Config,
+    Llama4ForConditionalGeneration,
+)
 
 # Families and options that the other tests of several ranks do not have.
 EXPERTS = [
@@ -33,6 +40,8 @@ EXPERTS = [
     "granitemoeshared",
     "minimax-m2",
     "gemma4-moe",
+    "llama4",
+    "llama4-no-qk-norm",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
 RECURRENT = [
@@ -226,6 +235,41 @@ def test_text_of_gemma3_checkpoints_with_images(tmp_path: Path) -> None:
     assert sequence.tokens == expected
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_text_of_llama4_checkpoints_with_images(tmp_path: Path, together: bool) -> None:
+    """Each expert may have matrices of its own, as in quantized checkpoints."""
+    vision = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1} | {
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+        "vision_output_dim": 32,
+        "projector_input_dim": 32,
+        "projector_output_dim": 32,
+    }
+    torch.manual_seed(7)
+    whole = Llama4Config(text_config={**SHAPE, **CASES["llama4"]}, vision_config=vision)
+    model = Llama4ForConditionalGeneration(whole).eval()
+    model.save_pretrained(tmp_path)
+    found = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in found if ".experts." in name and not together]:
+        experts = found.pop(name).transpose(1, 2)
+        if name.endswith(".gate_up_proj"):
+            names = [name.replace("gate_up", part) + ".weight" for part in ("gate", "up")]
+            parts = dict(zip(names, experts.chunk(2, 1), strict=True))
+        else:
+            parts = {f"{name}.weight": experts}
+        for part, matrices in parts.items():
+            for expert, matrix in enumerate(matrices):
+                own = part.replace(".experts.", f".experts.{expert}.")
+                found[own] = matrix.contiguous()
+    save_file(found, tmp_path / "model.safetensors", {"format": "pt"})
+    ids = prompt(90)
+    expected = generate(model, ids, 16)
+    sequence = greedy(ids, 16)
+    run_alone(LocalWorker(), tmp_path, sequence, "float32")
+    assert sequence.tokens == expected
+
+
 def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any) -> Path:
     """The checkpoint with some fields of config.json dropped and others added."""
     for file in path.glob("*.safetensors"):
@@ -266,6 +310,16 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
             },
         ),
         ("qwen3", ("rope_parameters",), {"rope_theta": 5e5}),
+        (
+            "llama4",
+            ("rope_parameters", "layer_types", "moe_layers", "attn_scale"),
+            {"no_rope_layers": [], "rope_theta": 9000.0},
+        ),
+        (
+            "llama4-no-qk-norm",
+            ("layer_types", "no_rope_layers"),
+            {"no_rope_layer_interval": 2},
+        ),
     ],
 )
 def test_older_fields_and_defaults_are_read(
@@ -314,6 +368,9 @@ def test_short_sequences_keep_the_short_factors_of_longrope(
         ("gemma3", {"rope_parameters": {"rope_theta": 1e6}}, "rope_parameters must have an object"),
         ("phi3-window", {"attention_bias": True}, "attention_bias True"),
         ("phi3-window", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
+        ("llama4", {"num_experts_per_tok": 2}, "num_experts_per_tok 2"),
+        ("llama4", {"moe_layers": 1}, "moe_layers must be a list of layers, found 1"),
+        ("llama4", {"layer_types": ["sliding_attention"] * 4}, "must hold chunked_attention or"),
         ("qwen3", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ("qwen3", {"rope_scaling": {"type": "ntk", "factor": 2.0}}, "rope_type 'ntk'"),
     ],

@@ -270,6 +270,33 @@ CASES |= {
     },
 }
 
+LLAMA4: dict[str, Any] = {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "attention_chunk_size": 24,
+    "attn_scale": 0.3,
+    "floor_scale": 16,
+}
+CASES |= {
+    # The last layer does not rotate, and sees all; chunks end inside of prompts and blocks.
+    "llama4": {
+        **LLAMA4,
+        "intermediate_size_mlp": 80,
+        "interleave_moe_layer_step": 2,
+        "rope_parameters": LLAMA3_ROPE,
+    },
+    "llama4-no-qk-norm": {
+        **LLAMA4,
+        "use_qk_norm": False,
+        "attention_bias": True,
+        "no_rope_layers": [1, 0, 0, 1],
+        "attn_temperature_tuning": False,
+    },
+}
+
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
     "kv_lora_rank": 24,
@@ -339,6 +366,7 @@ FALCON: dict[str, Any] = {
 MINISTRAL3_ROPE: dict[str, Any] = {**YARN, "llama_4_scaling_beta": 0.3}
 DENSE: dict[str, dict[str, Any]] = {
     "arcee": {"model_type": "arcee", "hidden_act": "relu2"},
+    "bloom": {**GPT, "model_type": "bloom", "hidden_size": 96, "n_head": 12, "n_inner": None},
     "cohere": {"model_type": "cohere", "logit_scale": 0.25, "tie_word_embeddings": True},
     "cohere-qk-norm": {
         "model_type": "cohere",
@@ -373,6 +401,13 @@ DENSE: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
     "falcon-serial": {**FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
+    "falcon-rw": {
+        **FALCON,
+        "multi_query": False,
+        "parallel_attn": False,
+        "bias": True,
+        "alibi": True,
+    },
     "gemma": {"model_type": "gemma", "head_dim": 32, "tie_word_embeddings": True},
     "gemma4": {**GEMMA4, "model_type": "gemma4_text"},
     "gemma4-shared": {
@@ -426,6 +461,14 @@ DENSE: dict[str, dict[str, Any]] = {
         "model_type": "ministral3",
         "head_dim": 32,
         "rope_parameters": MINISTRAL3_ROPE,
+    },
+    "mpt": {
+        **GPT,
+        "model_type": "mpt",
+        "n_inner": None,
+        "max_seq_len": 512,
+        "max_position_embeddings": None,
+        "attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.4},
     },
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {
@@ -488,7 +531,10 @@ def checkpoint_maker(directory: Path) -> Callable[[str], Path]:
 
 def reference(path: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
     """The transformers model of a checkpoint, with its plainest attention and experts."""
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+    # The plainest attention of Falcon adds ALiBi twice: to scores, and in the mask.
+    twice = getattr(AutoConfig.from_pretrained(path), "alibi", False)
+    kind = "sdpa" if twice else "eager"
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=kind)
     model.set_experts_implementation("eager")  # the others do not compute in float64
     return model.eval().to(device)
 

@@ -31,12 +31,15 @@ def paged_decode_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """rope_kv_write, then softmax(scale q K^T) V, for the last token of each of S sequences.
 
     The query sits at position kv_len - 1, as do k and v, and sees the last `window` keys (window
-    0: all). q may be rotated in place: do not read it afterwards. Where k and v are None, those of
-    the last token are in the cache too, and nothing is written.
+    0: all). With `aligned`, windows begin at multiples of `window` instead: it sees the keys from
+    floor((kv_len - 1) / window) window on. q may be rotated in place: do not read it afterwards.
+    Where k and v are None, those of the last token are in the cache too, and nothing is written.
 
     Args: q [S, Hq, D], k and v [S, Hkv, D], cos_sin, positions [S], slot_mapping [S], kv_cache
         and kv_params as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose
@@ -46,7 +49,8 @@ def paged_decode_attention(
         even if its slot_mapping names a place, which may be another's;
         softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
         stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
-        in the softmax and has no value, so that weights add up to less than 1;
+        in the softmax and has no value, so that weights add up to less than 1; slopes [Hq] float32:
+        scores, once scaled and capped, get slope (j - kv_len + 1) for key j (ALiBi);
         out: where to put the result.
     Returns: [S, Hq, D] of q's dtype, contiguous; zeros for padding rows.
     Precision: as paged_prefill_attention; queries are rounded to their dtype once rotated.
@@ -62,6 +66,7 @@ def paged_decode_attention(
     expect_out(q, out)
     if len(q) != len(kv_len):
         raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
-    expect_rule(q, window, softcap, sinks)
+    expect_rule(q, window, softcap, sinks, slopes)
     where = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
-    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks, kv_params)
+    rest = kv_params, aligned, slopes
+    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks, *rest)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from ..case import (
+    ALIBI,
+    ALIGNED,
     BOTH,
     CAPPED,
     DTYPES,
@@ -25,6 +27,7 @@ from ..case import (
     row_bytes,
     stored,
 )
+from ..shared import Rule
 
 # Operands of the second product, the probabilities, are rounded as well as the result.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -43,6 +46,7 @@ def decode_arguments(
     window: int = 0,
     kv: str = PLAIN_KV,
     reads: bool = False,
+    aligned: bool = False,
 ) -> dict[str, Any]:
     """Random tensors for sequences of these lengths; the newest key is not in the cache yet, unless
     the layer only `reads` the cache.
@@ -53,7 +57,8 @@ def decode_arguments(
         len(lengths), heads.query + 2 * heads.kv, heads.size, device=device, dtype=dtype
     )
     q, k, v = torch.split(fused, [heads.query, heads.kv, heads.kv], dim=1)
-    unseen = [max(length - window, 0) if window else 0 for length in lengths]
+    rule = Rule(1.0, window, aligned)
+    unseen = [rule.first(length - 1) if length else 0 for length in lengths]
     memory = paged(lengths, heads, dtype, device, spare, unseen)
     slot_mapping = _newest(memory, claimed, torch.nan if not reads else None)
     angles = torch.rand(max(*lengths, 1), heads.size // 2, device=device) * 6.3
@@ -84,13 +89,16 @@ def _case(
 
     def make(device: torch.device) -> dict[str, Any]:
         return {
-            **decode_arguments(heads, lengths, dtype, device, spare, claimed, window, kv, reads),
+            **decode_arguments(
+                heads, lengths, dtype, device, spare, claimed, window, kv, reads, rule.aligned
+            ),
             "scale": heads.size**-0.5,
             "window": window,
             **rule.arguments(heads, device),
         }
 
-    keys = sum(min(length, window or length) for length in lengths)
+    visible = Rule(1.0, window, rule.aligned)
+    keys = sum(length - visible.first(length - 1) for length in lengths if length)
     shape = f"{heads.query}:{heads.kv}x{heads.size}-page{heads.block_tokens}"
     shown = f"{len(lengths)}seqs-{min(lengths)}..{max(lengths)}"
     name = f"{kind}-{shape}-{shown}-window{window}{'-far' if spare > 3 else ''}"
@@ -137,6 +145,63 @@ CASES = [
         for window in (7, 300)
     ),
     _case(Size.SMALL, "f32", Heads(4, 1, 256, 8), [20, 0, 300], 0, rule=CAPPED),
+    # ALiBi: groups, heads of odd sizes, windows, and all at once.
+    *(
+        _case(Size.SMALL, kind, heads, [1, 0, 7, 8, 14, 530], window, 3, 5, rule, kv)
+        for kind, heads, window, rule, kv in [
+            ("f32", Heads(6, 2, 32, 4), 0, ALIBI, PLAIN_KV),
+            ("bf16", Heads(6, 2, 32, 4), 0, ALIBI, PLAIN_KV),
+            ("f32", Heads(5, 5, 80, 8), 7, ALIBI, PLAIN_KV),
+            ("f32", Heads(4, 1, 112, 8), 0, ALIBI, "int4"),
+            ("f32", Heads(4, 2, 64, 8), 300, Scoring(3.0, True, True, True), "int8"),
+        ]
+    ),
+    # Bloom 560M, BloomZ 3B, a rank of Bloom 176B, MPT 7B and 30B, Baichuan 13B, Falcon-RW 7B.
+    *(
+        _case(Size.FULL, kind, heads, MIXED, rule=ALIBI, kv=kv)
+        for kind, heads, kv in [
+            ("f16", Heads(16, 16, 64, 16), PLAIN_KV),
+            ("bf16", Heads(32, 32, 80, 16), PLAIN_KV),
+            ("bf16", Heads(14, 14, 128, 16), PLAIN_KV),
+            ("bf16", Heads(32, 32, 128, 16), PLAIN_KV),
+            ("bf16", Heads(64, 64, 112, 16), PLAIN_KV),
+            ("f32", Heads(40, 40, 128, 16), PLAIN_KV),
+            ("bf16", Heads(71, 71, 64, 16), PLAIN_KV),
+            *(("bf16", Heads(8, 2, 128, 16), kv) for kv in QUANTIZED_KV),
+        ]
+    ),
+    # Aligned windows: queries at the beginning, inside and at the end of one.
+    *(
+        _case(Size.SMALL, kind, Heads(4, 2, 64, 8), [1, 0, 7, 8, 14, 530], window, 3, 5, rule, kv)
+        for kind, window, rule, kv in [
+            ("f32", 7, ALIGNED, PLAIN_KV),
+            ("bf16", 300, ALIGNED, PLAIN_KV),
+            ("f32", 7, Scoring(3.0, True, True), "int8"),
+            ("f32", 0, ALIGNED, PLAIN_KV),
+        ]
+    ),
+    *(
+        _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=ALIGNED, kv=kv)
+        for kind, size, window, kv in [
+            ("bf16", 64, 0, PLAIN_KV),
+            ("bf16", 64, 100, PLAIN_KV),
+            ("bf16", 128, 256, PLAIN_KV),
+            ("f16", 128, 17, PLAIN_KV),
+            ("bf16", 256, 300, PLAIN_KV),
+            ("f32", 64, 100, PLAIN_KV),
+            *(("bf16", 128, 300, kv) for kv in QUANTIZED_KV),
+        ]
+    ),
+    # Llama 4 Scout, with shorter windows, of few sequences and of more than programs.
+    _case(
+        Size.FULL,
+        "bf16",
+        Heads(40, 8, 128, 16),
+        [2000, 1024, 1025, *range(1, 900, 9)],
+        1024,
+        rule=ALIGNED,
+    ),
+    _case(Size.FULL, "bf16", Heads(40, 8, 128, 16), [9000, 8192, 5], 8192, rule=ALIGNED),
     # Gemma 4's full layers, and layers that read the cache of another one.
     *(
         _case(Size.SMALL, kind, Heads(4, 2, 512, 8), [20, 0, 300], kv=kv)

@@ -36,7 +36,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from ..device import arrivals, early_launch, power_of_two, processors
 from ..hopper import ATOM, Rule, as_blocks, barrier, blocks_of, fits, make_bars
-from ..online_softmax import LOG2_E, LOWEST, with_sink
+from ..online_softmax import LOG2_E, LOWEST, first_seen, with_sink
 from .hopper_copy import copy_share
 from .shares import begin_of, owner_of, part_at, share_of, tiles_in
 from .splits import PAIRS
@@ -186,8 +186,8 @@ def _sum(
     qkv, angles, slot_mapping, cache, kv_len, outs, rings, bars, operands, share, kv_heads, window,
     scale, strides,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr, STAGES: gl.constexpr, SINKS: gl.constexpr, STORED: gl.constexpr,
-    EARLY: gl.constexpr,
+    D: gl.constexpr, STAGES: gl.constexpr, ALIGNED: gl.constexpr, SINKS: gl.constexpr,
+    STORED: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
@@ -211,7 +211,8 @@ def _sum(
         length = gl.load(kv_len + sequence)
         place = gl.load(slot_mapping + sequence)
         wide = sequence.to(gl.int64)
-        first, tiles = tiles_in(length, window, KEYS)
+        first, tiles = tiles_in(length, window, KEYS, ALIGNED)
+        oldest = first_seen(length - 1, window, ALIGNED)
         head, start, skipped, count = part_at(at, end, base, tiles, extra)
         turn = cos_sin + gl.maximum(length - 1, 0).to(gl.int64) * angle_stride
         x = q + wide * strides[0] + (head * GROUP + query_row) * strides[1]
@@ -238,7 +239,7 @@ def _sum(
                 )  # fmt: skip
             scores = warpgroup_mma(key_tiles.index(stage), queries, blank, use_acc=False) * scale
             key = behind + key_row
-            seen = (key < length) & (key >= length - window)
+            seen = (key < length) & (key >= oldest)
             scores = gl.where(seen[:, None] & mine, scores, float("-inf"))
             new_peak = gl.maximum(peak, gl.max(scores, 0))
             weight = gl.exp2(scores - new_peak[None, :])
@@ -272,10 +273,10 @@ def _attend(
     sequences, nowhere,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
-    SINKS: gl.constexpr, STORED: gl.constexpr, EARLY: gl.constexpr,
+    ALIGNED: gl.constexpr, SINKS: gl.constexpr, STORED: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = cache.dtype.element_ty
-    share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST, SUMMED)
+    share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST, ALIGNED, SUMMED)
     BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
     T_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], kind)
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, D], kind)
@@ -297,13 +298,13 @@ def _attend(
             (_sum, (
                 qkv, angles, slot_mapping, cache, kv_len, outs,
                 (keys, values, key_blocks, value_blocks), bars, operands, share, kv_heads, window,
-                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, SINKS, STORED,
-                EARLY,
+                scale, strides, GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, ALIGNED, SINKS,
+                STORED, EARLY,
             )),
             (copy_share, (
                 (desc,), tables, kv_len, outs[0], ((key_blocks, value_blocks),), bars, share,
                 kv_heads, sequences, window, nowhere, GROUP, BLOCK_TOKENS, KEYS, D, D // ATOM,
-                2 * KEYS * D * 2, STAGES, EARLY,
+                2 * KEYS * D * 2, STAGES, ALIGNED, EARLY,
             )),
         ],
         [1],
@@ -335,10 +336,10 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule, stored: bool
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
-    kv_len, kv_params), `rule` = (scale, window, sinks); `stored`: the cache has k and v.
+    kv_len, kv_params), `rule` as in `Rule`; `stored`: the cache has k and v.
     """
     q, k, v, cos_sin, slot_mapping, out = tensors
-    scale, window, sinks = rule
+    scale, window, aligned, sinks = rule
     kv_cache, block_tables, slots, kv_len, _ = memory
     if not fits(q, kv_cache, tuple(TILES)) or q.shape[1] > GREATEST * kv_cache.shape[2]:
         return False
@@ -374,6 +375,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule, stored: bool
         # Of 32 a warp adds up the tiles by itself.
         SEQUENCES=32 if sequences <= 32 else max(128, power_of_two(sequences)),
         LEAST=tiles.least,
+        ALIGNED=aligned and window > 0,
         SINKS=sinks is not None,
         STORED=stored,
         EARLY=early,

@@ -7,6 +7,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.language.extra.cuda import gdc_wait
 
 from ..hopper import copy_pages, pages_at
+from ..online_softmax import first_seen
 from .shares import part_at, tiles_in
 
 
@@ -14,7 +15,8 @@ from .shares import part_at, tiles_in
 def copy_share(
     descs, tables, kv_len, out, rings, bars, share, kv_heads, sequences, window, nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    HALVES: gl.constexpr, BYTES: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
+    HALVES: gl.constexpr, BYTES: gl.constexpr, STAGES: gl.constexpr, ALIGNED: gl.constexpr,
+    EARLY: gl.constexpr,
 ):  # fmt: skip
     """The copying warp: all tiles of this program's share, one after another; zeros for padding.
 
@@ -29,9 +31,10 @@ def copy_share(
     while at + extra < end:
         length = gl.load(kv_len + sequence)
         table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
-        passed = gl.maximum(length - window, 0) // BLOCK_TOKENS  # blocks behind the window
+        # Blocks behind the window.
+        passed = first_seen(length - 1, window, ALIGNED) // BLOCK_TOKENS
         blocks = gl.cdiv(length, BLOCK_TOKENS)
-        first, tiles = tiles_in(length, window, KEYS)
+        first, tiles = tiles_in(length, window, KEYS, ALIGNED)
         head, start, skipped, count = part_at(at, end, base, tiles, extra)
         for i in range(count):
             stage = done % STAGES

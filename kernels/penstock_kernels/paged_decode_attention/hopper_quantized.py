@@ -47,7 +47,7 @@ from ..kv_quantization_hopper import (
     slot_of,
 )
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
-from ..online_softmax import LOG2_E, LOWEST
+from ..online_softmax import LOG2_E, LOWEST, first_seen
 from .hopper import GREATEST, Memory, put_pair, put_queries, rotation
 from .hopper_copy import copy_share
 from .shares import owner_of, part_at, share_of, tiles_in
@@ -274,7 +274,7 @@ def _sum(
     scale, strides,
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, STAGES: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr,
-    LARGEST: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr,
+    LARGEST: gl.constexpr, ALIGNED: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
@@ -310,7 +310,8 @@ def _sum(
         length = gl.load(kv_len + sequence)
         place = gl.load(slot_mapping + sequence)
         wide = sequence.to(gl.int64)
-        first, tiles = tiles_in(length, window, KEYS)
+        first, tiles = tiles_in(length, window, KEYS, ALIGNED)
+        oldest = first_seen(length - 1, window, ALIGNED)
         head, start, skipped, count = part_at(at, end, base, tiles, extra)
         turn = cos_sin + gl.maximum(length - 1, 0).to(gl.int64) * angle_stride
         x = q + wide * strides[0] + (head * GROUP + query_row) * strides[1]
@@ -350,7 +351,7 @@ def _sum(
             values = value_words.index(stage).load(V_LAYOUT)
             behind = (first + skipped + i) * KEYS
             key = behind + key_row
-            seen = (key < length - 1) & (key >= length - window)
+            seen = (key < length - 1) & (key >= oldest)
             params = seen, seen, seen, seen  # without scales and zeros nothing reads them
             if BITS != 0:
                 params = _tile_params(
@@ -397,10 +398,10 @@ def _attend(
     GROUP: gl.constexpr, HEADS: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr,
     D: gl.constexpr, WORDS: gl.constexpr, STAGES: gl.constexpr, SEQUENCES: gl.constexpr,
     LEAST: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr, LARGEST: gl.constexpr,
-    SINKS: gl.constexpr, EARLY: gl.constexpr,
+    ALIGNED: gl.constexpr, SINKS: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = qkv[0].dtype.element_ty
-    share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
+    share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST, ALIGNED)
     PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
     C_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, WORDS], gl.int16)
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, D], kind)
@@ -438,11 +439,12 @@ def _attend(
                 qkv, angles, slot_mapping, memory, kv_len, outs,
                 (keys, values, key_params, value_params), bars,
                 (query_blocks, rotated, queries), share, kv_heads, window, scale, strides,
-                GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, FORM, BITS, LARGEST, SINKS, EARLY,
+                GROUP, HEADS, BLOCK_TOKENS, KEYS, D, STAGES, FORM, BITS, LARGEST, ALIGNED, SINKS,
+                EARLY,
             )),
             (copy_share, (
                 descs, tables, kv_len, outs[0], copied, bars, share, kv_heads, sequences, window,
-                nowhere, GROUP, BLOCK_TOKENS, KEYS, D, 1, TILE_BYTES, STAGES, EARLY,
+                nowhere, GROUP, BLOCK_TOKENS, KEYS, D, 1, TILE_BYTES, STAGES, ALIGNED, EARLY,
             )),
         ],
         [1],
@@ -470,10 +472,10 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule, stored: bool
     """Whether this kernel takes such tensors; if so, it is launched.
 
     `tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
-    kv_len, kv_params), `rule` = (scale, window, sinks). It takes none that are `stored`.
+    kv_len, kv_params), `rule` as in `Rule`. It takes none that are `stored`.
     """
     q, k, v, cos_sin, slot_mapping, out = tensors
-    scale, window, sinks = rule
+    scale, window, aligned, sinks = rule
     kv_cache, block_tables, slots, kv_len, kv_params = memory
     if stored or not fits(q, kv_cache) or q.shape[1] > GREATEST * kv_cache.shape[2]:
         return False
@@ -515,6 +517,7 @@ def launch(tensors: tuple[Tensor, ...], memory: Memory, rule: Rule, stored: bool
         LEAST=tiles.least,
         FORM=form_of(kv_cache, size),
         **form,
+        ALIGNED=aligned and window > 0,
         SINKS=sinks is not None,
         EARLY=early,
         num_warps=4,

@@ -31,6 +31,8 @@ def paged_decode_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
@@ -41,12 +43,12 @@ def paged_decode_attention(
         tables, lengths = (block_tables, slots[live]), kv_len[live]
         out.zero_()[live] = paged_decode_attention(
             *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window, None, softcap, sinks,
-            kv_params,
+            kv_params, aligned, slopes,
         )  # fmt: skip
         return out
     rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache, None, kv_params)
-    grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1)
-    rule = Rule(scale, window, softcap, grouped)
+    by_group = [None if x is None else x.view(kv_cache.shape[2], -1) for x in (sinks, slopes)]
+    rule = Rule(scale, window, aligned, softcap, *by_group)
     cache = Rows(kv_cache, kv_params, q.shape[2])
     return _attend_rows(q, cache, (block_tables, slots), kv_len, rule, out)
 
@@ -59,7 +61,7 @@ def _attend_rows(
     rule: Rule,
     out: Tensor,
 ) -> Tensor:
-    """Rows that all have keys, in groups, into `out`; `rule.sinks` are [Hkv, Hq / Hkv]."""
+    """Rows that all have keys, in groups, into `out`; sinks and slopes are [Hkv, Hq / Hkv]."""
     window = rule.window
     lengths: list[int] = kv_len.tolist()
     longest = max(lengths, default=0)
@@ -67,7 +69,7 @@ def _attend_rows(
     group = max(1, GROUP_ELEMENTS // max(per_sequence, 1))
     for start in range(0, len(lengths), group):
         rows = slice(start, start + group)
-        visible = [min(length, window or length) for length in lengths[rows]]
+        visible = [length - rule.first(length - 1) for length in lengths[rows]]
         some = tables[0], tables[1][rows]
         out[rows] = _attend(q[rows], cache, some, (kv_len[rows], visible), rule)
     return out
@@ -95,5 +97,6 @@ def _attend(
     queries = wide(q)
     keys, values = gather(cache, tables, positions, queries.dtype)
     grouped = queries.reshape(len(q), keys.shape[1], -1, q.shape[2])  # a group's heads as queries
-    out = attention(grouped, keys, values, mask, rule)
+    distance = torch.arange(1 - span, 1, device=q.device)[None]
+    out = attention(grouped, keys, values, mask, rule, distance=distance)
     return out.reshape(q.shape).to(q.dtype)

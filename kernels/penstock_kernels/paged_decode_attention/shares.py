@@ -13,6 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..hopper import add
+from ..online_softmax import first_seen
 
 # A pair is one program's share if the longest has at most UNEVEN times an equal share, since who is
 # left at the end has more of the bandwidth, and ADDING tiles, the time that adding up parts takes.
@@ -20,9 +21,9 @@ UNEVEN, ADDING = gl.constexpr(2), gl.constexpr(3)
 
 
 @gluon.jit
-def tiles_in(length, window, KEYS: gl.constexpr):
+def tiles_in(length, window, KEYS: gl.constexpr, ALIGNED: gl.constexpr):
     """(first visible tile, number of tiles) of a sequence; one, empty, for one without keys."""
-    first = gl.maximum(length - window, 0) // KEYS
+    first = first_seen(length - 1, window, ALIGNED) // KEYS
     return first, gl.maximum(gl.cdiv(length, KEYS) - first, 1)
 
 
@@ -41,7 +42,8 @@ def owner_of(place, total, programs):
 @gluon.jit
 def share_of(
     kv_len, kv_heads, sequences, window,
-    KEYS: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr, FEW: gl.constexpr = 0,
+    KEYS: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr, ALIGNED: gl.constexpr,
+    FEW: gl.constexpr = 0,
 ):  # fmt: skip
     """(begin, end, first sequence, where that begins, all places, programs, extra, live).
 
@@ -55,7 +57,7 @@ def share_of(
     length = gl.load(kv_len + every, mask=every < sequences, other=0)
     live = gl.max(gl.where(length > 0, every + 1, 0), 0)
     exists = every < live
-    _, tiles = tiles_in(length, window, KEYS)
+    _, tiles = tiles_in(length, window, KEYS, ALIGNED)
     tiles = gl.where(exists, tiles, 0)
     program, pairs = gl.program_id(0), live * kv_heads
     extra = gl.where(pairs > gl.num_programs(0), 1, 0)

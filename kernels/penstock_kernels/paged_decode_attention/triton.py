@@ -15,7 +15,14 @@ from torch import Tensor
 
 from ..device import arrivals, is_hopper, power_of_two
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
-from ..online_softmax import LOWEST, constants, fold, scored, with_sink
+from ..online_softmax import (
+    LOWEST,
+    constants,
+    fold,
+    scored,
+    slopes_of,
+    with_sink,
+)
 from ..op import ArchKernel
 from .splits import PAIRS, SPLIT, plan
 
@@ -100,13 +107,13 @@ def _sum_splits(
 
 @triton.jit
 def _attend_split(
-    q, k, v, cos_sin, positions, slot_mapping, memory, block_tables, slots, length, sinks,
+    q, k, v, cos_sin, positions, slot_mapping, memory, block_tables, slots, length, sinks, slopes,
     out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits, split, sequence,
     head,
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr, STORED: tl.constexpr,
+    SINKS: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr, ALIBI: tl.constexpr,
 ):  # fmt: skip
     """One split of one sequence and key head, if it has visible keys; zeros for padding.
 
@@ -114,6 +121,8 @@ def _attend_split(
     """
     q_row, q_head, k_row, k_head, v_row, v_head, angle_stride, table_stride = strides
     keys = tl.maximum(tl.cdiv(length, SPLIT * MAX_SPLITS), 1) * SPLIT
+    if ALIGNED:  # of this sequence
+        window = tl.maximum(length - 1, 0) % window + 1
     first = tl.maximum(length - window, 0) // keys
     last = tl.maximum(length - 1, 0) // keys
     if (split >= first) & (split <= last):
@@ -167,6 +176,8 @@ def _attend_split(
 
         table = block_tables + tl.load(slots + sequence).to(tl.int64) * table_stride
         state = acc, peak, total
+        # The newest key, at the query's own position, has no bias.
+        bias = slopes_of(slopes, head * GROUP + row, row < GROUP, ALIBI), length - 1 + 0 * row
         begin = tl.maximum(split * keys, length - window)
         end = tl.minimum((split + 1) * keys, length if STORED else length - 1)
         for at in range(begin, end, KEYS):
@@ -174,7 +185,7 @@ def _attend_split(
             exists = key < end
             state = fold(
                 queries, state, memory, table, (kv_heads, head), key, exists, exists[None, :],
-                scale, softcap, CAPPED, True, BLOCK_TOKENS, BITS, D, COLUMNS,
+                scale, softcap, bias, CAPPED, ALIBI, True, BLOCK_TOKENS, BITS, D, COLUMNS,
             )  # fmt: skip
         acc, peak, total = state
         pair = sequence * kv_heads + head
@@ -203,11 +214,12 @@ def _attend_split(
 @triton.jit(do_not_specialize=["sequences", "splits"])
 def _attend(
     q, k, v, cos_sin, positions, slot_mapping, cache, kv_params, block_tables, slots, kv_len, sinks,
-    out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, sequences, splits,
+    slopes, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, sequences,
+    splits,
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr, STORED: tl.constexpr,
+    SINKS: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr, ALIBI: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
     head = item % kv_heads
@@ -216,9 +228,9 @@ def _attend(
     length = tl.load(kv_len + sequence)
     _attend_split(
         q, k, v, cos_sin, positions, slot_mapping, (cache, kv_params), block_tables, slots, length,
-        sinks, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits,
-        split, sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS, SLOTS,
-        SPLIT, BITS, LARGEST, CAPPED, SINKS, STORED,
+        sinks, slopes, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads,
+        splits, split, sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS,
+        SLOTS, SPLIT, BITS, LARGEST, CAPPED, SINKS, STORED, ALIGNED, ALIBI,
     )  # fmt: skip
 
 
@@ -258,6 +270,8 @@ def paged_decode_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     sequences, heads, size = q.shape
@@ -274,8 +288,10 @@ def paged_decode_attention(
     tensors = q, k, v, cos_sin, slot_mapping, out
     memory = kv_cache, block_tables, slots, kv_len, kv_params
     hopper = HOPPER if kv_cache.dtype == q.dtype else HOPPER_QUANTIZED
-    # The kernels for Hopper know no caps.
-    if not softcap and hopper.launch(q.device, tensors, memory, (scale, window, sinks), stored):
+    # The kernels for Hopper know no caps and no slopes.
+    takes = not softcap and slopes is None
+    rule = scale, window, aligned, sinks
+    if takes and hopper.launch(q.device, tensors, memory, rule, stored):
         return out
     chosen = plan(q, kv_heads, capacity)
     rows = cos_sin.stride(0), block_tables.stride(0)
@@ -294,6 +310,7 @@ def paged_decode_attention(
         slots,
         kv_len,
         kv_len if sinks is None else sinks,
+        kv_len if slopes is None else slopes,
         out,
         chosen.parts,
         chosen.peaks,
@@ -317,6 +334,8 @@ def paged_decode_attention(
         **stored_as(kv_cache, size),
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
+        ALIGNED=aligned and window > 0,
+        ALIBI=slopes is not None,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )

@@ -26,12 +26,15 @@ def paged_prefill_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, for S sequences whose queries lie one after another in q.
 
     Query i of sequence s, one of n = query_start[s + 1] - query_start[s], sits at position
-    p = kv_len[s] - n + i and sees the keys j with p - window < j <= p (window 0: j <= p). So a
-    chunk of a prompt sees what earlier chunks wrote; its own keys are in the cache already.
+    p = kv_len[s] - n + i and sees the keys j with p - window < j <= p (window 0: j <= p). With
+    `aligned`, windows begin at multiples of `window` instead: floor(p / window) window <= j <= p.
+    So a chunk of a prompt sees what earlier chunks wrote; its own keys are in the cache already.
 
     Args: q [T, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D] and kv_params as in
         rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose entries past a
@@ -40,7 +43,8 @@ def paged_prefill_attention(
         the largest n (it sizes the launch);
         softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
         stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
-        in the softmax and has no value, so that weights add up to less than 1;
+        in the softmax and has no value, so that weights add up to less than 1; slopes [Hq] float32:
+        scores, once scaled and capped, get slope (j - p) for key j of a query at p (ALiBi);
         out: where to put the result.
     Returns: [T, Hq, D] of q's dtype, contiguous. Rows of q before query_start[0] and from
         query_start[S] on are left alone in `out`, undefined in a new tensor.
@@ -53,21 +57,11 @@ def paged_prefill_attention(
     expect_attention(q, (kv_cache, kv_params), (block_tables, slots), kv_len)
     expect_out(q, out)
     expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
-    expect_rule(q, window, softcap, sinks)
+    expect_rule(q, window, softcap, sinks, slopes)
     if max_query < 0:
         raise ValueError(f"max_query is {max_query}; expected 0 or more")
     return _OP.on(q)(
-        q,
-        kv_cache,
-        block_tables,
-        slots,
-        query_start,
-        kv_len,
-        scale,
-        window,
-        max_query=max_query,
-        out=out,
-        softcap=softcap,
-        sinks=sinks,
-        kv_params=kv_params,
-    )
+        q, kv_cache, block_tables, slots, query_start, kv_len, scale, window, max_query=max_query,
+        out=out, softcap=softcap, sinks=sinks, kv_params=kv_params, aligned=aligned,
+        slopes=slopes,
+    )  # fmt: skip

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from ..case import (
+    ALIBI,
+    ALIGNED,
     BOTH,
     CAPPED,
     DTYPES,
@@ -23,6 +25,7 @@ from ..case import (
     paged,
     stored,
 )
+from ..shared import Rule
 
 # Operands of the second product, the probabilities, are rounded as well as the result.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -44,7 +47,8 @@ def _case(
     dtype = DTYPES[kind]
     counts, lengths = [n for n, _ in chunks], [length for _, length in chunks]
     # By the first query, which sees furthest back.
-    unseen = [max(length - max(n, 1) + 1 - window, 0) if window else 0 for n, length in chunks]
+    visible = Rule(1.0, window, rule.aligned)
+    unseen = [visible.first(length - max(n, 1)) for n, length in chunks]
 
     def make(device: torch.device) -> dict[str, Any]:
         fused = torch.randn(
@@ -61,7 +65,7 @@ def _case(
             "max_query": max(counts),
         }
 
-    pairs = sum(_visible(n, length, window) for n, length in chunks)
+    pairs = sum(_visible(n, length, visible) for n, length in chunks)
     shape = f"{heads.query}:{heads.kv}x{heads.size}-page{heads.block_tokens}"
     shown = "+".join(f"{n}of{length}" for n, length in chunks[:4])
     more = f"+{len(chunks) - 4}more" if len(chunks) > 4 else ""
@@ -71,9 +75,9 @@ def _case(
     return Case(name, size, make, TOLERANCE[dtype], operations=work)
 
 
-def _visible(count: int, length: int, window: int) -> int:
+def _visible(count: int, length: int, rule: Rule) -> int:
     """(query, key) pairs of the last `count` queries of `length` tokens."""
-    return sum(min(p + 1, window or p + 1) for p in range(length - count, length))
+    return sum(p + 1 - rule.first(p) for p in range(length - count, length))
 
 
 MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
@@ -93,6 +97,63 @@ CASES = [
     *(
         _case(Size.SMALL, "f32", Heads(2, 1, size, 8), [(20, 41), (0, 3), (5, 5)], 7, rule=rule)
         for size, rule in [(64, SINKS), (256, CAPPED)]
+    ),
+    # ALiBi: groups, heads of odd sizes, windows, and all at once.
+    *(
+        _case(Size.SMALL, kind, heads, [(20, 41), (0, 3), (8, 8), (50, 90)], window, 3, rule, kv)
+        for kind, heads, window, rule, kv in [
+            ("f32", Heads(6, 2, 32, 4), 0, ALIBI, PLAIN_KV),
+            ("bf16", Heads(6, 2, 32, 4), 0, ALIBI, PLAIN_KV),
+            ("f32", Heads(5, 5, 80, 8), 7, ALIBI, PLAIN_KV),
+            ("f32", Heads(4, 1, 112, 8), 0, ALIBI, "int4"),
+            ("f32", Heads(4, 2, 64, 8), 300, Scoring(3.0, True, True, True), "int8"),
+        ]
+    ),
+    # Bloom 560M, BloomZ 3B, a rank of Bloom 176B, MPT 7B and 30B, Baichuan 13B, Falcon-RW 7B.
+    *(
+        _case(Size.FULL, kind, heads, MIXED, rule=ALIBI, kv=kv)
+        for kind, heads, kv in [
+            ("f16", Heads(16, 16, 64, 16), PLAIN_KV),
+            ("bf16", Heads(32, 32, 80, 16), PLAIN_KV),
+            ("bf16", Heads(14, 14, 128, 16), PLAIN_KV),
+            ("bf16", Heads(32, 32, 128, 16), PLAIN_KV),
+            ("bf16", Heads(64, 64, 112, 16), PLAIN_KV),
+            ("f32", Heads(40, 40, 128, 16), PLAIN_KV),
+            ("bf16", Heads(71, 71, 64, 16), PLAIN_KV),
+            *(("bf16", Heads(8, 2, 128, 16), kv) for kv in QUANTIZED_KV),
+        ]
+    ),
+    # Aligned windows, which begin before, inside and behind a tile of rows and of keys.
+    *(
+        _case(Size.SMALL, kind, heads, [(20, 41), (0, 3), (8, 8), (50, 90)], window, 3, rule, kv)
+        for kind, heads, window, rule, kv in [
+            ("f32", Heads(2, 2, 64, 8), 7, ALIGNED, PLAIN_KV),
+            ("bf16", Heads(3, 1, 32, 16), 33, ALIGNED, PLAIN_KV),
+            ("f32", Heads(6, 2, 32, 4), 1, ALIGNED, PLAIN_KV),
+            ("f32", Heads(2, 1, 64, 8), 7, Scoring(3.0, True, True), "int8"),
+            ("f32", Heads(2, 2, 64, 8), 0, ALIGNED, PLAIN_KV),
+        ]
+    ),
+    *(
+        _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=ALIGNED, kv=kv)
+        for kind, size, window, kv in [
+            ("bf16", 64, 0, PLAIN_KV),
+            ("bf16", 64, 100, PLAIN_KV),
+            ("bf16", 128, 256, PLAIN_KV),
+            ("f16", 128, 17, PLAIN_KV),
+            ("bf16", 256, 300, PLAIN_KV),
+            ("f32", 64, 100, PLAIN_KV),
+            *(("bf16", 128, 300, kv) for kv in QUANTIZED_KV),
+        ]
+    ),
+    # Llama 4 Scout, with shorter windows; a context that is split.
+    *(
+        _case(Size.FULL, "bf16", Heads(40, 8, 128, 16), chunks, window, rule=ALIGNED)
+        for chunks, window in [
+            ([(1500, 2500), (40, 40), (1, 1025)], 1024),
+            ([(16, 8000), (3, 700)], 8192),
+            ([(64, 8220)], 8192),
+        ]
     ),
     # Gemma 4's full layers.
     *(

@@ -38,7 +38,7 @@ from ..hopper import (
 )
 from ..kv_quantization import bits_of
 from ..kv_quantization_hopper import code_blocks, form_of, normalized, param_blocks
-from ..online_softmax import LOG2_E, LOWEST, with_sink
+from ..online_softmax import LOG2_E, LOWEST, first_seen, with_sink
 from .hopper_convert import code_rings, convert_tiles, copy_codes, interchanged
 from .splits import (
     LEAST,
@@ -119,11 +119,14 @@ def _put_result(
 
 
 @gluon.jit
-def _masked(scores, key, position, window, WINDOWED: gl.constexpr):
+def _masked(scores, key, position, window, WINDOWED: gl.constexpr, ALIGNED: gl.constexpr):
     """Scores of the keys at positions `key` that the queries at `position` see; else -inf."""
     seen = key[None, :] <= position[:, None]
     if WINDOWED:
-        seen = seen & (key[None, :] > (position - window)[:, None])
+        if ALIGNED:
+            seen = seen & (key[None, :] >= first_seen(position, window, True)[:, None])
+        else:
+            seen = seen & (key[None, :] > (position - window)[:, None])
     return gl.where(seen, scores, float("-inf"))
 
 
@@ -131,8 +134,8 @@ def _masked(scores, key, position, window, WINDOWED: gl.constexpr):
 def _attend_rows(
     q, outs, which, rings, bars, queries, place, strides, span, rule,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, WINDOWED: gl.constexpr, SINKS: gl.constexpr,
-    CONVERTED: gl.constexpr, PART: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, WINDOWED: gl.constexpr, ALIGNED: gl.constexpr,
+    SINKS: gl.constexpr, CONVERTED: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """A warp group: its rows against every tile of keys and values."""
     out, parts, peaks, arrived = outs
@@ -174,7 +177,7 @@ def _attend_rows(
     scores = warpgroup_mma(own, key_tiles.index(0).permute((1, 0)), blank, use_acc=False)
     mbarrier.arrive(empty_keys.index(0), count=1)
     last = last_tile * KEYS
-    scores = _masked(scores, last + column_key, position, window, WINDOWED)
+    scores = _masked(scores, last + column_key, position, window, WINDOWED, ALIGNED)
     peak = gl.maximum(gl.max(scores, 1) * scales, LOWEST)
     weights = gl.exp2(scores * scales[:, None] - peak[:, None])
     total = gl.sum(weights, 1)
@@ -196,7 +199,7 @@ def _attend_rows(
         mbarrier.arrive(empty_keys.index(stage), count=1)
         if (i < masked) | (WINDOWED & (i >= windowed)):
             key = (last_tile - i) * KEYS + column_key
-            scores = _masked(scores, key, position, window, WINDOWED)
+            scores = _masked(scores, key, position, window, WINDOWED, ALIGNED)
         new_peak = gl.maximum(peak, gl.max(scores, 1) * scales)
         weights = gl.exp2(scores * scales[:, None] - new_peak[:, None])
         shrink = gl.exp2(peak - new_peak)
@@ -238,7 +241,8 @@ def _attend(
     nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
     STAGES: gl.constexpr, CODE_STAGES: gl.constexpr, FORM: gl.constexpr, BITS: gl.constexpr,
-    SPLITS: gl.constexpr, PROGRAMS: gl.constexpr, WINDOWED: gl.constexpr, SINKS: gl.constexpr,
+    SPLITS: gl.constexpr, PROGRAMS: gl.constexpr, WINDOWED: gl.constexpr, ALIGNED: gl.constexpr,
+    SINKS: gl.constexpr,
 ):  # fmt: skip
     L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     every = gl.arange(0, SEQUENCES, L)
@@ -269,11 +273,12 @@ def _attend(
     table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
     earlier = length - count
     end = gl.minimum(length, earlier + (first_row + 2 * ROWS - 1) // GROUP + 1)
-    begin = gl.maximum(earlier + first_row // GROUP + 1 - window, 0)
+    begin = first_seen(earlier + first_row // GROUP, window, ALIGNED)
     first = begin // KEYS
     seen = gl.cdiv(end, KEYS) - first
     whole = (earlier + first_row // GROUP + 1) // KEYS  # tiles before them end before the first row
-    inside = gl.cdiv(gl.maximum(end - window, 0), KEYS)  # from there on tiles are in all windows
+    # From there on tiles are in all windows.
+    inside = gl.cdiv(first_seen(end - 1, window, ALIGNED), KEYS)
     used = gl.minimum(gl.maximum(seen // LEAST, 1), wanted)
     if split >= used:
         return
@@ -304,11 +309,13 @@ def _attend(
             [
                 (_attend_rows, (
                     q, outs, which, rings, bars, queries, place, strides, span, rule,
-                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 0,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, ALIGNED, SINKS,
+                    FORM != "", 0,
                 )),
                 (_attend_rows, (
                     q, outs, which, rings, bars, queries, place, strides, span, rule,
-                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 1,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, ALIGNED, SINKS,
+                    FORM != "", 1,
                 )),
                 (_copy, (
                     desc, table, (key_blocks, value_blocks), bars, plane, after - 1, tiles, blocks,
@@ -325,11 +332,13 @@ def _attend(
             [
                 (_attend_rows, (
                     q, outs, which, rings, bars, queries, place, strides, span, rule,
-                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 0,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, ALIGNED, SINKS,
+                    FORM != "", 0,
                 )),
                 (_attend_rows, (
                     q, outs, which, rings, bars, queries, place, strides, span, rule,
-                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, SINKS, FORM != "", 1,
+                    GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, WINDOWED, ALIGNED, SINKS,
+                    FORM != "", 1,
                 )),
                 (convert_tiles, (
                     code, (keys, values), bars, tiles,
@@ -358,8 +367,8 @@ def launch(
 ) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched.
 
-    `tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len), `rule` =
-    (scale, window, sinks).
+    `tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len), `rule` as
+    in `Rule`.
     """
     q, out = tensors
     kv_cache, block_tables, slots, query_start, kv_len = memory
@@ -394,7 +403,7 @@ def _launch(
     of SEQUENCES or fewer."""
     kv_cache, kv_params = cache
     block_tables, slots, query_start, kv_len = places
-    scale, window, sinks = rule
+    scale, window, aligned, sinks = rule
     tokens, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
     group, programs = heads // kv_heads, processors(q.device)
@@ -426,6 +435,7 @@ def _launch(
         SPLITS=splits,
         PROGRAMS=programs,
         WINDOWED=window > 0,
+        ALIGNED=aligned and window > 0,
         SINKS=sinks is not None,
         num_warps=4,
         maxnreg=128 if quantized else 168,

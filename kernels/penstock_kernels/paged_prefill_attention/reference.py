@@ -24,11 +24,13 @@ def paged_prefill_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1, 1)
-    rule = Rule(scale, window, softcap, grouped)
+    by_group = [None if x is None else x.view(kv_cache.shape[2], -1, 1) for x in (sinks, slopes)]
+    rule = Rule(scale, window, aligned, softcap, *by_group)
     cache = Rows(kv_cache, kv_params, q.shape[2])
     starts = query_start.tolist()
     for sequence, length in enumerate(kv_len.tolist()):
@@ -46,19 +48,28 @@ def _attend(
     length: int,
     rule: Rule,
 ) -> Tensor:
-    """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len; sinks [Hkv, g, 1]."""
+    """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len; sinks and slopes
+    [Hkv, g, 1]."""
     count, heads, size = q.shape
-    first = max(length - count - rule.window + 1, 0) if rule.window else 0
+    first = rule.first(length - count)
     seen = torch.arange(first, length, device=q.device)
     keys, values = gather(cache, table, seen[None], q.dtype)  # [1, Hkv, L, D]
     kv_heads = keys.shape[1]
     grouped = q.view(count, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
     shape = (kv_heads, heads // kv_heads, length - first, size)
     causal = count == length and not rule.window
+    positions = torch.arange(length - count, length, device=q.device)
+    distance = None if rule.slopes is None else seen - positions[:, None]
     mask = None
     if not causal and (count > 1 or rule.window):
-        gap = torch.arange(length - count, length, device=q.device)[:, None] - seen
-        mask = (gap >= 0) & (gap < rule.window) if rule.window else gap >= 0
+        mask = _visible(range(length - count, length), seen, rule)
     keys, values = keys[0, :, None].expand(shape), values[0, :, None].expand(shape)
-    out = attention(grouped, keys, values, mask, rule, causal)
+    out = attention(grouped, keys, values, mask, rule, causal, distance)
     return out.permute(2, 0, 1, 3).reshape(count, heads, size)
+
+
+def _visible(positions: range, keys: Tensor, rule: Rule) -> Tensor:
+    """Whether the queries at `positions` see the keys at positions `keys` [L]: [n, L]."""
+    first = torch.tensor([rule.first(position) for position in positions], device=keys.device)
+    last = torch.tensor(positions, device=keys.device)
+    return (keys >= first[:, None]) & (keys <= last[:, None])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..device import divided_up, is_hopper, power_of_two
 from ..kv_quantization import bits_of
-from ..online_softmax import LOWEST, constants, fold, with_sink
+from ..online_softmax import LOWEST, constants, first_seen, fold, slopes_of, with_sink
 from ..op import ArchKernel
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
@@ -30,6 +30,7 @@ def _attend_tile(
     query_start,
     kv_len,
     sinks,
+    slopes,
     out,
     scale,
     softcap,
@@ -45,8 +46,10 @@ def _attend_tile(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     WINDOWED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
+    ALIBI: tl.constexpr,
 ):
     sequence = tl.program_id(2)
     head = tl.program_id(1)
@@ -71,7 +74,7 @@ def _attend_tile(
     plane = kv_heads, head
     end = tl.minimum(length, earlier + (first_row + ROWS - 1) // GROUP + 1)
     if WINDOWED:
-        begin = tl.maximum(earlier + first_row // GROUP - window + 1, 0)
+        begin = first_seen(earlier + first_row // GROUP, window, ALIGNED)
         whole = begin
     else:
         begin = 0
@@ -80,20 +83,21 @@ def _attend_tile(
 
     acc = tl.zeros((ROWS, COLUMNS), tl.float32)
     state = acc, tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
+    bias = slopes_of(slopes, query_head, query < count, ALIBI), position
     for at in range(begin, whole, KEYS):
         key = at + tl.arange(0, KEYS)
         state = fold(
             queries, state, (cache, kv_params), table, plane, key, None, None, scale,
-            softcap, CAPPED, False, BLOCK_TOKENS, BITS, D, COLUMNS,
+            softcap, bias, CAPPED, ALIBI, False, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     for at in range(whole, end, KEYS):
         key = at + tl.arange(0, KEYS)
         visible = key[None, :] <= position[:, None]
         if WINDOWED:
-            visible = visible & (key[None, :] > position[:, None] - window)
+            visible = visible & (key[None, :] >= first_seen(position, window, ALIGNED)[:, None])
         state = fold(
             queries, state, (cache, kv_params), table, plane, key, key < end, visible, scale,
-            softcap, CAPPED, True, BLOCK_TOKENS, BITS, D, COLUMNS,
+            softcap, bias, CAPPED, ALIBI, True, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     acc, peak, total = state
     total = with_sink(total, peak, sinks, query_head, query < count, SINKS)
@@ -147,6 +151,8 @@ def paged_prefill_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
@@ -155,9 +161,10 @@ def paged_prefill_attention(
     if not max_query or not len(kv_len):
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
-    # The kernel for Hopper knows no caps.
-    rule = scale, window, sinks
-    if not softcap and HOPPER.launch(q.device, (q, out), memory, kv_params, rule):
+    # The kernel for Hopper knows no caps and no slopes.
+    rule = scale, window, aligned, sinks
+    takes = not softcap and slopes is None
+    if takes and HOPPER.launch(q.device, (q, out), memory, kv_params, rule):
         return out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q, kv_cache, rows)
@@ -171,6 +178,7 @@ def paged_prefill_attention(
         query_start,
         kv_len,
         kv_len if sinks is None else sinks,
+        kv_len if slopes is None else slopes,
         out,
         *constants(scale, softcap),
         window,
@@ -185,8 +193,10 @@ def paged_prefill_attention(
         ROWS=tiles.rows,
         KEYS=tiles.keys,
         WINDOWED=window > 0,
+        ALIGNED=aligned and window > 0,
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
+        ALIBI=slopes is not None,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
     )

@@ -1,5 +1,16 @@
 """The specification of a model, and functions that read it from config.json."""
 
+from penstock.config.alibi import alibi_slopes
+from penstock.config.attention_spec import (
+    AttentionSpec,
+    LatentSpec,
+    NormKind,
+    NormSpec,
+    PositionScale,
+    QkNorm,
+    QkNormWidth,
+    RopeSpec,
+)
 from penstock.config.common import (
     read_activation,
     read_attention,
@@ -26,6 +37,7 @@ from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
 from penstock.config.layer_sizes import read_layer_sizes
 from penstock.config.layer_types import (
+    CHUNKED,
     CONV,
     FULL,
     LINEAR,
@@ -34,31 +46,24 @@ from penstock.config.layer_types import (
     read_hybrid_types,
     read_kv_layers,
     read_layer_types,
+    read_rotating_layers,
 )
 from penstock.config.mamba import MAMBA, read_mamba
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
     Activation,
-    AttentionSpec,
     DeltaNetSpec,
     ExpertStorage,
-    LatentSpec,
     LayerSpec,
     Mamba2Spec,
     MlpSpec,
     MoeSpec,
-    NormKind,
-    NormSpec,
     PerLayerSpec,
     Placement,
-    PositionScale,
     ProjectionOrder,
-    QkNorm,
-    QkNormWidth,
     RecurrentSpec,
     ResidualSpec,
-    RopeSpec,
     RouterSpec,
     ShortConvSpec,
     Specification,
@@ -66,6 +71,7 @@ from penstock.config.specification import (
 )
 
 __all__ = [
+    "CHUNKED",
     "CONV",
     "FULL",
     "LINEAR",
@@ -97,6 +103,7 @@ __all__ = [
     "ShortConvSpec",
     "Specification",
     "StateSizes",
+    "alibi_slopes",
     "layered",
     "periodic",
     "read_activation",
@@ -121,6 +128,7 @@ __all__ = [
     "read_per_layer",
     "read_residual",
     "read_rope",
+    "read_rotating_layers",
     "read_routing",
     "read_shared_moe",
     "read_sigmoid_routing",

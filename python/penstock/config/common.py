@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, RopeSpec
 from penstock.config.fields import Fields, layered
 from penstock.config.specification import (
     Activation,
-    AttentionSpec,
     LayerSpec,
     MlpSpec,
-    NormKind,
-    NormSpec,
     PerLayerSpec,
     ResidualSpec,
-    RopeSpec,
     Specification,
 )
 from penstock.faults import Unsupported
@@ -33,9 +30,15 @@ _ACTIVATIONS = {
 
 _GPT_NAMES = {
     "n_embd": "hidden_size",
+    "n_embed": "hidden_size",
+    "d_model": "hidden_size",
     "n_head": "num_attention_heads",
+    "n_heads": "num_attention_heads",
     "n_layer": "num_hidden_layers",
+    "n_layers": "num_hidden_layers",
     "n_positions": "max_position_embeddings",
+    "seq_length": "max_position_embeddings",
+    "max_seq_len": "max_position_embeddings",
     "n_inner": "intermediate_size",
 }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.config.attention_spec import AttentionSpec, LatentSpec, NormSpec
 from penstock.config.fields import Fields
 from penstock.config.rope import read_rope, yarn_temperature
-from penstock.config.specification import AttentionSpec, LatentSpec, NormSpec
 from penstock.faults import Unsupported
 
 ROPES = ("default", "yarn")

@@ -10,6 +10,7 @@ from penstock.faults import BadModel
 # Entries of layer_types.
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 CONV = "conv"
+CHUNKED = "chunked_attention"
 
 
 def periodic(layers: int, period: int, other: str = SLIDING) -> list[str]:
@@ -42,6 +43,21 @@ def read_layer_types(fields: Fields, default: Sequence[str], other: str = SLIDIN
             f"layers, found {kinds!r}"
         )
     return kinds
+
+
+def read_rotating_layers(fields: Fields, layers: int) -> list[bool]:
+    """Whether each layer has RoPE: 1 and 0 in `no_rope_layers`, or else in all but the last of each
+    `no_rope_layer_interval` layers."""
+    period = fields.count("no_rope_layer_interval", 4)
+    found = fields.raw.get("no_rope_layers")
+    if not found:
+        return [(i + 1) % period != 0 for i in range(layers)]
+    if not isinstance(found, list) or len(found) < layers or not all(n in (0, 1) for n in found):
+        raise BadModel(
+            f"config.json: no_rope_layers must hold 0 or 1 for each of {layers} layers, found "
+            f"{found!r}"
+        )
+    return [bool(number) for number in found[:layers]]
 
 
 def read_kv_layers(fields: Fields, kinds: Sequence[str]) -> list[int | None]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.config.attention_spec import NormSpec
 from penstock.config.fields import Fields
-from penstock.config.specification import Mamba2Spec, NormSpec
+from penstock.config.specification import Mamba2Spec
 from penstock.faults import BadModel
 
 # Names of the fields: those of Granite 4 and Bamba.

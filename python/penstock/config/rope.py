@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.config.attention_spec import RopeSpec
 from penstock.config.fields import Fields, ReadFields
 from penstock.config.layer_types import FULL, SLIDING
-from penstock.config.specification import RopeSpec
 from penstock.faults import BadModel, Unsupported
 
 # Numbers that each kind of RoPE needs, lists of numbers, and numbers that it may have.

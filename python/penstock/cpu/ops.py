@@ -82,13 +82,15 @@ def paged_decode_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
-    """The op, with q rotated in place; with a soft cap, sinks or a cache of another dtype, its
-    reference."""
-    if softcap or sinks is not None or kv_cache.dtype != q.dtype:
+    """The op, with q rotated in place; with a soft cap, sinks, aligned windows, slopes or a
+    cache of another dtype, its reference."""
+    if _bends(softcap, sinks, aligned and window > 0, slopes) or kv_cache.dtype != q.dtype:
         places = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
         return _reference(paged_decode_attention)(
-            q, k, v, *places, scale, window, out, softcap, sinks, kv_params
+            q, k, v, *places, scale, window, out, softcap, sinks, kv_params, aligned, slopes
         )
     if k is None or v is None:
         q = q.clone()  # padding may be rows of chunks, which stay as they are
@@ -113,16 +115,24 @@ def paged_prefill_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     kv_params: Tensor | None = None,
+    aligned: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
-    """The op, which does not need `max_query`; with a soft cap, sinks or a cache of another dtype,
-    its reference."""
+    """The op, which does not need `max_query`; with a soft cap, sinks, aligned windows, slopes or
+    a cache of another dtype, its reference."""
     sequences = block_tables, slots, query_start, kv_len
-    if softcap or sinks is not None or kv_cache.dtype != q.dtype:
+    if _bends(softcap, sinks, aligned and window > 0, slopes) or kv_cache.dtype != q.dtype:
         return _reference(paged_prefill_attention)(
             q, kv_cache, *sequences, scale, window,
             max_query=max_query, out=out, softcap=softcap, sinks=sinks, kv_params=kv_params,
+            aligned=aligned, slopes=slopes,
         )  # fmt: skip
     return _attention(q, kv_cache, sequences, (scale, window), out)
+
+
+def _bends(softcap: float, sinks: Tensor | None, aligned: bool, slopes: Tensor | None) -> bool:
+    """Whether scores or masks are not those that the kernel knows."""
+    return bool(softcap) or sinks is not None or aligned or slopes is not None
 
 
 def _attention(

@@ -91,8 +91,10 @@ class AttentionShape(Protocol):
     index: int
     scale: float
     window: int  # 0 = unlimited
+    aligned: bool  # windows begin at multiples of their size
     softcap: float  # bound of the scores; 0 = none
     sinks: Tensor | None  # [heads] float32: one more logit in each softmax
+    slopes: Tensor | None  # [heads] float32, of ALiBi
     cos_sin: Tensor  # [positions, head_dim] float32
     kv_scales: KvScales | None  # `scale` contains the key's
 
@@ -143,8 +145,10 @@ class Attention(SelfAttention):
         self.split = [self.heads, self.kv_heads, self.kv_heads]
         self.scale = spec.scale
         self.window = spec.window
+        self.aligned = spec.aligned
         self.softcap = spec.softcap
         self.sinks = build.empty(self.heads, dtype=torch.float32) if spec.sinks else None
+        self.slopes = self._own_slopes(build, spec.slopes)
         self.kv_scales: KvScales | None = None
         self.rope = spec.rope
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
@@ -155,6 +159,12 @@ class Attention(SelfAttention):
         shares = {part: self.kv_share for part in parts if part != "q"}
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
+
+    def _own_slopes(self, build: Build, slopes: tuple[float, ...] | None) -> Tensor | None:
+        if slopes is None:
+            return None
+        every = torch.tensor(slopes, dtype=torch.float32, device=build.device)
+        return every[self.heads * build.group.rank :][: self.heads].contiguous()
 
     def scale_cache(self, scales: KvScales) -> None:
         """Stores keys and values divided by `scales` from now on. At most once."""
@@ -219,9 +229,10 @@ class ValueNormedAttention(NormedAttention):
         self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
     ) -> None:
         super().__init__(build, residual, spec, index)
+        assert spec.qk_norm is not None
         self.split = self.split[: 2 if spec.keys_as_values else 3]
         self.value_norm = (
-            UnitNorm(build, spec.head_dim, self.q_norm.eps) if spec.value_norm else None
+            UnitNorm(build, spec.head_dim, spec.qk_norm.norm) if spec.value_norm else None
         )
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
@@ -231,7 +242,7 @@ class ValueNormedAttention(NormedAttention):
         v = rest[0] if rest else k.clone()
         q, k = normed_heads(q, k, self.q_norm, self.k_norm)
         if self.value_norm is not None:
-            self.value_norm(v)
+            normed_heads(v, v[:, :0], self.value_norm, self.value_norm)
         return attend(q, k, v, self, context).view(len(qkv), -1)
 
 
@@ -285,6 +296,20 @@ class GatedAttention(NormedAttention):
         return mixed.view(len(qkv), -1)
 
 
+class ClippedAttention(Attention):
+    """Attention that bounds queries, keys and values."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        self.clip = spec.clip
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `Attention.mix`, with bounded ones."""
+        return super().mix(qkv.clamp_(-self.clip, self.clip), context)
+
+
 class PositionScaledAttention(Attention):
     """Attention whose queries have a factor by position."""
 
@@ -305,7 +330,7 @@ class PositionScaledAttention(Attention):
 
 def _factors(scale: PositionScale, positions: int) -> Tensor:
     """[positions] float32, in transformers' order of operations."""
-    turns = torch.floor(torch.arange(positions) / scale.original)
+    turns = torch.floor((torch.arange(positions) + scale.offset) / scale.original)
     return 1 + scale.beta * torch.log(1 + turns)
 
 
@@ -356,6 +381,8 @@ def _decode(
         softcap=layer.softcap,
         sinks=layer.sinks,
         kv_params=cache.params,
+        aligned=layer.aligned,
+        slopes=layer.slopes,
     )
 
 
@@ -383,4 +410,6 @@ def _prefill(
         softcap=layer.softcap,
         sinks=layer.sinks,
         kv_params=cache.params,
+        aligned=layer.aligned,
+        slopes=layer.slopes,
     )

@@ -18,6 +18,7 @@ from penstock.config import (
 from penstock.faults import BadModel
 from penstock.layers.attention import (
     Attention,
+    ClippedAttention,
     GatedAttention,
     NormedAttention,
     PositionScaledAttention,
@@ -53,14 +54,22 @@ def attention_of(
         if spec.qk_norm is None or spec.position_scale is not None:
             raise BadModel("a gate of attention needs norms of queries and keys, and no factor")
         return GatedAttention(build, residual, spec, index)
-    cls = Attention if spec.qk_norm is None else NormedAttention
+    scale = spec.position_scale
+    scaled = scale is not None and build.positions + scale.offset > scale.original
+    return _variant(spec, scaled)(build, residual, spec, index)
+
+
+def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:
+    """The class of attention with keys and values of its own and no gate."""
+    if scaled or spec.clip:
+        if spec.qk_norm is not None or (scaled and spec.clip):
+            raise BadModel(
+                "of norms, bounds, and a factor by position of queries, a layer may have one"
+            )
+        return PositionScaledAttention if scaled else ClippedAttention
     if spec.value_norm or spec.keys_as_values:
-        cls = ValueNormedAttention
-    if spec.position_scale is not None and build.positions > spec.position_scale.original:
-        if spec.qk_norm is not None:
-            raise BadModel("queries with a norm and a factor by position are not supported")
-        cls = PositionScaledAttention
-    return cls(build, residual, spec, index)
+        return ValueNormedAttention
+    return Attention if spec.qk_norm is None else NormedAttention
 
 
 def _recurrent_of(

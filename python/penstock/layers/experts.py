@@ -176,7 +176,7 @@ class ExpertMlps(Layer):
         """The weight formats of both matrices; all experts have those of the first one."""
         if self.storage is ExpertStorage.INTERLEAVED:
             return build.method(), build.method()
-        if self.storage is ExpertStorage.STACKED:
+        if self.storage in (ExpertStorage.STACKED, ExpertStorage.TRANSPOSED):
             return build.below("gate_up").method(), build.below("down").method()
         one = build.below(str(self.first))
         return one.below("gate_up").method(self.parts), one.below("down").method()
@@ -186,7 +186,7 @@ class ExpertMlps(Layer):
         other ranks are checked, and not read."""
         if self.storage is ExpertStorage.INTERLEAVED:
             return self._interleaved()
-        if self.storage is ExpertStorage.STACKED:
+        if self.storage in (ExpertStorage.STACKED, ExpertStorage.TRANSPOSED):
             return self._gates_then_ups()
         found: dict[str, Target] = {}
         for expert in range(self.total):
@@ -215,8 +215,14 @@ class ExpertMlps(Layer):
                 "unquantized model, with --quantize"
             )
         gate_up, down = (tensors["weight"].data for tensors in stored)
+        halves = gate_up.unflatten(1, (2, -1))
+        if self.storage is ExpertStorage.TRANSPOSED:
+            return {
+                "gate_up.weight": self._stacked(halves.permute(0, 3, 1, 2), 3, Merged(2)),
+                "down.weight": self._stacked(down.transpose(1, 2), 1),
+            }
         return {
-            "gate_up.weight": self._stacked(gate_up.unflatten(1, (2, -1)), 2, Merged(1)),
+            "gate_up.weight": self._stacked(halves, 2, Merged(1)),
             "down.weight": self._stacked(down, 2),
         }
 
@@ -353,7 +359,7 @@ class MoeMlp(Layer):
         return self._product(x, self.router(x))
 
     def _product(self, x: Tensor, routed: Routed) -> Tensor:
-        out = self.experts(x, routed)
+        out = self._of_experts(x, routed)
         if self.multiplier != 1:
             out = out.mul_(self.multiplier)
         if self.shared is None:
@@ -362,3 +368,7 @@ class MoeMlp(Layer):
         if self.shared_gate is not None:
             shared = shared.mul_(self.shared_gate(x))
         return out.add_(shared)
+
+    def _of_experts(self, x: Tensor, routed: Routed) -> Tensor:
+        """The sum of each row's experts, as x [T, hidden]."""
+        return self.experts(x, routed)

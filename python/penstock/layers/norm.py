@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -86,16 +87,16 @@ class HeadNorm(RmsNorm):
         self.weight.copy_(self.weight[order])
 
 
-class UnitNorm(Layer):
-    """RMSNorm of each head separately, without a weight."""
+class UnitNorm(HeadNorm):
+    """RMSNorm of each head separately, without a learned weight."""
 
-    def __init__(self, build: Build, size: int, eps: float) -> None:
-        self.ones = build.empty(size).fill_(1)
-        self.eps = eps
+    def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
+        super().__init__(build, size, replace(spec, kind=NormKind.RMS))
+        self.weight.fill_(1)
 
-    def __call__(self, heads: Tensor) -> None:
-        """Normalises [T, heads, size] in place."""
-        head_norm(heads, heads[:, :0], self.ones, self.ones, self.eps)
+    def targets(self) -> dict[str, Target]:
+        """Checkpoints have none."""
+        return {}
 
 
 class FullWidthNorm(RmsNorm):
@@ -161,7 +162,7 @@ def qk_norm_of(build: Build, spec: QkNorm, shape: tuple[int, int], share: Share)
     `share`: the heads of this rank."""
     heads, head_dim = shape
     if spec.width is QkNormWidth.HEAD:
-        return HeadNorm(build, head_dim, spec.norm)
+        return (HeadNorm if spec.learned else UnitNorm)(build, head_dim, spec.norm)
     if spec.width is QkNormWidth.OWN:
         return OwnHeadNorm(build, shape, spec.norm, share)
     return FullWidthNorm(build, heads * head_dim, spec.norm, share)

@@ -1,19 +1,20 @@
-"""Baichuan 7B and Baichuan 2 7B: Llama with one matrix of queries, keys and values."""
+"""Baichuan and Baichuan 2, 7B and 13B: Llama with one matrix of queries, keys and values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from penstock.config import Fields, Specification, layered
-from penstock.faults import Unsupported
+from penstock.config import Fields, Specification, alibi_slopes, layered
 from penstock.models.decoder import LLAMA_NAMES
 from penstock.models.llama import Llama
 from penstock.weights import Names, UnitRows
 
+FIRST_VOCAB = 64_000  # of Baichuan 13B, which has Baichuan 2's architecture in config.json
+
 
 class Baichuan(Llama):
-    """Baichuan 7B."""
+    """Baichuan 7B and 13B: 13B has ALiBi, and no number of positions in config.json."""
 
     names: ClassVar[Mapping[str, str]] = {
         module: path
@@ -23,21 +24,21 @@ class Baichuan(Llama):
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Refuses the 13B models, which have ALiBi. Raises BadModel."""
+        """Reads the fields. Raises BadModel."""
         fields = Fields(layered(raw, {"rms_norm_eps": 1e-6}))
-        if "max_position_embeddings" not in raw:
-            raise Unsupported(
-                "config.json has no max_position_embeddings: positions by ALiBi, as Baichuan 13B "
-                "has them, are not supported"
-            )
-        fields.ignore("model_max_length", "z_loss_weight", "gradient_checkpointing")
-        return super().read_config(fields.raw)
+        fields.ignore("z_loss_weight", "gradient_checkpointing")
+        if "max_position_embeddings" in raw:
+            return super().read_config(fields.raw)
+        length = {"max_position_embeddings": fields.count("model_max_length", 4096)}
+        spec = super().read_config(layered(length, fields.raw))
+        slopes = alibi_slopes(spec.heads)
+        return spec.with_attention(spec.windows, rope=None, slopes=slopes)
 
 
 class Baichuan2(Baichuan):
-    """Baichuan 2 7B: the rows of the head have length 1."""
+    """Baichuan 2 7B and 13B: the rows of the head have length 1."""
 
     @classmethod
     def checkpoint_names(cls, spec: Specification) -> Names:
         """Checkpoints store rows of any length."""
-        return Names(cls.names, {"lm_head": UnitRows()})
+        return Names(cls.names, {} if spec.vocab == FIRST_VOCAB else {"lm_head": UnitRows()})

@@ -1,4 +1,4 @@
-"""Falcon: 7B (one key and value head), 40B and later (the "new decoder"), without ALiBi."""
+"""Falcon: 7B (one key and value head), 40B and later (the "new decoder"), RW (ALiBi)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULTS = {"max_position_embeddings": 2048, "tie_word_embeddings": True}
 
 
 class Falcon(Decoder):
-    """Falcon 7B, 40B, 180B and Falcon 2 11B. Falcon 3 is a Llama."""
+    """Falcon 7B, 40B, 180B, RW 1B and 7B, and Falcon 2 11B. Falcon 3 is a Llama."""
 
     names: ClassVar[Mapping[str, str]] = {
         "transformer.word_embeddings": "embedding",
@@ -44,7 +44,7 @@ class Falcon(Decoder):
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, with transformers' defaults. Raises BadModel."""
         fields = Fields(layered(raw, DEFAULTS))
-        fields.require_unset("alibi", "apply_residual_connection_post_layernorm")
+        fields.require_unset("apply_residual_connection_post_layernorm")
         fields.require("ff_factor", 4)
         inner = fields.raw.get("ffn_hidden_size") or 4 * fields.count("hidden_size")
         sized = Fields(layered({"intermediate_size": inner}, fields.raw))
@@ -55,7 +55,9 @@ class Falcon(Decoder):
         norm = config.read_layer_norm(fields, "layer_norm_epsilon")
         residual = config.read_residual(fields, norm=norm, placement=_placement(fields))
         layers = [config.LayerSpec(attention, mlp)] * fields.count("num_hidden_layers")
-        return config.read_decoder(fields, layers, residual)
+        spec = config.read_decoder(fields, layers, residual)
+        alibi = {"rope": None, "slopes": config.alibi_slopes(spec.heads, scale=attention.scale)}
+        return spec.with_attention(spec.windows, **(alibi if fields.flag("alibi") else {}))
 
 
 def _kv_heads(fields: Fields) -> int:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config import FULL, SLIDING, Fields, Specification, layered, read_layer_types
-from penstock.faults import BadModel
+from penstock.config import (
+    FULL,
+    SLIDING,
+    Fields,
+    Specification,
+    layered,
+    read_layer_types,
+    read_rotating_layers,
+)
 from penstock.models.llama import Llama
 
 DEFAULTS = {"rope_theta": 2e6, "tie_word_embeddings": True, "num_key_value_heads": 4}
@@ -21,7 +28,7 @@ class SmolLM3(Llama):
         fields = Fields(layered(raw, DEFAULTS))
         fields.ignore("max_window_layers")
         spec = super().read_config(fields.raw)
-        rotates = _rotates(fields, len(spec.layers))
+        rotates = read_rotating_layers(fields, len(spec.layers))
         slides = fields.flag("use_sliding_window") and fields.raw.get("sliding_window") is not None
         window = fields.count("sliding_window") if slides else 0
         fields.ignore("sliding_window")
@@ -32,17 +39,3 @@ class SmolLM3(Llama):
             {"window": window * (kind == SLIDING)} | ({} if one else {"rope": None})
             for one, kind in zip(rotates, kinds, strict=True)
         )
-
-
-def _rotates(fields: Fields, layers: int) -> list[bool]:
-    """Whether each layer has RoPE: 1 and 0 in `no_rope_layers`."""
-    period = fields.count("no_rope_layer_interval", 4)
-    found = fields.raw.get("no_rope_layers")
-    if found is None:
-        return [(i + 1) % period != 0 for i in range(layers)]
-    if not isinstance(found, list) or len(found) < layers or not all(n in (0, 1) for n in found):
-        raise BadModel(
-            f"config.json: no_rope_layers must hold 0 or 1 for each of {layers} layers, found "
-            f"{found!r}"
-        )
-    return [bool(number) for number in found[:layers]]

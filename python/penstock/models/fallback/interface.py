@@ -65,6 +65,10 @@ class PagedLayer:
     sinks: Tensor | None = None
     """Copied from the module's argument at the first call; weights do not change."""
     kv_scales: KvScales | None = None
+    aligned: bool = False
+    """Masks of chunks are refused."""
+    slopes: Tensor | None = None
+    """ALiBi is refused."""
 
     @property
     def kind(self) -> tuple[int, float]:

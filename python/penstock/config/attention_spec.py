@@ -1,0 +1,192 @@
+"""The specification of attention with keys and values: norms, positions, and what it masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from penstock.faults import BadModel, Unsupported
+
+
+class NormKind(Enum):
+    """How rows are normalised, and how the learned weight w scales them."""
+
+    RMS = "rms"
+    """Root mean square, scaled by w."""
+    RMS_PLUS_ONE = "rms_plus_one"
+    """Root mean square, scaled by 1 + w."""
+    LAYER = "layer"
+    """Mean and variance, scaled by w."""
+
+
+@dataclass(frozen=True)
+class NormSpec:
+    """Normalisation of rows."""
+
+    eps: float
+    kind: NormKind = NormKind.RMS
+    bias: bool = False
+    """Whether a learned bias is added; of LAYER only."""
+
+
+class QkNormWidth(Enum):
+    """The rows that a norm of queries and keys takes."""
+
+    HEAD = "head"
+    """Each head by itself; heads share one weight [head_dim]."""
+    FULL = "full"
+    """All heads of a token together; weight [heads * head_dim]."""
+    OWN = "own"
+    """Each head by itself, with its own weight; weight [heads, head_dim]."""
+
+
+@dataclass(frozen=True)
+class QkNorm:
+    """Normalisation of queries and keys before RoPE: by LayerNorm if heads have their own weights,
+    else by root mean square."""
+
+    norm: NormSpec
+    width: QkNormWidth = QkNormWidth.HEAD
+    learned: bool = True
+    """Whether there is a weight; else it is 1, for heads by themselves."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for a norm that has no implementation."""
+        own = self.width is QkNormWidth.OWN
+        plain = self.learned or self.width is QkNormWidth.HEAD
+        if own != (self.norm.kind is NormKind.LAYER) or self.norm.bias or not plain:
+            raise Unsupported("config.json: this norm of queries and keys is not supported")
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """Rotary position embeddings: `numbers` are the parameters of `kind`."""
+
+    kind: str
+    theta: float
+    numbers: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    fraction: float = 1.0
+    """Share of each head's leading dimensions that rotate."""
+    interleaved: bool = False
+    """Whether neighbours (2i, 2i + 1) rotate together, not the two halves' (i, i + n / 2)."""
+
+    def dims(self, head_dim: int) -> int:
+        """Dimensions of a head that rotate. Raises BadModel if they do not form pairs."""
+        dims = int(head_dim * self.fraction)
+        if dims % 2 or not 0 < dims <= head_dim:
+            raise BadModel(
+                f"config.json: partial_rotary_factor {self.fraction} makes {dims} of {head_dim} "
+                "dimensions rotate; the number must be even, above 0 and at most head_dim"
+            )
+        return dims
+
+
+@dataclass(frozen=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-V2): keys and values of all heads are projections of
+    one latent per token, which is cached beside one rotated key."""
+
+    rank: int
+    """Elements of the latent."""
+    rotated: int
+    """Dimensions of queries and keys that rotate; all heads have the same key there."""
+    still: int
+    """Dimensions of each head's queries and keys that do not rotate."""
+    value: int
+    """Elements of each head's values."""
+    norm: NormSpec
+    """Of the latent, and of the queries' latent."""
+    query_rank: int = 0
+    """Elements of the queries' latent; 0 = queries are projections of the hidden state."""
+
+
+@dataclass(frozen=True)
+class PositionScale:
+    """Factor of the queries at position p: 1 + beta * ln(1 + floor((p + offset) / original))."""
+
+    beta: float
+    original: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Self-attention of one layer. Head counts are those of the whole model, not of one rank.
+
+    With `latent`, the one KV head is the cached row, of `head_dim` elements: the latent and the
+    rotated key.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    """Factor of the scores before the softmax."""
+    rope: RopeSpec | None
+    """None = no position embedding in this layer."""
+    window: int = 0
+    """Window in tokens; 0 = unlimited."""
+    aligned: bool = False
+    """Whether windows begin at multiples of their size (chunked attention), not `window` - 1 tokens
+    before each query."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: QkNorm | None = None
+    softcap: float = 0.0
+    """Bound c of the scores: c * tanh(score / c), before the mask; 0 = none."""
+    sinks: bool = False
+    """Whether each head has a learned logit that joins the softmax's denominator."""
+    latent: LatentSpec | None = None
+    """None = each KV head caches a key and a value."""
+    position_scale: PositionScale | None = None
+    slopes: tuple[float, ...] | None = None
+    """What each head subtracts from a score per position between query and key (ALiBi); None =
+    nothing."""
+    clip: float = 0.0
+    """Bound of queries, keys and values; 0 = none."""
+    value_norm: bool = False
+    """Whether each head's values are normalised too, as queries and keys, but without a weight."""
+    keys_as_values: bool = False
+    """Whether values are the keys before their norm and RoPE, without a projection of their own."""
+    kv_layer: int | None = None
+    """The earlier layer whose keys and values this layer reads; None = it has its own."""
+    gated: bool = False
+    """Whether the output is multiplied by the sigmoid of a gate, which the query projection yields
+    behind each head's queries."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for sizes that do not fit each other."""
+        if self.heads % self.kv_heads:
+            raise BadModel(
+                f"config.json: num_attention_heads is {self.heads}, not a multiple of "
+                f"num_key_value_heads, {self.kv_heads}"
+            )
+        if self.rope_dim % 2:
+            name = "head_dim" if self.latent is None else "qk_rope_head_dim"
+            raise BadModel(f"config.json: {name} must be even, found {self.rope_dim}")
+        if self.rope is not None:
+            self._check_factors(self.rope)
+            if self.keys_as_values and (self.rope.interleaved or self.rope.fraction != 1):
+                raise Unsupported(  # the dimensions of keys would be permuted, so values' too
+                    "config.json: values that are the keys are not supported with a RoPE of "
+                    "neighbours or of a part of each head"
+                )
+        if (self.value_norm or self.keys_as_values) and self.qk_norm is None:
+            raise Unsupported("config.json: a norm of values alone is not supported")
+
+    @property
+    def rope_dim(self) -> int:
+        """Dimensions of a head for which `rope` is."""
+        return self.head_dim if self.latent is None else self.latent.rotated
+
+    def _check_factors(self, rope: RopeSpec) -> None:
+        pairs = rope.dims(self.rope_dim) // 2
+        for name in ("short_factor", "long_factor"):
+            found = len(rope.numbers.get(name, range(pairs)))
+            if found != pairs:
+                raise BadModel(
+                    f"config.json: {name} must have a number for each of {pairs} pairs of "
+                    f"dimensions, found {found}"
+                )
