@@ -334,7 +334,7 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
             "ernie4_5" | "glm" | "glm4" | "internlm3" | "llama4_text" | "minimax_m2" | "ministral3"
-            | "qwen3" | "seed_oss",
+            | "qwen3" | "qwen3_vl_text" | "seed_oss",
             "head_dim",
         ) => Some(128),
         (

@@ -21,6 +21,7 @@ from penstock.config.common import (
     read_per_layer,
     read_residual,
     read_text_config,
+    read_text_with_axes,
 )
 from penstock.config.delta_net import read_hybrid_attention
 from penstock.config.experts import (
@@ -134,5 +135,6 @@ __all__ = [
     "read_sigmoid_routing",
     "read_sparse_layers",
     "read_text_config",
+    "read_text_with_axes",
     "yarn_temperature",
 ]

@@ -28,6 +28,9 @@ _ACTIVATIONS = {
     "relu2": Activation.RELU_SQUARED,
 }
 
+# Fields of RoPE in three axes, which text alone does not need: its positions are equal in all.
+AXES = ("mrope_section", "mrope_interleaved")
+
 _GPT_NAMES = {
     "n_embd": "hidden_size",
     "n_embed": "hidden_size",
@@ -122,6 +125,22 @@ def read_text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     text, name = fields.section("text_config"), "tie_word_embeddings"
     text.ignore(name)
     return text.raw if raw.get(name) is None else layered({name: raw[name]}, text.raw)
+
+
+def read_text_with_axes(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As `read_text_config`, of a model whose RoPE has three axes: positions of text are equal in
+    all, so one is left. Older files have no `text_config`, but its fields beside the others."""
+    if raw.get("text_config") is None:
+        Fields(raw).ignore("vision_config")
+        text = raw
+    else:
+        text = read_text_config(raw)
+    for name in ("rope_scaling", "rope_parameters"):
+        if isinstance(found := text.get(name), Mapping):
+            plain = {field: value for field, value in found.items() if field not in AXES}
+            types = {kind for kind in ("type", "rope_type") if plain.get(kind) == "mrope"}
+            text = layered({name: {**plain, **dict.fromkeys(types, "default")}}, text)
+    return text
 
 
 def read_activation(fields: Fields, name: str, default: str) -> Activation:

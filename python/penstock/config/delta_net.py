@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, QkNorm
-from penstock.config.common import read_attention
+from penstock.config.common import AXES, read_attention
 from penstock.config.fields import Fields, layered
 from penstock.config.layer_types import FULL, LINEAR, periodic, read_hybrid_types
 from penstock.config.rope import read_rope
 from penstock.config.specification import DeltaNetSpec, ProjectionOrder
-
-# Fields of RoPE in three axes, which text alone does not need: its positions are equal in all.
-AXES = ("mrope_section", "mrope_interleaved")
 
 
 def read_delta_net(fields: Fields, order: ProjectionOrder) -> DeltaNetSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -16,7 +16,7 @@ from penstock.config import ReadFields, Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.layers.attention import StepContext
-from penstock.weights import Stage, Target
+from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
     "ArceeForCausalLM": "arcee:Arcee",
@@ -76,11 +76,15 @@ FAMILIES: dict[str, str] = {
     "PhiForCausalLM": "phi:Phi",
     "PhiMoEForCausalLM": "phimoe:Phimoe",
     "PhimoeForCausalLM": "phimoe:Phimoe",
+    "Qwen2VLForConditionalGeneration": "qwen_vl:Qwen2Vl",
+    "Qwen2_5_VLForConditionalGeneration": "qwen_vl:Qwen2Vl",
     "Qwen2ForCausalLM": "qwen:Qwen2",
     "Qwen2MoeForCausalLM": "qwen2_moe:Qwen2Moe",
     "Qwen3ForCausalLM": "qwen:Qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
     "Qwen3NextForCausalLM": "qwen_hybrid_moe:Qwen3Next",
+    "Qwen3VLForConditionalGeneration": "qwen_vl:Qwen3Vl",
+    "Qwen3VLMoeForConditionalGeneration": "qwen_vl:Qwen3VlMoe",
     "Qwen3_5ForCausalLM": "qwen_hybrid:Qwen35Text",
     "Qwen3_5ForConditionalGeneration": "qwen_hybrid:Qwen35",
     "Qwen3_5MoeForCausalLM": "qwen_hybrid_moe:Qwen35MoeText",
@@ -95,7 +99,7 @@ FAMILIES: dict[str, str] = {
 class Model(Protocol):
     """The interface of a model to the worker. `Decoder` implements it."""
 
-    prefix: str  # of all tensors' names, which a checkpoint may leave out
+    older: Mapping[str, str]  # beginnings of names in older checkpoints, and what they are now
     ignored: tuple[str, ...]  # patterns of checkpoint tensors that are not loaded
     blocks: list[Any]  # the layers in their order; those of equal `kind` launch the same kernels
 
@@ -106,8 +110,8 @@ class Model(Protocol):
         """Reads config.json. Raises BadModel."""
 
     @classmethod
-    def as_stored(cls, spec: Specification, names: Iterable[str]) -> Specification:
-        """Returns the specification for a checkpoint with tensors of these names."""
+    def as_stored(cls, spec: Specification, shapes: Shapes) -> Specification:
+        """Returns the specification for a checkpoint with these tensors."""
 
     def checkpoint_targets(self) -> dict[str, list[Target]]:
         """Returns the targets of each tensor by its name in checkpoints."""

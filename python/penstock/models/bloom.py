@@ -33,7 +33,7 @@ class Bloom(Decoder):
         "transformer.ln_f": "norm",
         "lm_head": "head",
     }
-    prefix = "transformer."
+    older: ClassVar[Mapping[str, str]] = {"": "transformer."}
 
     def __init__(self, spec: Specification, build: Build) -> None:
         super().__init__(spec, build)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from penstock.layers import (
     norm_of,
 )
 from penstock.layers.attention import StepContext
-from penstock.weights import Names, Stage, Target
+from penstock.weights import Names, Shapes, Stage, Target
 
 LLAMA_NAMES = {
     "model.embed_tokens": "embedding",
@@ -86,7 +86,7 @@ class Decoder(Layer):
     """
 
     names: ClassVar[Mapping[str, str]] = LLAMA_NAMES
-    prefix = ""
+    older: ClassVar[Mapping[str, str]] = {}
     ignored: tuple[str, ...] = ()
 
     def __init__(self, spec: Specification, build: Build) -> None:
@@ -108,8 +108,8 @@ class Decoder(Layer):
         return Names(cls.names)
 
     @classmethod
-    def as_stored(cls, spec: Specification, names: Iterable[str]) -> Specification:
-        """Returns the specification for a checkpoint with tensors of these names. Override it where
+    def as_stored(cls, spec: Specification, shapes: Shapes) -> Specification:
+        """Returns the specification for a checkpoint with these tensors. Override it where
         checkpoints of the family store tensors in several ways."""
         return spec
 

@@ -40,7 +40,7 @@ class Gpt2(Decoder):
         "transformer.ln_f": "norm",
         "lm_head": "head",
     }
-    prefix = "transformer."
+    older: ClassVar[Mapping[str, str]] = {"": "transformer."}
     activation: ClassVar[str] = "gelu_new"
     ignored = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)
 

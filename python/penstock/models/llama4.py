@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from penstock.config import ExpertStorage, Specification, read_text_config
@@ -10,6 +10,7 @@ from penstock.layers import Build
 from penstock.models.decoder import Decoder
 from penstock.models.llama4_block import NAMES, Llama4Block
 from penstock.models.llama4_config import read_llama4
+from penstock.weights import Shapes
 
 
 class Llama4Text(Decoder):
@@ -23,9 +24,9 @@ class Llama4Text(Decoder):
         return read_llama4(raw)
 
     @classmethod
-    def as_stored(cls, spec: Specification, names: Iterable[str]) -> Specification:
+    def as_stored(cls, spec: Specification, shapes: Shapes) -> Specification:
         """Finds out how the experts are stored: in quantized checkpoints each by itself."""
-        together = any(name.endswith(".experts.gate_up_proj") for name in names)
+        together = any(name.endswith(".experts.gate_up_proj") for name in shapes)
         storage = ExpertStorage.TRANSPOSED if together else ExpertStorage.SEPARATE
         return spec.with_experts(storage=storage)
 

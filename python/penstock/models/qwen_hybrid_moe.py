@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from penstock.config import (
@@ -21,6 +21,7 @@ from penstock.config import (
 from penstock.models.decoder import EXPERT_NAMES, with_images
 from penstock.models.qwen2_moe import GATED_SHARED_NAMES, MLP, with_gated_shared
 from penstock.models.qwen_hybrid import LINEAR, PATH, Qwen35Text
+from penstock.weights import Shapes
 
 STACKED = MLP + "experts.gate_up_proj"
 STACKED_NAMES = {
@@ -47,9 +48,9 @@ class Qwen35MoeText(Qwen35Text):
         return [moe if has_experts else dense for has_experts in sparse]
 
     @classmethod
-    def as_stored(cls, spec: Specification, names: Iterable[str]) -> Specification:
+    def as_stored(cls, spec: Specification, shapes: Shapes) -> Specification:
         """Finds out how the experts are stored."""
-        if not any(name.endswith(".experts.gate_up_proj") for name in names):
+        if not any(name.endswith(".experts.gate_up_proj") for name in shapes):
             return spec
         return spec.with_experts(storage=ExpertStorage.STACKED)
 

@@ -93,7 +93,7 @@ class _Run:
 def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
     if raw.get("quantization_config") or raw.get("compression_config"):
         raise BadModel("the model is quantized already: config.json has a quantization_config")
-    if "text_config" in raw:
+    if "text_config" in raw or "vision_config" in raw:
         raise BadModel("penstock quantize takes text models, and this one takes images too")
     cls = family(raw)
     if not issubclass(cls, Decoder):

@@ -1,6 +1,6 @@
 """Model weights: from safetensors files to the tensors of the layers, strictly."""
 
-from penstock.weights.files import Checkpoint
+from penstock.weights.files import Checkpoint, Shapes
 from penstock.weights.form import (
     AnyOf,
     Blocks,
@@ -27,6 +27,7 @@ __all__ = [
     "HeadNames",
     "Merged",
     "Names",
+    "Shapes",
     "Stage",
     "Target",
     "Transposed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,9 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+
+
+Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,12 @@ class Checkpoint:
     def __getitem__(self, name: str) -> StoredTensor:
         return self._stored[name]
 
-    def complete(self, prefix: str) -> None:
-        """Puts `prefix` before all names, if none has it: some checkpoints leave it out."""
-        if not any(name.startswith(prefix) for name in self._stored):
-            self._stored = {prefix + name: stored for name, stored in self._stored.items()}
+    def renew(self, older: Mapping[str, str]) -> None:
+        """Replaces beginnings of names, those of `older`, by newer ones, unless a name has one of
+        these already."""
+        if any(name.startswith(new) for name in self._stored for new in older.values()):
+            return
+        self._stored = {_renewed(name, older): stored for name, stored in self._stored.items()}
 
     def _index_file(self) -> Path | None:
         """The file that says which file has which tensor. Quantized checkpoints have other names
@@ -181,3 +186,10 @@ def _listed(index: Path) -> dict[str, str]:
         if not isinstance(name, str) or "/" in name:
             raise BadModel(f"{index} names no file for {key}, but {name!r}; download it again")
     return names
+
+
+def _renewed(name: str, older: Mapping[str, str]) -> str:
+    for old, new in older.items():
+        if name.startswith(old):
+            return new + name[len(old) :]
+    return name

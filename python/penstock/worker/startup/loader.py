@@ -176,7 +176,8 @@ class _Loader:
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
             if not issubclass(cls, LoadsItself):
-                self.config = cls.as_stored(self.config, checkpoint)
+                shapes = {name: checkpoint[name].shape for name in checkpoint}
+                self.config = cls.as_stored(self.config, shapes)
             model = cls(self.config, self.build)
             self.phases.end("device")
 
@@ -186,7 +187,7 @@ class _Loader:
             if isinstance(model, LoadsItself):
                 self.backend = Backend.TRANSFORMERS
                 return model, model.load(self.settings.model, report)
-            checkpoint.complete(model.prefix)
+            checkpoint.renew(model.older)
             if self.geometry.format.dtype in FP8:
                 scale_caches(model, checkpoint)
             ignored = (*model.ignored, *self.build.methods.unused, *KV_SCALES)
