@@ -22,6 +22,7 @@ from penstock.config.experts import (
     read_sigmoid_routing,
     read_sparse_layers,
 )
+from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
 from penstock.config.layer_sizes import read_layer_sizes
@@ -35,19 +36,15 @@ from penstock.config.layer_types import (
     read_kv_layers,
     read_layer_types,
 )
-from penstock.config.mamba import MAMBA, read_mamba
+from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
-    Activation,
     AttentionSpec,
     DeltaNetSpec,
-    ExpertStorage,
     LatentSpec,
     LayerSpec,
     Mamba2Spec,
-    MlpSpec,
-    MoeSpec,
     NormKind,
     NormSpec,
     PerLayerSpec,
@@ -59,7 +56,6 @@ from penstock.config.specification import (
     RecurrentSpec,
     ResidualSpec,
     RopeSpec,
-    RouterSpec,
     ShortConvSpec,
     Specification,
     StateSizes,
@@ -126,5 +122,6 @@ __all__ = [
     "read_sigmoid_routing",
     "read_sparse_layers",
     "read_text_config",
+    "with_head_dim",
     "yarn_temperature",
 ]

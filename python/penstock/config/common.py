@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.config.feed_forward import Activation, MlpSpec
 from penstock.config.fields import Fields, layered
 from penstock.config.specification import (
-    Activation,
     AttentionSpec,
     LayerSpec,
-    MlpSpec,
     NormKind,
     NormSpec,
     PerLayerSpec,
