@@ -346,7 +346,11 @@ fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
         ("nemotron_h", "head_dim") => Some(128),
-        ("nemotron_h" | "lfm2" | "lfm2_moe", "num_key_value_heads") => Some(8),
+        ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
+            Some(8)
+        }
+        ("bamba", "max_position_embeddings") => Some(262_144),
+        ("falcon_h1", "max_position_embeddings") => Some(8192),
         ("nemotron_h", "max_position_embeddings") => Some(4096),
         ("lfm2" | "lfm2_moe", "max_position_embeddings") => Some(128_000),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),

@@ -34,7 +34,7 @@ impl States {
                 Self::of_delta_net(config, layers)
             }
             "lfm2" | "lfm2_moe" => Self::of_short_convolutions(config, layers),
-            "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
+            "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
             _ => return None,
         };
@@ -76,6 +76,7 @@ impl States {
         let size = |(name, default)| size(config, name, default);
         let heads = size(names.heads);
         let expanded = size(names.expand) * size(("hidden_size", 4096));
+        let expanded = size(("mamba_d_ssm", expanded));
         let head_dim = size((
             names.head_dim.0,
             names.head_dim.1.unwrap_or(expanded / heads.max(1)),
@@ -86,10 +87,12 @@ impl States {
             .get("hybrid_override_pattern")
             .and_then(Value::as_str);
         let of_pattern = pattern.map(|pattern| pattern.matches('M').count() as u64);
+        let attending = config.get("attn_layer_indices").and_then(Value::as_array);
+        let attending = attending.map_or(0, |layers| layers.len() as u64);
         Self {
-            layers: kinds(config, &["linear_attention", "mamba"])
+            layers: kinds(config, &["linear_attention", "mamba", BOTH])
                 .or(of_pattern)
-                .unwrap_or(layers),
+                .unwrap_or(layers.saturating_sub(attending)),
             shared: (names.heads.0, heads),
             inputs: heads * head_dim * kept,
             grouped: (2 * groups * state * kept, groups.max(1)),
@@ -97,15 +100,20 @@ impl States {
         }
     }
 
-    /// Returns the other ones of a model's `layers` that cache keys and values: not those that are a
+    /// Returns those of a model's `layers` that cache keys and values: not those that are a
     /// feed-forward layer alone.
     pub fn attending(&self, config: &Value, layers: u64) -> u64 {
         let pattern = config
             .get("hybrid_override_pattern")
             .and_then(Value::as_str);
-        kinds(config, &["full_attention", "attention"])
+        let model_type = config.get("model_type").and_then(Value::as_str);
+        let other = match model_type {
+            Some("falcon_h1") => layers, // each has both
+            _ => layers.saturating_sub(self.layers),
+        };
+        kinds(config, &["full_attention", "attention", BOTH])
             .or(pattern.map(|pattern| pattern.matches('*').count() as u64))
-            .unwrap_or(layers.saturating_sub(self.layers))
+            .unwrap_or(other)
     }
 
     /// Returns whether `ranks` can share the heads equally.
@@ -123,6 +131,9 @@ impl States {
         self.layers * (inputs + self.memory / ranks * dtype.bytes().max(4))
     }
 }
+
+/// The kind of a layer with attention and Mamba side by side.
+const BOTH: &str = "hybrid";
 
 /// The names of a family's fields, and the sizes that transformers assumes without them.
 struct Mamba {
@@ -222,6 +233,28 @@ mod tests {
         );
         assert!(states.divides(16) && !states.divides(5));
         assert_eq!(states.attending(&config, 2), 1);
+    }
+
+    #[test]
+    fn indices_are_layers_with_attention() {
+        let config = json!({"model_type": "bamba", "attn_layer_indices": [9, 18, 27]});
+        let states = States::of(&config, 32).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 32)), (29, 3));
+    }
+
+    #[test]
+    fn layers_may_have_attention_and_states() {
+        let mut config = json!({
+            "model_type": "falcon_h1", "hidden_size": 2048, "mamba_d_ssm": 3072,
+            "mamba_n_heads": 48, "mamba_d_head": "auto", "mamba_d_state": 256,
+        });
+        let states = States::of(&config, 24).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 24)), (24, 24));
+        let layer = 48 * 64 * 256 * 4 + 3 * (3072 + 2 * 256) * 2;
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 24 * layer);
+        config["layers_block_type"] = json!(["hybrid", "hybrid"]);
+        let states = States::of(&config, 2).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 2)), (2, 2));
     }
 
     #[test]

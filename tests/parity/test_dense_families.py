@@ -296,6 +296,8 @@ def _stacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("bamba", ["rope_parameters", "layer_types", "layers_block_type"],
+     {"attn_rotary_emb": 8, "rope_theta": 9000.0, "mamba_d_head": "auto"}),
     ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
     ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
     ("bloom", ["hidden_size", "max_position_embeddings"], {"n_embed": 96, "seq_length": 300}),
@@ -357,6 +359,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma4", {"num_kv_shared_layers": 1}, "num_kv_shared_layers is 1"),
     ("gemma4", {"per_layer_config": {"2": {"window": 7}}}, "per_layer_config.2.window"),
     ("gemma4-shared", {"vocab_size_per_layer_input": 7}, "vocab_size_per_layer_input 7"),
+    ("bamba", {"attn_rotary_emb": 16}, "attn_rotary_emb 16"),
+    ("bamba", {"mamba_d_head": 8}, "8 Mamba heads of 8 are not 128 elements"),
+    ("falcon_h1", {"attention_bias": True}, "attention_in_multiplier"),
+    ("falcon_h1", {"projectors_bias": True}, "projectors_bias True"),
+    ("falcon_h1", {"ssm_multipliers": [1.0] * 4}, "ssm_multipliers must hold 5"),
+    ("falcon_h1", {"mlp_multipliers": [1.0]}, "mlp_multipliers must hold 2"),
     ("gemma4", {"altup_active_idx": 3}, "altup_active_idx 3 is not supported"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention True"),
     ("gptj", {"rotary_dim": 5}, "the number must be even"),

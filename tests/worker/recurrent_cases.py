@@ -37,6 +37,21 @@ NEMOTRON: dict[str, Any] = {
     "chunk_size": 16,
     "time_step_min": 1e-6,  # a bound of steps in transformers, but of prompts alone
 }
+BESIDE: dict[str, Any] = {
+    "model_type": "falcon_h1",
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 24,
+    "mamba_chunk_size": 16,
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 1.7,
+    "mlp_multipliers": [0.7, 1.4],
+    "ssm_multipliers": [0.6, 1.2, 0.9, 1.1, 0.7],
+    "ssm_out_multiplier": 1.6,
+    "key_multiplier": 0.6,
+    "attention_out_multiplier": 1.5,
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 
 MIXTURES: dict[str, dict[str, Any]] = {
@@ -104,6 +119,34 @@ MIXTURES: dict[str, dict[str, Any]] = {
 }
 
 RECURRENT: dict[str, dict[str, Any]] = {
+    "bamba": {
+        "model_type": "bamba",
+        "num_hidden_layers": 4,
+        "attn_layer_indices": [1],
+        "mamba_n_heads": 8,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 24,
+        "mamba_chunk_size": 16,
+        "mamba_proj_bias": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "falcon_h1": {
+        **BESIDE,
+        "mamba_rms_norm": False,
+        "attention_in_multiplier": 0.8,
+        "ssm_in_multiplier": 1.3,
+    },
+    "falcon_h1-norm": {
+        **BESIDE,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": True,
+        "mamba_proj_bias": True,
+        "projectors_bias": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "head_dim": 32,
+    },
     "lfm2": {
         **CONVOLVED,
         "model_type": "lfm2",

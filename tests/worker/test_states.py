@@ -16,8 +16,10 @@ from penstock.config import StateSizes
 from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Capacity, gpu_slots
 from test_kv_groups import LONG, PROMPTS, WANTED, Expected, Group, answers_of, driver_of, enter
 
+STATEFUL = ["qwen3_5", "qwen3_next", "lfm2", "granitemoehybrid", "falcon_h1"]
 
-@pytest.fixture(scope="module", params=["qwen3_5", "qwen3_next", "lfm2", "granitemoehybrid"])
+
+@pytest.fixture(scope="module", params=STATEFUL)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))(request.param)
 

@@ -34,6 +34,7 @@ from penstock.config.experts import (
     read_sigmoid_routing,
     read_sparse_layers,
 )
+from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import read_latent_attention
 from penstock.config.layer_sizes import read_layer_sizes
@@ -49,23 +50,18 @@ from penstock.config.layer_types import (
     read_layer_types,
     read_rotating_layers,
 )
-from penstock.config.mamba import MAMBA, read_mamba
+from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import (
-    Activation,
     DeltaNetSpec,
-    ExpertStorage,
     LayerSpec,
     Mamba2Spec,
-    MlpSpec,
-    MoeSpec,
     PerLayerSpec,
     Placement,
     ProjectionOrder,
     RecurrentSpec,
     ResidualSpec,
-    RouterSpec,
     ShortConvSpec,
     Specification,
     StateSizes,
@@ -136,5 +132,6 @@ __all__ = [
     "read_sparse_layers",
     "read_text_config",
     "read_text_with_axes",
+    "with_head_dim",
     "yarn_temperature",
 ]

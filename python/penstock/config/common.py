@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, RopeSpec
+from penstock.config.feed_forward import Activation, MlpSpec
 from penstock.config.fields import Fields, layered
 from penstock.config.specification import (
-    Activation,
     LayerSpec,
-    MlpSpec,
     PerLayerSpec,
     ResidualSpec,
     Specification,

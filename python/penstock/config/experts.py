@@ -8,8 +8,9 @@ from penstock_kernels.route_experts import GroupScore, Routing, Score
 
 from penstock.config.attention_spec import AttentionSpec
 from penstock.config.common import read_activation
+from penstock.config.feed_forward import MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields
-from penstock.config.specification import LayerSpec, MlpSpec, MoeSpec, RouterSpec
+from penstock.config.specification import LayerSpec
 from penstock.faults import BadModel, Unsupported
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")

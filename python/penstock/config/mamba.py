@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.config.attention_spec import NormSpec
-from penstock.config.fields import Fields
+from penstock.config.fields import Fields, layered
 from penstock.config.specification import Mamba2Spec
 from penstock.faults import BadModel
 
@@ -25,9 +25,14 @@ MAMBA = {
 
 
 def read_mamba(
-    fields: Fields, norm: NormSpec, defaults: Mapping[str, Any], names: Mapping[str, str] = MAMBA
+    fields: Fields,
+    norm: NormSpec | None,
+    defaults: Mapping[str, Any],
+    names: Mapping[str, str] = MAMBA,
+    **changes: Any,
 ) -> Mamba2Spec:
-    """Mamba-2 by these names; `defaults` are of transformers' configuration."""
+    """Mamba-2 by these names; `defaults` are of transformers' configuration, `changes` fields that
+    the family reads itself."""
     raw = {name: fields.raw.get(field) for name, field in names.items()}
     given = Fields({**defaults, **{name: x for name, x in raw.items() if x is not None}})
     return Mamba2Spec(
@@ -40,7 +45,24 @@ def read_mamba(
         conv_bias=given.flag("conv_bias", True),
         bias=given.flag("bias"),
         step_limits=_step_limits(fields),
+        **changes,
     )
+
+
+def with_head_dim(fields: Fields) -> Fields:
+    """The fields with `mamba_d_head`, which may be "auto": what the heads share, `mamba_d_ssm` or
+    `mamba_expand` times the hidden size."""
+    raw = fields.raw
+    heads, expanded = fields.count("mamba_n_heads", 128), fields.count("mamba_expand", 2)
+    inner = fields.count("mamba_d_ssm", expanded * fields.count("hidden_size"))
+    given = None if raw.get("mamba_d_head") == "auto" else raw.get("mamba_d_head")
+    found = Fields(layered({"mamba_d_head": given or inner // heads}, raw))
+    if found.count("mamba_d_head") * heads != inner:
+        raise BadModel(
+            f"config.json: {heads} Mamba heads of {found.raw['mamba_d_head']} are not {inner} "
+            "elements, as mamba_d_ssm or mamba_expand say"
+        )
+    return found
 
 
 def _step_limits(fields: Fields) -> tuple[float, float]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from penstock.config.attention_spec import AttentionSpec
 from penstock.config.common import read_mlp
 from penstock.config.experts import read_ungated_moe
+from penstock.config.feed_forward import MlpSpec, MoeSpec
 from penstock.config.fields import Fields
 from penstock.config.layer_types import FULL, LINEAR, OLDER
-from penstock.config.specification import LayerSpec, MlpSpec, MoeSpec, RecurrentSpec
+from penstock.config.specification import LayerSpec, RecurrentSpec
 from penstock.faults import BadModel, Unsupported
 
 MLP, EXPERTS = "mlp", "moe"

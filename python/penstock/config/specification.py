@@ -8,22 +8,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from penstock_kernels.expert_mlp import Activation as ExpertActivation
-from penstock_kernels.route_experts import Routing
-
 from penstock.config.attention_spec import AttentionSpec, NormSpec
-from penstock.faults import BadModel, Unsupported
-
-
-class Activation(Enum):
-    """The nonlinearity of a feed-forward layer."""
-
-    SILU = "silu"
-    GELU_TANH = "gelu_tanh"
-    GELU = "gelu"
-    RELU_SQUARED = "relu_squared"
-    CLAMPED_SWIGLU = "clamped_swiglu"
-    """Of experts only: min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
+from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
+from penstock.faults import BadModel
 
 
 class Placement(Enum):
@@ -39,6 +26,8 @@ class Placement(Enum):
     """One norm, whose output both layers read; both outputs are added."""
     PARALLEL_NORMS = "parallel_norms"
     """As PARALLEL, but each layer has a norm of its own."""
+    BESIDE = "beside"
+    """As PRE; a block is two layers, whose attentions read the same norm, and are both added."""
 
 
 class ProjectionOrder(Enum):
@@ -148,12 +137,16 @@ class Mamba2Spec:
     """Elements of B and of C in a group."""
     width: int
     """Tokens that the convolution reads."""
-    norm: NormSpec
-    """Of each group's output times its gate."""
+    norm: NormSpec | None
+    """Of each group's output; None = it is multiplied by its gate alone."""
+    gate_first: bool = True
+    """Whether the output is multiplied by its gate before the norm."""
     conv_bias: bool = True
     bias: bool = False
     """Whether projections have a bias."""
     step_limits: tuple[float, float] = (0.0, math.inf)
+    factors: tuple[float, ...] = ()
+    """Of gate, x, B, C and steps, as the input projection yields them; none = 1."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
@@ -184,99 +177,14 @@ RecurrentSpec = DeltaNetSpec | Mamba2Spec | ShortConvSpec
 
 
 @dataclass(frozen=True)
-class MlpSpec:
-    """A feed-forward layer: down(act(gate(x)) * up(x)), or down(act(up(x))) if not `gated`."""
-
-    intermediate: int
-    activation: Activation = Activation.SILU
-    bias: bool = False
-    gated: bool = True
-
-    def __post_init__(self) -> None:
-        """Raises BadModel for a gate that has no implementation."""
-        if self.gated and self.activation is Activation.RELU_SQUARED:
-            raise Unsupported("config.json: a gate with squared ReLU is not supported")
-
-
-class ExpertStorage(Enum):
-    """How a checkpoint stores the matrices of a layer's experts."""
-
-    SEPARATE = "separate"
-    """Gate, up and down of each expert are tensors of their own."""
-    STACKED = "stacked"
-    """A tensor holds a matrix of all experts, [experts, outputs, inputs]; gates precede ups."""
-    TRANSPOSED = "transposed"
-    """As STACKED, but [experts, inputs, outputs]."""
-    INTERLEAVED = "interleaved"
-    """A tensor holds a matrix of all experts; gate and up alternate along the outputs. Unquantized
-    matrices are [experts, inputs, outputs]."""
-
-
-@dataclass(frozen=True)
-class RouterSpec:
-    """The linear layer that scores the experts for each token."""
-
-    bias: bool = False
-    """Whether its logits have a learned bias."""
-    correction: bool = False
-    """Whether a learned bias is added to the scores for the choice of experts alone."""
-    float32: bool = False
-    """Whether it computes in float32, whatever the model's dtype is."""
-    sparse_mixer: float = 0.0
-    """The threshold of SparseMixer-v2 (Phi-3.5-MoE), which chooses two experts: each one's weight
-    is the softmax among experts whose logits are within this share of the best; 0 = not used."""
-
-
-@dataclass(frozen=True)
-class MoeSpec:
-    """A mixture of experts: the weighted sum of each token's experts, and shared experts."""
-
-    experts: int
-    expert: MlpSpec
-    """Each expert."""
-    routing: Routing
-    """How a token's experts and their weights follow from the router's logits."""
-    router: RouterSpec = RouterSpec()
-    shared: MlpSpec | None = None
-    """Shared experts as one layer, whose output is added for every token; None = there are none."""
-    shared_gate: bool = False
-    """Whether the sigmoid of a learned product with the token scales the shared experts' output."""
-    storage: ExpertStorage = ExpertStorage.SEPARATE
-    latent: int = 0
-    """Elements of the projection of a token that the routed experts read, and of their output
-    before it is projected back; 0 = they read the token."""
-    own_norms: bool = False
-    """Whether router, experts and shared experts have norms of their own (Gemma 4). The router's
-    choice is then weighted by a learned factor per expert as well."""
-
-    def __post_init__(self) -> None:
-        """Raises BadModel for numbers of experts that do not fit each other."""
-        routing, experts = self.routing, self.experts
-        if experts % routing.groups:
-            raise BadModel(
-                f"config.json: {experts} experts do not form {routing.groups} equal groups"
-            )
-        choice = experts // routing.groups * routing.kept_groups
-        if routing.top_k > choice:
-            raise BadModel(
-                f"config.json: num_experts_per_tok is {routing.top_k}, but a token can only choose "
-                f"among {choice} experts"
-            )
-        kinds = {kind.value for kind in ExpertActivation if kind.gated == self.expert.gated}
-        if self.expert.activation.value not in kinds:
-            raise BadModel(
-                f"config.json: experts with the activation {self.expert.activation.value} are not "
-                f"supported, only with {', '.join(sorted(kinds))}"
-            )
-
-
-@dataclass(frozen=True)
 class LayerSpec:
     """One decoder layer. Layers with equal specifications launch the same kernels."""
 
     attention: AttentionSpec | RecurrentSpec
     mlp: MlpSpec | MoeSpec | None
     """None = the layer has attention, or what stands for it, alone."""
+    output_scale: float = 1.0
+    """Factor of the attention's output, where attentions are side by side."""
 
     @property
     def window(self) -> int:
@@ -329,6 +237,11 @@ class Specification:
     """Bound c of the logits: c * tanh(logit / c); 0 = none."""
     per_layer: PerLayerSpec | None = None
     """None = there are no embeddings per layer."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the decoder."""
+        return len(self.layers) // (2 if self.residual.placement is Placement.BESIDE else 1)
 
     @property
     def windows(self) -> tuple[int, ...]:

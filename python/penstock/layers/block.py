@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
+    LayerSpec,
     Mamba2Spec,
     MlpSpec,
     MoeSpec,
@@ -191,6 +194,39 @@ class PostBlock(Layer):
         return norm(Residual(x, None, self.group.size > 1))[0]
 
 
+class PairBlock(Layer):
+    """A decoder layer that is two of the specification: attention and a recurrent layer read the
+    same norm, and both are added."""
+
+    def __init__(self, spec: Specification, build: Build, index: int) -> None:
+        """`index`: of the block; its layers are 2 `index` and the next one, which has the
+        feed-forward layer."""
+        first, second = self.kind = spec.layers[2 * index : 2 * index + 2]
+        self.partial = build.group.size > 1
+        stream, below = spec.residual, build.below(f"blocks.{index}")
+
+        def beside(name: str, layer: LayerSpec, at: int) -> SelfAttention | Recurrent:
+            scaled = replace(stream, multiplier=stream.multiplier * layer.output_scale)
+            return attention_of(below.below(name), scaled, layer.attention, at)
+
+        self.attention_norm = norm_of(build, stream.hidden, stream.norm)  # of both layers' input
+        self.recurrent = beside("recurrent", first, 2 * index)
+        self.attention = beside("attention", second, 2 * index + 1)
+        self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
+        self.mlp = mlp_of(below.below("mlp"), stream, second.mlp)
+
+    def __call__(
+        self, residual: Residual, context: StepContext, rows: Tensor | None = None
+    ) -> Residual:
+        """As `Block`."""
+        x, total = self.attention_norm(residual)
+        mixed = self.recurrent.product(x, context, rows)
+        mixed = mixed.add_(self.attention.product(x, context, rows))
+        if rows is not None:
+            total = total.index_select(0, rows)
+        return self.mlp(self.mlp_norm, Residual(mixed, total, self.partial))
+
+
 class ParallelBlock(Layer):
     """A decoder layer with one norm; attention and feed-forward layer both read its output."""
 
@@ -229,16 +265,17 @@ class ParallelNormsBlock(ParallelBlock):
         return self.mlp_norm(Residual(total, None, False))[0]
 
 
-AnyBlock = Block | PostBlock | ParallelBlock
+AnyBlock = Block | PostBlock | ParallelBlock | PairBlock
 _BLOCKS: dict[Placement, type[AnyBlock]] = {
     Placement.PRE: Block,
     Placement.SANDWICH: SandwichBlock,
     Placement.POST: PostBlock,
     Placement.PARALLEL: ParallelBlock,
     Placement.PARALLEL_NORMS: ParallelNormsBlock,
+    Placement.BESIDE: PairBlock,
 }
 
 
 def block_of(spec: Specification, build: Build, index: int) -> AnyBlock:
-    """Builds the block of layer `index` of a specification."""
+    """Builds block `index` of a specification."""
     return _BLOCKS[spec.residual.placement](spec, build, index)

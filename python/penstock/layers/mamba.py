@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from penstock.cache import StateCache
-from penstock.config import Mamba2Spec, ResidualSpec
+from penstock.config import Mamba2Spec, NormSpec, ResidualSpec
 from penstock.layers.attention import StepContext
 from penstock.layers.base import Build, Layer
 from penstock.layers.linear import ColumnLinear, RowLinear
@@ -24,14 +24,15 @@ from penstock.weights import Target
 
 
 class GroupNorm(Layer):
-    """The root-mean-square norm of x times SiLU of its gate, in groups of channels."""
+    """The root-mean-square norm of x times SiLU of its gate, in groups of channels; or of x, before
+    the gate."""
 
-    def __init__(self, build: Build, spec: Mamba2Spec) -> None:
+    def __init__(self, build: Build, spec: Mamba2Spec, norm: NormSpec) -> None:
         self.group = build.group
         self.share = build.group.kv_share(spec.groups)
         self.groups = spec.groups
         self.size = spec.heads * spec.head_dim // spec.groups
-        self.eps = spec.norm.eps
+        self.eps, self.gate_first = norm.eps, spec.gate_first
         self.weight = build.empty(spec.heads * spec.head_dim // build.group.size)
 
     def targets(self) -> dict[str, Target]:
@@ -43,18 +44,19 @@ class GroupNorm(Layer):
         if self.share == self.group.own:
             x, gate = (each.unflatten(1, (-1, self.size)) for each in (x, gate))
             weight = self.weight.view(-1, self.size)
-            return gated_head_norm(x, gate, weight, self.eps, gate_first=True).flatten(1)
+            return gated_head_norm(x, gate, weight, self.eps, self.gate_first).flatten(1)
         dtype = torch.promote_types(x.dtype, torch.float32)
-        gated = x.to(dtype) * silu(gate.to(dtype))
-        squares = gated.new_zeros(len(x), self.groups)
-        squares[:, self.share.index] = gated.square().sum(1)
+        gate, wide = silu(gate.to(dtype)), x.to(dtype)
+        normed = wide * gate if self.gate_first else wide
+        squares = normed.new_zeros(len(x), self.groups)
+        squares[:, self.share.index] = normed.square().sum(1)
         mean = self.group.summed(squares)[:, self.share.index, None] / self.size
-        return (gated * torch.rsqrt(mean + self.eps) * self.weight).to(x.dtype)
+        return (wide * gate * torch.rsqrt(mean + self.eps) * self.weight).to(x.dtype)
 
 
 class Mamba2(Recurrent):
-    """Layer `index`: projections, a short convolution of x, B and C, the recurrence, a gated norm,
-    and the output projection."""
+    """Layer `index`: projections, a short convolution of x, B and C, the recurrence, a gated norm
+    or a gate, and the output projection."""
 
     def __init__(self, build: Build, residual: ResidualSpec, spec: Mamba2Spec, index: int) -> None:
         self.index = index
@@ -73,7 +75,13 @@ class Mamba2(Recurrent):
         self.decay_log = build.empty(self.heads, dtype=torch.float32)
         self.step_bias = build.empty(self.heads, dtype=torch.float32)
         self.skip = build.empty(self.heads, dtype=torch.float32)
-        self.norm = GroupNorm(build, spec)
+        self.norm = None if spec.norm is None else GroupNorm(build, spec, spec.norm)
+        self.factors: Tensor | None = None
+        if spec.factors:
+            dtype = torch.promote_types(build.dtype, torch.float32)
+            factors = torch.tensor(spec.factors, dtype=dtype, device=build.device)
+            sizes = torch.tensor(list(self.inputs.parts.values()), device=build.device)
+            self.factors = factors.repeat_interleave(sizes, output_size=self.inputs.outputs)
         self.output = RowLinear(build.below("output"), residual, inner, spec.bias)
 
     def targets(self) -> dict[str, Target]:
@@ -85,6 +93,8 @@ class Mamba2(Recurrent):
     def mix(self, x: Tensor, context: StepContext, rows: Tensor | None) -> Tensor:
         """x [T, hidden] -> the input of `output` [T, channels], or [R, channels] of `rows`."""
         inputs = self.inputs.product(x)
+        if self.factors is not None:
+            inputs = inputs.mul_(self.factors)
         inner, step = self.sizes[0], inputs[:, -self.heads :]
         gate, inputs = inputs[:, :inner], inputs[:, inner : -self.heads]
         mixed = inputs.new_empty(inputs.shape)
@@ -93,7 +103,7 @@ class Mamba2(Recurrent):
         out = out.flatten(1)
         if rows is not None:
             out, gate = out.index_select(0, rows), gate.index_select(0, rows)
-        return self.norm(out, gate)
+        return out.mul_(silu(gate)) if self.norm is None else self.norm(out, gate)
 
     def recur(self, tokens: Sequence[Tensor], cache: StateCache, runs: Runs) -> None:
         """Runs tokens: inputs, steps, the convolution's output, the output."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch.nn.functional as F
+from penstock_kernels import act_mul
 from torch import Tensor
 
 from penstock.config import Activation, MlpSpec, ResidualSpec
@@ -41,6 +43,30 @@ class GatedMlp(Layer):
         return self.late_gate is not None and self.late_gate.gates_inputs(len(x))
 
 
+class ScaledMlp(GatedMlp):
+    """As GatedMlp, with factors of the gate and of the output."""
+
+    def __init__(self, build: Build, residual: ResidualSpec, spec: MlpSpec) -> None:
+        parts = {"gate": spec.intermediate, "up": spec.intermediate}
+        self.gate_up = ColumnLinear(build.below("gate_up"), parts, residual, spec.bias)
+        scaled = replace(residual, multiplier=residual.multiplier * spec.output_scale)
+        self.down = RowLinear(build.below("down"), scaled, spec.intermediate, spec.bias)
+        self.scale, self.activation = spec.gate_scale, spec.activation.value
+
+    def __call__(self, norm: Norm, residual: Residual) -> Residual:
+        """As GatedMlp."""
+        x, total = self.gate_up(norm, residual)
+        return self.down(self._gated(x), total)
+
+    def product(self, x: Tensor) -> Tensor:
+        """As GatedMlp."""
+        return self.down.product(self._gated(self.gate_up.product(x)))
+
+    def _gated(self, x: Tensor) -> Tensor:
+        x[:, : x.shape[1] // 2].mul_(self.scale)
+        return act_mul(x, self.activation)
+
+
 class Mlp(Layer):
     """down(act(up(x)))."""
 
@@ -63,6 +89,8 @@ class Mlp(Layer):
 
 def dense_mlp(build: Build, residual: ResidualSpec, spec: MlpSpec) -> GatedMlp | Mlp:
     """Builds the feed-forward layer of a specification."""
+    if (spec.gate_scale, spec.output_scale) != (1, 1):
+        return ScaledMlp(build, residual, spec)
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
 
 

@@ -94,7 +94,7 @@ class Decoder(Layer):
         build = replace(build, names=self.tensor_names)
         self.embedding = Embedding(build, spec)
         self.positions = PositionEmbedding(build, spec) if spec.learned_positions else None
-        self.blocks = [self.block(spec, build, i) for i in range(len(spec.layers))]
+        self.blocks = [self.block(spec, build, i) for i in range(spec.blocks)]
         self.norm = norm_of(build, spec.residual.hidden, spec.residual.norm)
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
         self.ignored = (*self.ignored, *build.methods.unused)

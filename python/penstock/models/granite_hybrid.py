@@ -12,15 +12,15 @@ from penstock.config import (
     Fields,
     MlpSpec,
     Specification,
-    layered,
     read_hybrid_types,
     read_mamba,
+    with_head_dim,
 )
+from penstock.models.bamba import MAMBA_NAMES
 from penstock.models.granite import Granite
-from penstock.models.granite_moe import LAYER, GraniteMoe
+from penstock.models.granite_moe import GraniteMoe
 from penstock.weights import Names
 
-MIXER, PATH = LAYER + "mamba", "blocks.{}.attention"
 IGNORED = "normalization_function", "init_method", "mamba_chunk_size", "num_experts_per_tok"
 DEFAULTS = {"heads": 128, "groups": 1, "state": 256, "width": 4}
 
@@ -30,21 +30,13 @@ class GraniteHybrid(Granite):
 
     names: ClassVar[Mapping[str, str]] = {
         **GraniteMoe.names,
-        MIXER: PATH,
-        MIXER + ".in_proj": PATH + ".inputs",
-        MIXER + ".conv1d": PATH + ".convolution",
-        MIXER + ".norm": PATH + ".norm",
-        MIXER + ".out_proj": PATH + ".output",
+        **MAMBA_NAMES,
     }
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Replaces Granite's layers."""
-        fields = Fields(raw)
-        hidden, heads = fields.count("hidden_size"), fields.count("mamba_n_heads", 128)
-        inner = fields.count("mamba_expand", 2) * hidden
-        given = None if raw.get("mamba_d_head") == "auto" else raw.get("mamba_d_head")
-        fields = Fields(layered({"mamba_d_head": given or inner // heads}, raw))
+        fields = with_head_dim(Fields(raw))
         moe = raw.get("num_local_experts", 8) != 0
         spec = (GraniteMoe if moe else Granite).read_config(raw)
         mamba = read_mamba(fields, spec.residual.norm, DEFAULTS)

@@ -1,0 +1,112 @@
+"""The specification of feed-forward layers, dense and with experts, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock_kernels.expert_mlp import Activation as ExpertActivation
+from penstock_kernels.route_experts import Routing
+
+from penstock.faults import BadModel, Unsupported
+
+
+class Activation(Enum):
+    """The nonlinearity of a feed-forward layer."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_tanh"
+    GELU = "gelu"
+    RELU_SQUARED = "relu_squared"
+    CLAMPED_SWIGLU = "clamped_swiglu"
+    """Of experts only: min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
+
+
+@dataclass(frozen=True)
+class MlpSpec:
+    """A feed-forward layer: down(act(gate(x)) * up(x)), or down(act(up(x))) if not `gated`."""
+
+    intermediate: int
+    activation: Activation = Activation.SILU
+    bias: bool = False
+    gated: bool = True
+    gate_scale: float = 1.0
+    """Factor of the gate before the activation."""
+    output_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for a gate that has no implementation."""
+        if self.gated and self.activation is Activation.RELU_SQUARED:
+            raise Unsupported("config.json: a gate with squared ReLU is not supported")
+
+
+class ExpertStorage(Enum):
+    """How a checkpoint stores the matrices of a layer's experts."""
+
+    SEPARATE = "separate"
+    """Gate, up and down of each expert are tensors of their own."""
+    STACKED = "stacked"
+    """A tensor holds a matrix of all experts, [experts, outputs, inputs]; gates precede ups."""
+    TRANSPOSED = "transposed"
+    """As STACKED, but [experts, inputs, outputs]."""
+    INTERLEAVED = "interleaved"
+    """A tensor holds a matrix of all experts; gate and up alternate along the outputs. Unquantized
+    matrices are [experts, inputs, outputs]."""
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """The linear layer that scores the experts for each token."""
+
+    bias: bool = False
+    """Whether its logits have a learned bias."""
+    correction: bool = False
+    """Whether a learned bias is added to the scores for the choice of experts alone."""
+    float32: bool = False
+    """Whether it computes in float32, whatever the model's dtype is."""
+    sparse_mixer: float = 0.0
+    """The threshold of SparseMixer-v2 (Phi-3.5-MoE), which chooses two experts: each one's weight
+    is the softmax among experts whose logits are within this share of the best; 0 = not used."""
+
+
+@dataclass(frozen=True)
+class MoeSpec:
+    """A mixture of experts: the weighted sum of each token's experts, and shared experts."""
+
+    experts: int
+    expert: MlpSpec
+    """Each expert."""
+    routing: Routing
+    """How a token's experts and their weights follow from the router's logits."""
+    router: RouterSpec = RouterSpec()
+    shared: MlpSpec | None = None
+    """Shared experts as one layer, whose output is added for every token; None = there are none."""
+    shared_gate: bool = False
+    """Whether the sigmoid of a learned product with the token scales the shared experts' output."""
+    storage: ExpertStorage = ExpertStorage.SEPARATE
+    latent: int = 0
+    """Elements of the projection of a token that the routed experts read, and of their output
+    before it is projected back; 0 = they read the token."""
+    own_norms: bool = False
+    """Whether router, experts and shared experts have norms of their own (Gemma 4). The router's
+    choice is then weighted by a learned factor per expert as well."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for numbers of experts that do not fit each other."""
+        routing, experts = self.routing, self.experts
+        if experts % routing.groups:
+            raise BadModel(
+                f"config.json: {experts} experts do not form {routing.groups} equal groups"
+            )
+        choice = experts // routing.groups * routing.kept_groups
+        if routing.top_k > choice:
+            raise BadModel(
+                f"config.json: num_experts_per_tok is {routing.top_k}, but a token can only choose "
+                f"among {choice} experts"
+            )
+        kinds = {kind.value for kind in ExpertActivation if kind.gated == self.expert.gated}
+        if self.expert.activation.value not in kinds:
+            raise BadModel(
+                f"config.json: experts with the activation {self.expert.activation.value} are not "
+                f"supported, only with {', '.join(sorted(kinds))}"
+            )
