@@ -298,7 +298,7 @@ def _stacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
     ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
-    ("bloom", ["hidden_size", "max_position_embeddings"], {"n_embed": 96, "seq_length": 300}),
+    ("bloom", ["hidden_size", "max_position_embeddings"], {"n_embed": 192, "seq_length": 300}),
     ("exaone4", ["layer_types", "rope_parameters"], {"rope_theta": 1e6}),
     ("falcon-7b", ["rope_parameters", "num_ln_in_parallel_attn"],
      {"rope_theta": 9000.0}),
