@@ -300,7 +300,7 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
      {"attn_rotary_emb": 8, "rope_theta": 9000.0, "mamba_d_head": "auto"}),
     ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
     ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
-    ("bloom", ["hidden_size", "max_position_embeddings"], {"n_embed": 96, "seq_length": 300}),
+    ("bloom", ["hidden_size", "max_position_embeddings"], {"n_embed": 192, "seq_length": 300}),
     ("exaone4", ["layer_types", "rope_parameters"], {"rope_theta": 1e6}),
     ("falcon-7b", ["rope_parameters", "num_ln_in_parallel_attn"],
      {"rope_theta": 9000.0}),

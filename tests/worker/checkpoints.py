@@ -366,7 +366,7 @@ FALCON: dict[str, Any] = {
 MINISTRAL3_ROPE: dict[str, Any] = {**YARN, "llama_4_scaling_beta": 0.3}
 DENSE: dict[str, dict[str, Any]] = {
     "arcee": {"model_type": "arcee", "hidden_act": "relu2"},
-    "bloom": {**GPT, "model_type": "bloom", "hidden_size": 96, "n_head": 12, "n_inner": None},
+    "bloom": {**GPT, "model_type": "bloom", "hidden_size": 192, "n_head": 12, "n_inner": None},
     "cohere": {"model_type": "cohere", "logit_scale": 0.25, "tie_word_embeddings": True},
     "cohere-qk-norm": {
         "model_type": "cohere",

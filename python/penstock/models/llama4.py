@@ -26,9 +26,9 @@ class Llama4Text(Decoder):
     @classmethod
     def as_stored(cls, spec: Specification, shapes: Shapes) -> Specification:
         """Finds out how the experts are stored: in quantized checkpoints each by itself."""
-        together = any(name.endswith(".experts.gate_up_proj") for name in shapes)
-        storage = ExpertStorage.TRANSPOSED if together else ExpertStorage.SEPARATE
-        return spec.with_experts(storage=storage)
+        if any(name.endswith(".experts.gate_up_proj") for name in shapes):
+            return spec
+        return spec.with_experts(storage=ExpertStorage.SEPARATE)
 
     @staticmethod
     def block(spec: Specification, build: Build, index: int) -> Llama4Block:

@@ -47,7 +47,13 @@ def _mlps(fields: Fields, count: int) -> list[MlpSpec | MoeSpec]:
     fields.require("num_experts_per_tok", 1)
     routing = config.read_routing(fields, top_k=1, score=Score.SIGMOID)
     expert = config.read_gated(fields, "intermediate_size")
-    moe = MoeSpec(config.read_expert_count(fields), expert, routing, shared=expert)
+    moe = MoeSpec(
+        config.read_expert_count(fields),
+        expert,
+        routing,
+        shared=expert,
+        storage=config.ExpertStorage.TRANSPOSED,
+    )
     dense = config.read_gated(fields, "intermediate_size_mlp")
     step, sparse = fields.count("interleave_moe_layer_step", 1), fields.raw.get("moe_layers")
     if sparse is None:
