@@ -176,7 +176,7 @@ CASES = [
         for kind, window, rule, kv in [
             ("f32", 7, ALIGNED, PLAIN_KV),
             ("bf16", 300, ALIGNED, PLAIN_KV),
-            ("f32", 7, Scoring(3.0, True, True), "int8"),
+            ("f32", 6, Scoring(3.0, True, True), "int8"),
             ("f32", 0, ALIGNED, PLAIN_KV),
         ]
     ),

@@ -15,10 +15,10 @@ from ..device import divided_up, power_of_two
 from ..recurrence import Runs
 from ..recurrence_triton import dot_exact, dot_wide, load_state, run_of, since, softplus
 
-# Tokens of a chunk, and warps of a program: with chunks of 64 tokens, 255 registers of a thread do
-# not suffice on an H100.
-CHUNK, WARPS = 32, 8
-STATE = 4096  # elements of the state that a program has: columns of x times rows
+# Tokens of a chunk, warps of a program, and chunks whose loads are in flight: with chunks of 64
+# tokens, 255 registers of a thread do not suffice on an H100.
+CHUNK, WARPS, STAGES = 32, 4, 2
+STATE = 2048  # elements of the state that a program has: columns of x times rows
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def _run_chunks(
     x, b, c, step, decay_log, step_bias, skip, states,
     tables, slots, query_start, kv_len, out, strides, table_stride, least, most,
     HEADS: tl.constexpr, SHARED: tl.constexpr, N: tl.constexpr, P: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, L: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, L: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """`strides`: of the tokens of x, b, c and step."""
     sequence = tl.program_id(0)
@@ -52,7 +52,7 @@ def _run_chunks(
     bias = tl.load(step_bias + head)
     kept = tl.load(skip + head)
     seen = row[:, None] >= row[None, :]
-    for first in range(0, count, L):
+    for first in tl.range(0, count, L, num_stages=STAGES):
         inside = first + row < count
         at = start + first + row
         dt = softplus(tl.load(step + at * strides[3] + head, inside, other=0).to(tl.float32) + bias)
@@ -101,5 +101,5 @@ def run_chunks(
         COLUMNS=columns,
         L=CHUNK,
         num_warps=WARPS,
-        num_stages=1,
+        STAGES=STAGES,
     )
