@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::{Failure, Outcome};
 use crate::kv_layers::KvLayers;
 use crate::quantize::{Quantize, StoredQuantization};
-use crate::states::States;
+use crate::states::{States, listed_kinds};
 use crate::values::{Device, Dtype};
 use crate::weight_files::StoredWeights;
 
@@ -125,8 +125,9 @@ impl ModelFacts {
             Some(_) => 1,
             None => kv_heads(text)?.unwrap_or(heads),
         };
+        let layers = layer_count(text)?;
         let alike = KvLayers {
-            layers: count(text, "num_hidden_layers")?,
+            layers,
             kv_heads,
             head_dim,
         };
@@ -136,7 +137,6 @@ impl ModelFacts {
             .or_else(|| config.get("torch_dtype"))
             .and_then(Value::as_str);
         let max_tokens = count(text, "max_position_embeddings")?;
-        let layers = count(text, "num_hidden_layers")?;
         let states = States::of(text, layers);
         Ok(Self {
             directory: directory.to_owned(),
@@ -279,6 +279,15 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
     size(config, field)?.ok_or_else(|| format!("has no {field}, which every decoder model has"))
 }
 
+/// Returns the number of layers; newer files of Nemotron-H only list them.
+fn layer_count(config: &Value) -> Result<u64, String> {
+    let listed = listed_kinds(config).map(|kinds| kinds.len() as u64);
+    match (size(config, "num_hidden_layers")?, listed) {
+        (None, Some(layers)) if layers > 0 => Ok(layers),
+        _ => count(config, "num_hidden_layers"),
+    }
+}
+
 /// Other names of sizes: of models before they had common names.
 const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("hidden_size", &["n_embd", "n_embed", "d_model"]),
@@ -387,6 +396,20 @@ mod tests {
         assert_eq!(facts.kv_token_bytes(|dim| 2 * dim, 2), 2 * 4 * 4 * 128);
         let bytes = facts.rank_weight_bytes(Device::Cpu, Dtype::Float32, None, 2);
         assert_eq!(bytes, (2 << 20) + 256);
+    }
+
+    #[test]
+    fn listed_layers_are_counted() {
+        let mut config = json!({
+            "model_type": "nemotron_h", "hidden_size": 512, "num_attention_heads": 8,
+            "max_position_embeddings": 2048,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+        });
+        let listed = facts(&config).unwrap();
+        assert_eq!((listed.layers, listed.states.unwrap().layers), (1, 1));
+        config["layers_block_type"] = json!([]);
+        let error = facts(&config).unwrap_err();
+        assert!(error.contains("num_hidden_layers"), "{error}");
     }
 
     #[test]

@@ -167,13 +167,15 @@ fn size(config: &Value, name: &str, default: u64) -> u64 {
     config.get(name).and_then(Value::as_u64).unwrap_or(default)
 }
 
+/// Returns the kind of each layer, if config.json lists the kinds.
+pub fn listed_kinds(config: &Value) -> Option<&Vec<Value>> {
+    let lists = ["layer_types", "layers_block_type"];
+    lists.iter().find_map(|name| config.get(*name)?.as_array())
+}
+
 /// Returns the number of layers of these kinds, if config.json lists the kinds.
 fn kinds(config: &Value, wanted: &[&str]) -> Option<u64> {
-    let lists = ["layer_types", "layers_block_type"];
-    let kinds = lists
-        .iter()
-        .find_map(|name| config.get(*name)?.as_array())?;
-    let found = kinds.iter().filter_map(Value::as_str);
+    let found = listed_kinds(config)?.iter().filter_map(Value::as_str);
     Some(found.filter(|kind| wanted.contains(kind)).count() as u64)
 }
 
