@@ -36,6 +36,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else Triton's library warns of what outlives the process
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In the order in which `make python-test` gives the files to its processes."""
 
