@@ -41,6 +41,34 @@ def freed_device_memory() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=INTERPRETED)
+def language_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter replaces the functions of its language in each call of a function by a
+    kernel, though they are replaced until the kernel ends; that took four tenths of its time."""
+    from triton.runtime import interpreter
+
+    replace = interpreter._patch_lang
+    replaced: set[int] = set()
+
+    class Scope(interpreter._LangPatchScope):  # type: ignore[misc]
+        """Of a kernel: only these are restored."""
+
+        def restore(self) -> None:
+            super().restore()
+            replaced.clear()
+
+    def replace_once(function: Any) -> Scope:
+        module = id(function.__globals__)
+        if module in replaced:
+            return Scope()
+        replaced.add(module)
+        scope: Scope = replace(function)
+        return scope
+
+    monkeypatch.setattr(interpreter, "_LangPatchScope", Scope)
+    monkeypatch.setattr(interpreter, "_patch_lang", replace_once)
+
+
+@pytest.fixture(autouse=INTERPRETED)
 def one_element_arrays_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets loops run to a scalar: Triton 3.6 takes int() of its array, which NumPy 2.4 refuses."""
     from triton.runtime import interpreter

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -75,25 +76,50 @@ def run_alone(worker: LocalWorker, path: Path, sequence: Running, dtype: str) ->
     return logits
 
 
+class Expected(NamedTuple):
+    """What transformers computes in float64 of `prompt(90)`."""
+
+    tokens: list[int]  # 64, greedy
+    logits: torch.Tensor  # [64, vocab], one row for each token
+
+    @property
+    def logprobs(self) -> list[float]:
+        chosen = torch.tensor(self.tokens)[:, None]
+        return self.logits.log_softmax(-1).gather(1, chosen)[:, 0].tolist()
+
+
+@pytest.fixture(scope="module")
+def expected_of(checkpoint: Callable[[str], Path]) -> Callable[[str], Expected]:
+    """By the name of a case, computed once: transformers takes longer than what is tested."""
+
+    def expected(case: str) -> Expected:
+        model, ids = reference(checkpoint(case), torch.float64), prompt(90)
+        tokens = generate(model, ids)
+        with torch.inference_mode():
+            logits = model(torch.tensor([ids + tokens])).logits[0, len(ids) - 1 : -1]
+        return Expected(tokens, logits.double())
+
+    return lru_cache(maxsize=None)(expected)
+
+
+ExpectedOf = Callable[[str], Expected]
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_logits_and_64_greedy_tokens(checkpoint: Callable[[str], Path], case: str) -> None:
-    path = checkpoint(case)
-    model = reference(path, torch.float64)
-    ids = prompt(90)
-    expected = generate(model, ids)
-    sequence = greedy(ids)
-    logits = run_alone(LocalWorker(), path, sequence, "float64")
-    with torch.inference_mode():
-        ours = torch.cat(logits)
-        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1].double()
+def test_logits_and_64_greedy_tokens(
+    checkpoint: Callable[[str], Path], expected_of: ExpectedOf, case: str
+) -> None:
+    expected, sequence = expected_of(case), greedy(prompt(90))
+    logits = run_alone(LocalWorker(), checkpoint(case), sequence, "float64")
     # transformers normalises and takes the softmax in float32, whatever the model's dtype.
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-4)
-    assert sequence.tokens == expected
-    chosen = theirs.log_softmax(-1).gather(1, torch.tensor(expected)[:, None])[:, 0]
-    assert sequence.logprobs == pytest.approx(chosen.tolist(), abs=2e-4)
+    torch.testing.assert_close(torch.cat(logits), expected.logits, rtol=0, atol=2e-4)
+    assert sequence.tokens == expected.tokens
+    assert sequence.logprobs == pytest.approx(expected.logprobs, abs=2e-4)
 
 
-def test_two_ranks_add_biases_once(checkpoint: Callable[[str], Path]) -> None:
+def test_two_ranks_add_biases_once(
+    checkpoint: Callable[[str], Path], expected_of: ExpectedOf
+) -> None:
     """The biases of o_proj and down_proj, whose products are sums over the ranks."""
     path = checkpoint("llama-biases")
     model = reference(path, torch.float64)
@@ -105,35 +131,24 @@ def test_two_ranks_add_biases_once(checkpoint: Callable[[str], Path]) -> None:
     assert len(biases) == 2 * len(model.model.layers) and all(
         bias.abs().min() > 0 for bias in biases
     )
-    ids = prompt(90)
-    expected = generate(model, ids, 24)
-    with torch.inference_mode():
-        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1]
-    chosen = theirs.log_softmax(-1).gather(1, torch.tensor(expected)[:, None])[:, 0]
+    expected, sequence = expected_of("llama-biases"), greedy(prompt(90), 24)
     for workers, loaded in running(path, 2, dtype="float64"):
         driver = Driver(workers, loaded)
-        sequence = greedy(ids, 24)
         driver.enter(sequence)
         driver.finish([sequence])
         driver.stream.close()
-        assert sequence.tokens == expected
-        assert sequence.logprobs == pytest.approx(chosen.tolist(), abs=2e-4)
+    assert sequence.tokens == expected.tokens[:24]
+    assert sequence.logprobs == pytest.approx(expected.logprobs[:24], abs=2e-4)
 
 
 @pytest.mark.parametrize("case", SHARDED)
 @pytest.mark.parametrize("size", [1, 2])
 def test_ranks_chunks_and_prefix_hits(
-    checkpoint: Callable[[str], Path], case: str, size: int
+    checkpoint: Callable[[str], Path], expected_of: ExpectedOf, case: str, size: int
 ) -> None:
     """A prompt longer than a window, in chunks; then the same on top of its cached blocks."""
-    path = checkpoint(case)
-    model = reference(path, torch.float64)
-    ids = prompt(90)
-    expected = generate(model, ids, 24)
-    with torch.inference_mode():
-        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1]
-    chosen = theirs.log_softmax(-1).gather(1, torch.tensor(expected)[:, None])[:, 0]
-    for workers, loaded in running(path, size, dtype="float64"):
+    ids, expected = prompt(90), expected_of(case)
+    for workers, loaded in running(checkpoint(case), size, dtype="float64"):
         driver = Driver(workers, loaded)
         first, second = greedy(ids, 24), greedy(ids, 24)
         driver.enter(first)
@@ -144,20 +159,21 @@ def test_ranks_chunks_and_prefix_hits(
         driver.finish([first, second])
         driver.stream.close()
         for sequence in (first, second):
-            assert sequence.tokens == expected
-            assert sequence.logprobs == pytest.approx(chosen.tolist(), abs=2e-4)
+            assert sequence.tokens == expected.tokens[:24]
+            assert sequence.logprobs == pytest.approx(expected.logprobs[:24], abs=2e-4)
 
 
 @pytest.mark.parametrize("case", ["llama31", *SHARDED])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-4), ("bfloat16", 0.5)])
 def test_other_dtypes_of_the_cpu(
-    checkpoint: Callable[[str], Path], case: str, dtype: str, tolerance: float
+    checkpoint: Callable[[str], Path],
+    expected_of: ExpectedOf,
+    case: str,
+    dtype: str,
+    tolerance: float,
 ) -> None:
-    path = checkpoint(case)
-    ids = prompt(90)
-    logits = run_alone(LocalWorker(), path, greedy(ids, 1), dtype)
-    with torch.inference_mode():
-        exact = reference(path, torch.float64)(torch.tensor([ids])).logits[0, -1]
+    logits = run_alone(LocalWorker(), checkpoint(case), greedy(prompt(90), 1), dtype)
+    exact = expected_of(case).logits[0]
     assert (logits[0][0].double() - exact).abs().max() < tolerance
 
 

@@ -33,6 +33,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+# Where no worker listens yet, gRPC tries again after a second by default.
+RETRIES = [(f"grpc.{name}_reconnect_backoff_ms", 20) for name in ("initial", "min", "max")]
+
+
 class Worker:
     """A worker of the test process's fork server, and a client of it."""
 
@@ -40,7 +44,7 @@ class Worker:
         self.directory = tempfile.TemporaryDirectory(prefix="penstock-worker-")
         socket = Path(self.directory.name) / "shard.sock"
         self._start(socket, rank)
-        self.channel = grpc.insecure_channel(f"unix:{socket}")
+        self.channel = grpc.insecure_channel(f"unix:{socket}", RETRIES)
         self.stub = rpc.ShardStub(self.channel)
         self.rank = rank
         self.stub.Health(pb.HealthRequest(), wait_for_ready=True, timeout=60)

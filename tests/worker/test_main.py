@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -51,6 +52,15 @@ def test_a_worker_that_stands_by_has_imported_what_load_needs() -> None:
     later = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     own = ("penstock.models.", "penstock.cpu", "penstock.quant.")
     assert [name for name in later.stdout.split() if not name.startswith(own)] == []
+
+
+def test_a_worker_collects_garbage_once_all_is_imported() -> None:
+    gc.disable()
+    try:
+        program.finish_imports()
+        assert gc.isenabled() and gc.get_freeze_count() > 100_000
+    finally:
+        gc.enable()
 
 
 def test_failed_warm_import_is_logged_and_not_raised(

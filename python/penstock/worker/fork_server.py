@@ -27,6 +27,9 @@ import socket
 import warnings
 from dataclasses import dataclass
 
+if __name__ == "__main__":
+    gc.disable()  # workers enable it
+
 from penstock.worker import __main__ as worker
 
 REQUEST_BYTES = 64 << 10
