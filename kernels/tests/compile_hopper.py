@@ -57,20 +57,22 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
     return kernel
 
 
-def attention(heads: Heads, quantized: str, aligned: bool = False) -> None:
-    """Decode, and prefill of few rows and of many, which are kernels of their own; with `quantized`
-    also over quantized caches, prefill over one that stores numbers so."""
+def attention(heads: Heads, quantized: tuple[str, ...], aligned: bool = False) -> None:
+    """Decode, and prefill of few rows and of many, which are kernels of their own; both over
+    `quantized` caches too, prefill over the first kind. Of heads of 256 also decode that only
+    reads."""
     sinks = torch.zeros(heads.query)
-    for kv, stored_ones in (("", False), ("", True), *((kv, False) for kv in QUANTIZED_KV)):
+    plain = [("", False), ("", True)] if heads.size == 256 else [("", False)]
+    for kv, reads in (*plain, *((kv, False) for kv in quantized)):
         case = decode_arguments(heads, [40, 0], torch.bfloat16, CPU, kv=kv)
         cache, *places = (case[name] for name in ("kv_cache", "block_tables", "slots", "kv_len"))
         names = "q", "k", "v", "cos_sin", "slot_mapping"
         tensors = *(case[name] for name in names), torch.empty_like(case["q"])
         kernel = decode_quantized if kv else decode
         memory = (cache, *places, case.get("kv_params"))
-        taken = kernel.launch(tensors, memory, (0.1, 20 * aligned, aligned, sinks), stored_ones)
-        assert taken == (not kv or bool(quantized))
-    for tokens, kv in ((40, ""), (1100, ""), *([(1100, quantized)] if quantized else [])):
+        assert kernel.launch(tensors, memory, (0.1, 20 * aligned, aligned, sinks), reads)
+    many = [(1100, kv) for kv in ("", *quantized[:1])]
+    for tokens, kv in ((40, ""), *many[aligned:]):
         q = torch.empty((tokens, heads.query, heads.size), dtype=torch.bfloat16)
         start = torch.tensor([0, tokens], dtype=torch.int32)
         pages = stored(paged([tokens], heads, torch.bfloat16, CPU), kv)
@@ -158,10 +160,11 @@ def main() -> None:
         module.processors = lambda _device: PROCESSORS
     for module in (decode, decode_quantized, peer_sum, *packed_kernels):
         module.early_launch = lambda _device: True
-    kinds = (8, 64, "int4"), (8, 128, "int8"), (2, 128, "e4m3"), (8, 256, "")
+    every = tuple(reversed(QUANTIZED_KV))
+    kinds = (8, 64, ("int4", "e5m2")), (8, 128, every), (2, 128, ("e4m3",)), (8, 256, ())
     for kv, size, quantized in kinds:
         attention(Heads(query=32, kv=kv, size=size, block_tokens=16), quantized)
-    attention(Heads(query=40, kv=8, size=128, block_tokens=16), "e4m3", aligned=True)
+    attention(Heads(query=40, kv=8, size=128, block_tokens=16), ("e4m3",), aligned=True)
     gated()
     for kind in Kind:
         packed_product(kind, rows=20, group=64, gated=True)
@@ -174,10 +177,12 @@ def main() -> None:
     packed_many_product(Kind.FP4, group=32, gated=True)
     for kernel in (experts.HOPPER, experts.HOPPER_VECTORS):
         kernel.applies = lambda _device: True
+    for tokens in (1, 5):
+        mixture(Kind.FP4, tokens, 32, Activation.SILU)
+        mixture(Kind.FP8, tokens, 128, Activation.SILU)
+    mixture(Kind.FP8, 1, 128, Activation.RELU_SQUARED)
+    mixture(Kind.FP4, 5, 32, Activation.RELU_SQUARED)
     for activation in (Activation.SILU, Activation.RELU_SQUARED):
-        for tokens in (1, 5):
-            mixture(Kind.FP4, tokens, 32, activation)
-            mixture(Kind.FP8, tokens, 128, activation)
         mixture(Kind.INT4, 2000, 128, activation)
     probe(CPU)
 

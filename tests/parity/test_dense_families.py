@@ -74,7 +74,7 @@ def test_every_family_has_a_case(checkpoint: Checkpoints) -> None:
     assert found == FAMILIES.keys() - OTHERS
 
 
-@pytest.mark.parametrize("case", DENSE)
+@pytest.mark.parametrize("case", [*DENSE, "llama4"])
 def test_chunks_prefix_hits_and_preemption(checkpoint: Checkpoints, case: str) -> None:
     """A prompt longer than a window in chunks; the same on top of its cached blocks; and again,
     recomputed in chunks after some tokens."""
@@ -99,7 +99,7 @@ def test_chunks_prefix_hits_and_preemption(checkpoint: Checkpoints, case: str) -
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("case", DENSE)
+@pytest.mark.parametrize("case", [*DENSE, "llama4"])
 def test_ranks_compute_what_one_does(checkpoint: Checkpoints, case: str, ranks: int) -> None:
     """Of four query heads and at most two KV heads in most cases: then four ranks have each KV head
     twice."""

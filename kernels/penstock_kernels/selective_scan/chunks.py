@@ -15,8 +15,8 @@ from ..device import divided_up, power_of_two
 from ..recurrence import Runs
 from ..recurrence_triton import dot_exact, dot_wide, load_state, run_of, since, softplus
 
-# Tokens of a chunk, warps of a program, and chunks whose loads are in flight: with chunks of 64
-# tokens, 255 registers of a thread do not suffice on an H100.
+# Tokens of a chunk, warps of a program per 128 rows of its state, and chunks whose loads are in
+# flight: with chunks of 64 tokens, 255 registers of a thread do not suffice on an H100.
 CHUNK, WARPS, STAGES = 32, 4, 2
 STATE = 2048  # elements of the state that a program has: columns of x times rows
 
@@ -100,6 +100,6 @@ def run_chunks(
         ROWS=rows,
         COLUMNS=columns,
         L=CHUNK,
-        num_warps=WARPS,
+        num_warps=WARPS * max(rows // 128, 1),
         STAGES=STAGES,
     )
