@@ -56,6 +56,13 @@ def load_state(
 
 
 @triton.jit
+def load_rows(x, at, stride, head, inside, D: tl.constexpr, ROWS: tl.constexpr):
+    """Rows [L, ROWS] of a head of D elements, of the tokens `at`; zeros where not `inside`."""
+    row = tl.arange(0, ROWS)[None, :]
+    return tl.load(x + at[:, None] * stride + head * D + row, inside[:, None] & (row < D), other=0)
+
+
+@triton.jit
 def halves(x, kind: tl.constexpr):
     """Two numbers of 16 bits, whose sum is a number of float32 without its last bits."""
     high = x.to(kind)

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
-from ..recurrence_triton import dot_exact, dot_halves, halves, load_state, run_of, since, softplus
+from ..recurrence_triton import (
+    dot_exact,
+    dot_halves,
+    halves,
+    load_rows,
+    load_state,
+    run_of,
+    since,
+    softplus,
+)
 from .reference import EPS
 
 # Tokens of a chunk, values' columns and warps of a program of the second kernel, and chunks whose
@@ -32,13 +41,6 @@ def _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head):
     rate = tl.exp(tl.load(decay_log + head))
     g = -rate * softplus(forget + tl.load(decay_bias + head))
     return tl.where(inside, tl.sigmoid(taken), 0.0), tl.cumsum(tl.where(inside, g, 0.0), 0)
-
-
-@triton.jit
-def _rows(x, at, stride, head, inside, D: tl.constexpr, KEYS: tl.constexpr):
-    """Queries or keys [L, KEYS] of a head."""
-    row = tl.arange(0, KEYS)[None, :]
-    return tl.load(x + at[:, None] * stride + head * D + row, inside[:, None] & (row < D), other=0)
 
 
 @triton.jit
@@ -84,7 +86,7 @@ def _prepare(
     inside = first + row < count
     at = start + first + row
     taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head)
-    key = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS)
+    key = load_rows(k, at, strides[1], head // SHARED, inside, D, KEYS)
     scale = _lengths(key, eps)
     # Of the transposed system, so that a row of it is a column in `_inverse`.
     later = row[:, None] < row[None, :]
@@ -96,7 +98,7 @@ def _prepare(
     places = matrices + at_head[:, None] * L + row[None, :]
     _put_halves(_inverse(system, row, L) * taken[None, :], places, plane * L, inside[:, None])
 
-    query = _rows(q, at, strides[0], head // SHARED, inside, D, KEYS)
+    query = load_rows(q, at, strides[0], head // SHARED, inside, D, KEYS)
     factor = _lengths(query, eps) * (1.0 / tl.sqrt(D * 1.0))
     seen = row[:, None] >= row[None, :]
     scores = tl.dot(query, tl.trans(key)) * factor[:, None] * scale[None, :]
@@ -134,8 +136,8 @@ def _run_chunks(
         inside = first + row < count
         at = start + first + row
         at_head = at * HEADS + head
-        key = _rows(k, at, strides[1], head // SHARED, inside, D, KEYS)
-        query = _rows(q, at, strides[0], head // SHARED, inside, D, KEYS)
+        key = load_rows(k, at, strides[1], head // SHARED, inside, D, KEYS)
+        query = load_rows(q, at, strides[0], head // SHARED, inside, D, KEYS)
         rows = inside[:, None] & (column < E)
         value = tl.load(v + at[:, None] * strides[2] + head * E + column, rows, other=0)
         square = matrices + at_head[:, None] * L + row[None, :]

@@ -13,20 +13,12 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
-from ..recurrence_triton import dot_exact, dot_wide, load_state, run_of, since, softplus
+from ..recurrence_triton import dot_exact, dot_wide, load_rows, load_state, run_of, since, softplus
 
 # Tokens of a chunk, warps of a program per 128 rows of its state, and chunks whose loads are in
 # flight: with chunks of 64 tokens, 255 registers of a thread do not suffice on an H100.
 CHUNK, WARPS, STAGES = 32, 4, 2
 STATE = 2048  # elements of the state that a program has: columns of x times rows
-
-
-@triton.jit
-def _rows(x, at, stride, group, inside, N: tl.constexpr, ROWS: tl.constexpr):
-    """B or C [L, ROWS] of a group."""
-    row = tl.arange(0, ROWS)[None, :]
-    places = x + at[:, None] * stride + group * N + row
-    return tl.load(places, inside[:, None] & (row < N), other=0)
 
 
 @triton.jit
@@ -59,8 +51,8 @@ def _run_chunks(
         # Tokens outside add nothing, and nothing decays.
         dt = tl.where(inside, tl.minimum(tl.maximum(dt, least), most), 0.0)
         total = tl.cumsum(rate * dt, 0)
-        taken = _rows(b, at, strides[1], head // SHARED, inside, N, ROWS)
-        asked = _rows(c, at, strides[2], head // SHARED, inside, N, ROWS)
+        taken = load_rows(b, at, strides[1], head // SHARED, inside, N, ROWS)
+        asked = load_rows(c, at, strides[2], head // SHARED, inside, N, ROWS)
         live = inside[:, None] & (column < P)
         value = tl.load(x + at[:, None] * strides[0] + head * P + column, live, other=0)
         value = value.to(tl.float32)
