@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import generate, prompt, reference, write
-from driver import Driver, greedy
+from driver import chunked_hit_and_preempted, greedy
 from local import LocalWorker
 from penstock.config import alibi_slopes
 from penstock.models import family
@@ -128,21 +128,8 @@ def test_baichuan_13b_in_chunks_after_hits_and_preemption(baichuan: Any, kind: s
     path, oracle = baichuan(kind)
     ids, worker = prompt(90), LocalWorker()
     expected = oracle.tokens(ids, 16)
-    driver = Driver([worker], worker.load(path, dtype="float64"))
-    first, second = greedy(ids, 16), greedy(ids, 16)
-    driver.enter(first)
-    while not first.tokens:
-        driver.step([first], chunk=32)
-    driver.enter_after(second, first)
-    assert second.computed == 80
-    for _ in range(5):
-        driver.step([first, second])
-    assert 0 < len(second.tokens) < 16
-    driver.leave(second)
-    driver.step([first])
-    driver.enter(second)
-    driver.finish([first, second], chunk=32)
-    driver.stream.close()
+    loaded = worker.load(path, dtype="float64")
+    first, second = chunked_hit_and_preempted(worker, loaded, ids, wanted=16, before=5)
     assert first.tokens == second.tokens == expected
 
 

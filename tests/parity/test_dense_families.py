@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import CASES, DENSE, SHAPE, generate, prompt, reference, write
-from driver import Driver, Running, greedy
+from driver import Driver, Running, chunked_hit_and_preempted, greedy
 from local import LocalWorker, Refused
 from penstock.config import read_config
 from penstock.faults import BadModel
@@ -80,21 +80,8 @@ def test_chunks_prefix_hits_and_preemption(checkpoint: Checkpoints, case: str) -
     recomputed in chunks after some tokens."""
     path, ids, worker = checkpoint(case), prompt(90), LocalWorker()
     expected = generate(reference(path, torch.float64), ids, 24)
-    driver = Driver([worker], worker.load(path, dtype="float64"))
-    first, second = greedy(ids, 24), greedy(ids, 24)
-    driver.enter(first)
-    while not first.tokens:
-        driver.step([first], chunk=32)
-    driver.enter_after(second, first)
-    assert second.computed == 80
-    for _ in range(9):
-        driver.step([first, second])
-    assert 0 < len(second.tokens) < 24
-    driver.leave(second)
-    driver.step([first])
-    driver.enter(second)
-    driver.finish([first, second], chunk=32)
-    driver.stream.close()
+    loaded = worker.load(path, dtype="float64")
+    first, second = chunked_hit_and_preempted(worker, loaded, ids, wanted=24, before=9)
     assert first.tokens == second.tokens == expected
 
 

@@ -423,3 +423,26 @@ def running(
         for worker in workers:
             worker.close()
         meeting.cleanup()
+
+
+def chunked_hit_and_preempted(
+    worker: Worker, loaded: pb.Loaded, ids: list[int], wanted: int, before: int
+) -> tuple[Running, Running]:
+    """Runs a prompt of 90 tokens in chunks, then again on top of its cached blocks. The second
+    sequence is recomputed in chunks, `before` steps after it began."""
+    driver = Driver([worker], loaded)
+    first, second = greedy(ids, wanted), greedy(ids, wanted)
+    driver.enter(first)
+    while not first.tokens:
+        driver.step([first], chunk=32)
+    driver.enter_after(second, first)
+    assert second.computed == 80
+    for _ in range(before):
+        driver.step([first, second])
+    assert 0 < len(second.tokens) < wanted
+    driver.leave(second)
+    driver.step([first])
+    driver.enter(second)
+    driver.finish([first, second], chunk=32)
+    driver.stream.close()
+    return first, second
