@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::Body;
@@ -17,17 +17,12 @@ use hyper::service::Service;
 use tower::ServiceExt;
 
 use super::connection_limit::{ActiveRequest, ConnectionState};
+use super::request_body::RequestBody;
 
 /// The routes, for one connection.
 pub(super) struct ConnectionService {
     pub(super) router: Router,
     pub(super) state: Arc<ConnectionState>,
-}
-
-/// A request's body that records when it has been received completely.
-struct RequestBody {
-    body: Incoming,
-    state: Arc<ConnectionState>,
 }
 
 /// A response's body. The connection counts as busy until it is dropped.
@@ -45,11 +40,15 @@ impl Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let active = self.state.begin_request(request.body().is_end_stream());
-        let state = Arc::clone(&self.state);
-        let request = request.map(|body| Body::new(RequestBody { body, state }));
+        let (head, body) = request.into_parts();
+        let (body, unread) = RequestBody::new(body, &head.headers, &self.state);
+        let request = Request::from_parts(head, Body::new(body));
         let response = self.router.clone().oneshot(request);
         Box::pin(async move {
-            let response = response.await?;
+            let mut response = response.await?;
+            if let Some(unread) = unread {
+                unread.discard(&mut response).await;
+            }
             let kind = response.headers().get(header::CONTENT_TYPE);
             let comment = kind.is_some_and(|kind| kind == "text/event-stream");
             Ok(response.map(|body| ResponseBody {
@@ -58,32 +57,6 @@ impl Service<Request<Incoming>> for ConnectionService {
                 comment,
             }))
         })
-    }
-}
-
-impl HttpBody for RequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        self.state.set_receiving(frame.is_pending());
-        let frame = ready!(frame);
-        if frame.is_none() || self.body.is_end_stream() {
-            self.state.request_received();
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

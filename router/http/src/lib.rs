@@ -29,6 +29,7 @@ mod neutral;
 mod nulls;
 mod openai;
 mod parsed_output;
+mod request_body;
 mod request_id;
 mod response_headers;
 mod server;

@@ -43,4 +43,5 @@ mod tokens;
 mod too_long;
 mod tools;
 mod unicode;
+mod unread_bodies;
 mod vllm_fields;
