@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import torch
 from serving import Server, metric_value, wait_for
+from small_model import BROOK
 from transformers import AutoModelForCausalLM
 
-BROOK = Path(__file__).resolve().parents[1] / "python/penstock/brook"
 TOKENS = 48
 
 Variant = tuple[list[str], str | None]

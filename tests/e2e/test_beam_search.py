@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ import httpx
 import pytest
 import torch
 from serving import Server, metrics
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from small_model import BROOK, write_llama
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
 PROMPTS = ["Once upon a time there was", "The fox", "What is 12 + 30?"]
 TOKENS = 16
 # (width, length_penalty, early_stopping)
@@ -44,28 +43,10 @@ VARIANTS = {
     "brook": Variant("float64", ["--block-tokens", "4"]),
     # Too little memory for ten beams at once, and two workers.
     "tight": Variant("float64", ["--tp", "2", "--block-tokens", "1", "--no-prefix-cache",
-                                 "--kv-memory", "640KiB", "--max-len", "64"], preempts=True),
+                                 "--kv-memory", "640KiB", "--max-len", "64"],
+                     tiny=True, preempts=True),
     "tiny": Variant("float32", tiny=True),
 }  # fmt: skip
-
-
-def write_tiny(path: Path) -> Path:
-    """A random model with brook's tokenizer. Large weights: its logits are not nearly equal."""
-    shutil.copytree(BROOK, path, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
-    known = json.loads((BROOK / "config.json").read_text())
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=known["vocab_size"],
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.2,
-        eos_token_id=known["eos_token_id"],
-    )
-    LlamaForCausalLM(config).float().save_pretrained(path)
-    return path
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=str)
@@ -74,7 +55,7 @@ def searched(
 ) -> Iterator[tuple[Server, Oracle, Variant]]:
     variant = VARIANTS[request.param]
     folder = tmp_path_factory.mktemp("beam")
-    model = write_tiny(folder / "model") if variant.tiny else BROOK
+    model = write_llama(folder / "model") if variant.tiny else BROOK
     options = ["--model", str(model), "--dtype", variant.dtype, *variant.options]
     with Server(folder / "serve.log", options) as server:
         yield server, oracle(model, getattr(torch, variant.dtype)), variant

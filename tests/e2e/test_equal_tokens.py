@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
+from random_models import Variant
 from serving import Server, metric_value, metrics
+from small_model import BROOK, write_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
 TOKENS = 64
 PROMPTS = [
     "Once upon a time there was",
@@ -29,24 +30,25 @@ PROMPTS = [
     "0 1 2 3 4 5 6 7 8 9",
 ]
 # How a server is started -> what its metrics must show, so that the case is what it says.
-VARIANTS: dict[str, tuple[list[str], str | None]] = {
-    "plain": ([], "penstock_prefix_hit_tokens"),
+VARIANTS: dict[str, Variant] = {
+    "brook": ([], "penstock_prefix_hit_tokens"),
     "16-token chunks": (["--max-step-tokens", "16"], None),
     "no prefix cache": (["--no-prefix-cache"], None),
-    "preempted": (["--kv-memory", "10MiB", "--max-len", "512"], "penstock_preemptions"),
+    "preempted": (["--kv-memory", "640KiB", "--max-len", "512"], "penstock_preemptions"),
     "two workers": (["--tp", "2"], None),
 }
 
 
-def greedy(prompts: list[str]) -> list[list[int]]:
+@cache
+def greedy(model: Path) -> list[list[int]]:
     """What `transformers` generates for each prompt alone."""
-    tokenizer = AutoTokenizer.from_pretrained(BROOK)
-    model = AutoModelForCausalLM.from_pretrained(BROOK, dtype=torch.float64).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64).eval()
     answers = []
-    for prompt in prompts:
+    for prompt in PROMPTS:
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         with torch.inference_mode():
-            out = model.generate(
+            out = network.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
@@ -58,18 +60,8 @@ def greedy(prompts: list[str]) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def expected() -> list[list[int]]:
-    return greedy(PROMPTS)
-
-
-@pytest.fixture(scope="module", params=VARIANTS, ids=str)
-def variant(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Server, str | None]]:
-    options, metric = VARIANTS[request.param]
-    log = tmp_path_factory.mktemp("variant") / "serve.log"
-    with Server(log, [*options, "--dtype", "float64"]) as server:
-        yield server, metric
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("model") / "small")
 
 
 async def tokens(client: httpx.AsyncClient, prompt: str, most: int) -> list[int]:
@@ -85,15 +77,20 @@ async def all_tokens(server: Server, prompts: list[str], most: int = TOKENS) -> 
         return list(await asyncio.gather(*(tokens(client, prompt, most) for prompt in prompts)))
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_tokens_equal_transformers_alone_and_in_a_batch(
-    variant: tuple[Server, str | None], expected: list[list[int]]
+    variant: str, small: Path, tmp_path: Path
 ) -> None:
-    server, metric = variant
-    alone = [asyncio.run(all_tokens(server, [prompt]))[0] for prompt in PROMPTS[:3]]
-    assert alone == expected[:3]
-    assert asyncio.run(all_tokens(server, PROMPTS * 4)) == expected * 4
-    if metric:
-        assert metric_value(server, metric) > 0
+    model = BROOK if variant == "brook" else small
+    expected = greedy(model)
+    options, metric = VARIANTS[variant]
+    options = ["--model", str(model), "--dtype", "float64", *options]
+    with Server(tmp_path / "serve.log", options) as server:
+        alone = [asyncio.run(all_tokens(server, [prompt]))[0] for prompt in PROMPTS[:3]]
+        assert alone == expected[:3]
+        assert asyncio.run(all_tokens(server, PROMPTS * 4)) == expected * 4
+        if metric:
+            assert metric_value(server, metric) > 0
 
 
 MANY = [f"{number} animals went to the river. The first of them was" for number in range(256)]

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from serving import Server, children, metric_value
+from small_model import write_llama
 
 SECONDS = 120
 TOKENS = 160
@@ -50,8 +51,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("survive") / "serve.log"
-    with Server(log, ["--dtype", "float64", "--max-slots", "12"]) as server:
+    folder = tmp_path_factory.mktemp("survive")
+    model = write_llama(folder / "brook")
+    options = ["--model", str(model), "--dtype", "float64", "--max-slots", "12"]
+    with Server(folder / "serve.log", options) as server:
         yield server
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from serving import Server, children, metric_value
+from small_model import write_llama
 from trees import PERSON, TREE
 
 GRAMMARS: list[dict[str, Any]] = [
@@ -47,19 +48,28 @@ def answers(server: Server) -> list[list[tuple[str, str]]]:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, str]]]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options of each server."""
+    path = write_llama(tmp_path_factory.mktemp("model") / "brook")
+    return ["--model", str(path), "--dtype", "float64"]
+
+
+@pytest.fixture(scope="module")
+def expected(
+    model: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> list[list[tuple[str, str]]]:
     log = tmp_path_factory.mktemp("grammars") / "serve.log"
-    with Server(log, ["--dtype", "float64"]) as server:
+    with Server(log, model) as server:
         return answers(server)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_structured_output_is_equal_under_preemption_and_restart(
-    expected: list[list[tuple[str, str]]], tmp_path: Path, workers: str
+    model: list[str], expected: list[list[tuple[str, str]]], tmp_path: Path, workers: str
 ) -> None:
     """With too little memory for all at once, and again after a worker was killed."""
-    options = ["--dtype", "float64", "--tp", workers, "--kv-memory", "3MiB", "--max-len", "160"]
-    with Server(tmp_path / "serve.log", options) as server:
+    options = ["--tp", workers, "--kv-memory", "256KiB", "--max-len", "160"]
+    with Server(tmp_path / "serve.log", [*model, *options]) as server:
         for _ in range(4):  # a first answer may be over before another's grammar is compiled
             assert answers(server) == expected
             if metric_value(server, "penstock_preemptions") > 0:

@@ -15,6 +15,7 @@ from tests.faults.run import Plan, run
 from tests.faults.schedule import Kind, faults
 from tests.faults.server import FaultyServer
 from tests.serving import parent, wait_for
+from tests.small_model import write_llama
 
 # Without those that take 30 s, and without the launcher's end, which tests/e2e has.
 QUICK = [
@@ -34,7 +35,8 @@ QUICK = [
     ids=["1 worker", "2 workers"],
 )
 def test_streams_survive_what_happens_to_workers(plan: Plan, tmp_path: Path) -> None:
-    report = run(plan, tmp_path / "serve.log", [])
+    model = write_llama(tmp_path / "brook")
+    report = run(plan, tmp_path / "serve.log", ["--model", str(model)])
     assert report.good, report.text()
     assert report.losses > 0 and report.streams_hit > 0, report.text()
 
