@@ -13,11 +13,11 @@ import pytest
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="Triton's assembler is for x86")
 @pytest.mark.parametrize(
     ("gpu", "kernels"),
-    # An A100 has no conversion to fp8 e4m3.
+    # An A100 has no conversion to fp8 e4m3. test_compiled_hopper.py compiles for an H100, which has
+    # the same limits as a B200.
     [
         ("80 108 166912", 235),
         ("89 58 101376", 238),
-        ("90 132 232448", 240),
         ("100 148 232448", 240),
     ],
 )
