@@ -19,6 +19,8 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
+from .unbuildable import Unbuildable
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -51,6 +53,7 @@ class Op(Generic[P, R]):
         self.mutates = mutates
         self.without = without
         self._triton: Callable[P, R] | None = None
+        self._unbuildable = Unbuildable()
         self._host: dict[torch.dtype, Callable[P, R]] = {}
         OPS[name] = self
 
@@ -76,20 +79,23 @@ class Op(Generic[P, R]):
         return self._host.get(tensor.dtype, self.reference)
 
     def _kernel_or_reference(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Returns the kernel; after it failed to build, the reference, with one warning."""
+        """Runs the kernel; for arguments for which it cannot be built, the reference, with one
+        warning."""
+        if self._unbuildable.holds((args, kwargs)):
+            return self.reference(*args, **kwargs)
         try:
             return self.triton(*args, **kwargs)
         except Exception as error:
             if not cannot_build(error):
                 raise
-            log.warning(
-                "the Triton kernel of %s cannot be built here, so PyTorch computes it, which takes "
-                "%s: %s",
-                self.name,
-                self.without,
-                reason(error),
-            )
-            self._triton = self.reference
+            if self._unbuildable.add((args, kwargs)):
+                log.warning(
+                    "the Triton kernel of %s cannot be built for some sizes here, so PyTorch "
+                    "computes them, which takes %s: %s",
+                    self.name,
+                    self.without,
+                    reason(error),
+                )
             return self.reference(*args, **kwargs)
 
 
@@ -99,7 +105,7 @@ OPS: dict[str, Op[..., Any]] = {}
 class ArchKernel:
     """A module whose `launch` replaces an op's portable kernel on some devices.
 
-    `launch` returns False, without doing anything, if it does not support the arguments. If it
+    `launch` returns False, without doing anything, if it does not support the arguments. Where it
     cannot be built (it may need an architecture or a version of Triton), the portable kernel is
     used, with one warning.
     """
@@ -108,24 +114,24 @@ class ArchKernel:
         """`module` is imported at its first use, on a device that `applies` accepts."""
         self.module = module
         self.applies = applies
-        self._broken = False
+        self._unbuildable = Unbuildable()
 
     def launch(self, device: torch.device, *args: Any) -> bool:
         """Launches the kernel if it supports the arguments; returns whether it did."""
-        if self._broken or not self.applies(device):
+        if not self.applies(device) or self._unbuildable.holds(args):
             return False
         try:
             return bool(importlib.import_module(self.module).launch(*args))
         except Exception as error:
             if not cannot_build(error):
                 raise
-            self._broken = True
-            log.warning(
-                "%s cannot be built here, so a portable kernel does its work, which takes up to "
-                "twice as long: %s",
-                self.module,
-                reason(error),
-            )
+            if self._unbuildable.add(args):
+                log.warning(
+                    "%s cannot be built for some sizes here, so a portable kernel computes them, "
+                    "which takes up to twice as long: %s",
+                    self.module,
+                    reason(error),
+                )
             return False
 
 

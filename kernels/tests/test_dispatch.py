@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import penstock_kernels
 import pytest
 import torch
+from penstock_kernels import unbuildable
 from penstock_kernels.op import OPS, Op, cannot_build
 from triton.runtime.errors import PTXASError
 
@@ -119,6 +120,45 @@ def test_a_kernel_that_does_not_compile_falls_back_to_torch(
     assert len(calls) == 1
     (record,) = caplog.records
     assert "kernel of doubled" in record.message and "twice as long" in record.message
+
+
+def test_a_kernel_that_does_not_compile_for_one_size_serves_the_others(
+    op: Op[..., object], caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = []
+
+    def kernel(x: torch.Tensor) -> str:
+        tried.append(tuple(x.shape))
+        if x.shape[1] == 3 or x.dtype is torch.float64:
+            no_assembler()
+        return "by the kernel"
+
+    def run(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> object:
+        x = torch.ones(rows, columns, dtype=dtype).as_subclass(OnDevice)
+        return op.on(x)(x)
+
+    op._triton = kernel
+    assert run(1, 2) == "by the kernel"
+    for rows in (1, 4, 2):  # rows are not what it is compiled for
+        assert isinstance(run(rows, 3), torch.Tensor)
+    assert isinstance(run(1, 2, torch.float64), torch.Tensor)
+    assert run(5, 2) == "by the kernel"
+    assert tried == [(1, 2), (1, 3), (1, 2), (5, 2)]
+    assert len(caplog.records) == 1
+
+
+def test_a_kernel_that_compiles_for_nothing_is_given_up(op: Op[..., object]) -> None:
+    tried = []
+
+    def kernel(x: torch.Tensor) -> None:
+        tried.append(x)
+        no_assembler()
+
+    op._triton = kernel
+    for columns in range(20):
+        x = torch.ones(2, columns).as_subclass(OnDevice)
+        assert op.on(x)(x).tolist() == [[2] * columns] * 2
+    assert len(tried) == unbuildable.MOST
 
 
 def test_other_failures_of_a_kernel_are_not_hidden(op: Op[..., object]) -> None:
