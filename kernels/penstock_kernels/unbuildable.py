@@ -48,4 +48,4 @@ def _signature(arg: object) -> Hashable:
         return signature(arg.values())
     if isinstance(arg, bool | str | None):
         return arg
-    return type(arg)
+    return type(arg).__qualname__

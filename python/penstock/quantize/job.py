@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.config import ExpertStorage, MoeSpec, Specification, read_config
+from penstock.config import ExpertStorage, MoeSpec, Placement, Specification, read_config
 from penstock.faults import BadModel
 from penstock.layers import Layer
 from penstock.models import family, read_specification
@@ -43,7 +43,7 @@ def quantize(job: Job) -> Report:
         report = _Run(walk, quantizer, output).run(texts)
         rest = {name: checkpoint[name].tensor() for name in _outside(walk)}
         output.write(layers, rest, {})
-        config = {**raw, "quantization_config": quantizer.layout.config(walk.routers())}
+        config = {**raw, "quantization_config": quantizer.layout.config(walk.kept_modules())}
         summary = {"perplexity_before": report.before, "perplexity_after": report.after}
         settings = {"settings": job.options.stored(), "errors": report.errors}
         output.finish(config, {**summary, **settings})
@@ -116,12 +116,15 @@ def _check_layers(spec: Specification) -> None:
         "learned positions": spec.learned_positions,
         "tensors of all experts at once": stores - {ExpertStorage.SEPARATE},
         "layers that need more than the one before": spec.per_layer or spec.kv_readers,
-        "multi-head latent attention": spec.has_latents,
-        "recurrent layers (--quantize does)": spec.has_states,
+        "recurrent layers beside attention (--quantize does)": _is_beside(spec),
     }
     for what, present in found.items():
         if present:
             raise BadModel(f"penstock quantize does not support {what}")
+
+
+def _is_beside(spec: Specification) -> bool:
+    return spec.residual.placement is Placement.BESIDE
 
 
 def _compute(kind: ModelKind, device: str) -> tuple[torch.dtype, torch.device]:

@@ -22,8 +22,9 @@ from penstock.quantize.walk import LayerInputs, Walk
 
 NORMS = {"attention.qkv": "attention_norm", "mlp.gate_up": "mlp_norm", "mlp.inner": "mlp_norm"}
 """By the path of a linear layer, the norm whose output it multiplies."""
-UNCLIPPED = ("attention.qkv",)
-"""Queries and keys: their products have no bound on the error that a weight's error makes."""
+UNCLIPPED = ("attention.qkv", "attention.query_up", "attention.inputs")
+"""Queries and keys: their products have no bound on the error that a weight's error makes. Inputs
+of recurrent layers: errors add up in states."""
 
 
 @dataclass(frozen=True)

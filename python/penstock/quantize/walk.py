@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from penstock.cache import LayerCache
+from penstock.cache import KvGeometry, StateShape, kv_format, layer_shape
 from penstock.config import Specification
 from penstock.faults import BadModel
 from penstock.layers import Build, ExpertMlps, Layer, Linear, MoeMlp, Residual, Router, SharedGate
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
+from penstock.layers.delta_net import HeadInputs
+from penstock.layers.latent_attention import LatentUp
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Plain, Weights, WeightTensor
@@ -22,6 +24,8 @@ from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.statistics import Inputs
 from penstock.weights import Checkpoint
 
+KEPT = (Router, SharedGate, LatentUp, HeadInputs)
+"""Layers whose matrices stay as they are. Servers keep the last two as floats in any format."""
 BLOCK_TOKENS = 16
 STEP_TOKENS = 4096  # about as many rows run at once
 Tensors = Mapping[str, Tensor]
@@ -138,7 +142,7 @@ class Walk:
         it multiplies by."""
         found: dict[str, list[str]] = {}
         for path, layer in self.model.blocks[index].walk():
-            if not isinstance(layer, Linear | ExpertMlps):
+            if not isinstance(layer, Linear | ExpertMlps) or isinstance(layer, KEPT):
                 continue
             for name in layer.targets():
                 if name.endswith("weight"):
@@ -151,14 +155,18 @@ class Walk:
                         modules.append(module)
         return found
 
-    def routers(self) -> list[str]:
-        """The modules of the routers and of the gates of shared experts, which stay as they are."""
-        found = []
+    def kept_modules(self) -> list[str]:
+        """The modules inside decoder layers whose matrices stay as they are."""
+        found: dict[str, None] = {}
         for index, block in enumerate(self.model.blocks):
             for path, layer in block.walk():
-                if isinstance(layer, Router | SharedGate):
-                    found.append(next(self.model.tensor_names.sources(f"blocks.{index}.{path}")))
-        return found
+                if not isinstance(layer, KEPT):
+                    continue
+                for name in layer.targets():
+                    part = name.rpartition(".")[0]
+                    whole = ".".join(filter(None, ["blocks", str(index), path, part]))
+                    found[next(self.model.tensor_names.sources(whole))] = None
+        return list(found)
 
     def enter(self, texts: Sequence[Sequence[int]]) -> list[Batch]:
         """The embeddings of texts (token ids)."""
@@ -190,7 +198,7 @@ class Walk:
         found = LayerInputs()
         mixtures: list[MoeMlp] = []
         for path, one in list(layer.walk()):
-            if isinstance(one, Linear):
+            if isinstance(one, Linear) and not isinstance(one, KEPT):
                 columns = one.weights["weight"].shape[1]
                 found.linear[path] = Inputs(columns, self.method.device)
                 self.method.watching[id(one.weights)] = found.linear[path]
@@ -248,14 +256,12 @@ class Walk:
         chunks = Chunks(
             ints(*range(len(lengths))), ints(0, *accumulate(lengths)), ints(*lengths), max(lengths)
         )
-        shape = self.spec.softmax_layers[index]
-        cache = torch.zeros(
-            (starts[-1], 2, shape.kv_heads, BLOCK_TOKENS, shape.head_dim),
-            dtype=self.method.dtype,
-            device=device,
-        )
+        shape = layer_shape(self.spec.layers[index].attention, 1, self.method.dtype)
+        stored = starts[-1]
+        if isinstance(shape, StateShape):  # a block is the state of a text
+            stored, tables = len(lengths), torch.arange(len(lengths), dtype=torch.int32)[:, None]
+        geometry = KvGeometry.of([shape], BLOCK_TOKENS, kv_format("auto", self.method.dtype))
+        cache = geometry.allocate([stored], device).caches[0]
         places = KvPlaces(tables.to(device), slots.int().to(device))
         count = len(self.spec.layers)
-        return StepContext(
-            positions.to(device), [places] * count, [LayerCache(cache)] * count, None, chunks
-        )
+        return StepContext(positions.to(device), [places] * count, [cache] * count, None, chunks)
