@@ -1,4 +1,4 @@
-"""Thousands of documents by a model of random weights: all parse, all are valid."""
+"""A thousand documents by a model of random weights: all parse, all are valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 BROOK = ROOT / "python" / "penstock" / "brook"
 EOS = [2, 3]
 COMPOSED = 24
-EACH = 30  # documents of a schema
+EACH = 16  # documents of a schema
 SLOTS = 192
 CHECKER = Draft202012Validator.FORMAT_CHECKER
 SCHEMAS = {**EXPRESSIBLE, **OTHERS, **{f"composed {i}": composed(i) for i in range(COMPOSED)}}
@@ -146,7 +146,7 @@ def test_schemas_cover_every_keyword_and_format() -> None:
     assert set(CHECKER.checkers) >= FORMATS, "pip install 'jsonschema[format-nongpl]'"
 
 
-def test_thousands_of_documents_are_valid(worker: tuple[LocalWorker, pb.Loaded]) -> None:
+def test_a_thousand_documents_are_valid(worker: tuple[LocalWorker, pb.Loaded]) -> None:
     shard, loaded = worker
     wanted = {name: shortest(shard, schema) for name, schema in SCHEMAS.items()}
     driver = Driver([shard], loaded)  # type: ignore[list-item]
@@ -165,8 +165,8 @@ def test_thousands_of_documents_are_valid(worker: tuple[LocalWorker, pb.Loaded])
     driver.stream.close()
     assert not wrong, (len(wrong), Counter(n for n, _, _ in wrong), wrong[:10])
     assert all(counts[name] == EACH for name in SCHEMAS)
-    assert EACH * len(SCHEMAS) > 2000
-    assert min(counts["ended"], counts["cut off"]) > 500
+    assert EACH * len(SCHEMAS) > 1000
+    assert min(counts["ended"], counts["cut off"]) > 250
 
 
 @pytest.mark.parametrize("name", ["date", "date-time", "time", "hostname"])

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,6 @@ LATENT = {"q_lora_rank": 64, "qk_nope_head_dim": 24, "v_head_dim": 16}
 LATENT |= {"intermediate_size": 128, "vocab_size": 4096}
 MAMBA = {"mamba_d_state": 32, "mamba_n_heads": 8, "mamba_d_head": 16, "vocab_size": 4096}
 OTHERS: dict[str, dict[str, Any]] = {
-    "deepseek-v2": LATENT,
     "deepseek-v3": LATENT,
     "glm4-moe-lite": LATENT,
     "deepseek-v2-lite": {**LATENT, "q_lora_rank": None},
@@ -147,8 +147,14 @@ def test_what_is_written_loads_as_what_it_stands_for(
     assert set(index) == set(stored(out))
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq"])
-@pytest.mark.parametrize("case", [*FAMILIES, *EXPERTS, *OTHERS])
+@pytest.mark.parametrize(
+    ("case", "method"),
+    [
+        *product([*FAMILIES, *EXPERTS], ["awq", "gptq"]),
+        *product(["deepseek-v3", "nemotron_h", "qwen3_next"], ["awq"]),
+        *product(OTHERS, ["gptq"]),
+    ],
+)
 def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
     sizes = OTHERS.get(case, {"intermediate_size": 128, "vocab_size": 4096})
     if case in EXPERTS and "shared_expert_intermediate_size" in CASES[case]:
