@@ -167,7 +167,8 @@ def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
     torch.testing.assert_close(logits(out), exact, rtol=0, atol=1e-5)
     assert report.after == pytest.approx(report.before, rel=0.5 if case in OTHERS else 0.2)
     assert max(report.errors.values()) < 0.03
-    assert not any(module.endswith(("kv_b_proj", "in_proj_b", ".gate")) for module in report.errors)
+    kept = "kv_b_proj", "in_proj_a", "in_proj_b", "in_proj_ba", ".gate"
+    assert not any(module.endswith(kept) for module in report.errors)
 
 
 @pytest.mark.parametrize(

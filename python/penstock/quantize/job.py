@@ -112,19 +112,16 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
 def _check_layers(spec: Specification) -> None:
     """Raises BadModel for layers that cannot be computed one after the other from their inputs."""
     stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
+    beside = spec.residual.placement is Placement.BESIDE
     found = {
         "learned positions": spec.learned_positions,
         "tensors of all experts at once": stores - {ExpertStorage.SEPARATE},
         "layers that need more than the one before": spec.per_layer or spec.kv_readers,
-        "recurrent layers beside attention (--quantize does)": _is_beside(spec),
+        "recurrent layers beside attention (--quantize does)": beside,
     }
     for what, present in found.items():
         if present:
             raise BadModel(f"penstock quantize does not support {what}")
-
-
-def _is_beside(spec: Specification) -> bool:
-    return spec.residual.placement is Placement.BESIDE
 
 
 def _compute(kind: ModelKind, device: str) -> tuple[torch.dtype, torch.device]:
