@@ -360,6 +360,9 @@ def _sum(
             elif skipped + i == tiles - 1:  # here values may be NaN
                 exists = behind + value_row < length - 1
                 values = gl.where(exists[:, None], values, 0)
+            # Loads into registers may still be on their way, and zeros for blocks that do not exist
+            # come at once.
+            fence_async_shared()
             barrier()
             mbarrier.arrive(empty.index(stage), count=1)
             done += 1
