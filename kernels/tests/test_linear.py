@@ -13,7 +13,7 @@ import pytest
 import torch
 from penstock_kernels import linear, norm_linear
 from penstock_kernels.linear import adds
-from penstock_kernels.linear.plan import BUCKETS, Library, Problem, Skinny, bucket, rule
+from penstock_kernels.linear.plan import BUCKETS, Gemv, Library, Problem, Skinny, bucket, rule
 from penstock_kernels.linear.table import SHIPPED, broken_rule, shipped_path, tuned, written
 
 SHARED, LITTLE_SHARED = 232_448, 101_376  # bytes a program: of an H200, and of most GPUs
@@ -97,6 +97,12 @@ def test_without_triton_all_products_are_the_librarys(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "penstock_kernels.linear.triton", None)
     x: Any = SimpleNamespace(is_cuda=True)
     assert adds(x, x)
+
+
+def test_the_rule_leaves_registers_empty_only_where_tiles_do_not_fit() -> None:
+    assert isinstance(rule(Problem(5120, 5120, False), 1, 132, SHARED), Skinny)
+    assert isinstance(rule(Problem(4096, 12288, False), 1, 132, SHARED), Gemv)
+    assert isinstance(rule(Problem(4096, 5100, False), 1, 132, SHARED), Gemv)
 
 
 def test_the_rule_leaves_odd_shapes_to_the_library() -> None:

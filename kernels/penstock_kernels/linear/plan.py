@@ -84,13 +84,15 @@ def bucket(rows: int) -> int | None:
 def rule(problem: Problem, rows: int, programs: int, shared: int) -> Plan:
     """Returns a plan for an unmeasured shape: the best one over the measured shapes of an H200.
 
-    One row fills the registers with one to four rows of weights; a few rows take tiles of 64, split
-    until there are `programs` programs, which gated weights cannot be, and half as deep where a
-    program has no more than `shared` bytes of shared memory. More are left to cuBLAS.
+    One row fills the registers with one to four rows of weights, unless these leave more than a
+    third of them empty. A few rows take tiles of 64, split until there are `programs` programs,
+    which gated weights cannot be, and half as deep where a program has no more than `shared` bytes
+    of shared memory. More are left to cuBLAS.
     """
     outputs, inputs = problem.outputs, problem.inputs
-    if rows == 1 and inputs <= 16384:
-        depth = power_of_two(inputs)  # registers of a row; a tile has a power of 2 of them
+    depth = power_of_two(inputs)  # registers of a row; a tile has a power of 2 of them
+    fills = 3 * inputs >= 2 * depth or inputs % 64 > 0
+    if rows == 1 and inputs <= 16384 and fills:
         return Gemv(tile=max(1, min(4, 8192 // depth)), warps=8 if inputs > 2048 else 4, programs=0)
     if inputs % 64 or rows > FEW:
         return Library()
