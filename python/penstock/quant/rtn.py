@@ -31,6 +31,8 @@ class RoundToNearest(Packed):
         super().__init__(kind, plain)
         self.group = group
         self.symmetric = symmetric
+        if kind is Kind.FP8:
+            self.scale_dtype = torch.float32  # as products of float8 take it
 
     def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
         """The matrix of floats, on the meta device. Raises BadModel if no group divides the inputs.
@@ -114,7 +116,8 @@ def round_to_nearest(matrix: Tensor, kind: Kind, group: int) -> Quantized:
         codes = codes.to(torch.uint8).view(outputs, inputs)
         return Quantized(codes, scales.t().contiguous(), zeros.t().contiguous())
     largest = float(kind.values(torch.tensor([0x7E if kind is Kind.FP8 else 7])).item())
-    scales = (groups.abs().amax(-1) / largest).to(matrix.dtype).float().clamp(min=1e-20)
+    kept = torch.float32 if kind is Kind.FP8 else matrix.dtype
+    scales = (groups.abs().amax(-1) / largest).to(kept).float().clamp(min=1e-20)
     return Quantized(
         nearest(groups / scales[..., None], kind).view(outputs, inputs), scales.t().contiguous()
     )
