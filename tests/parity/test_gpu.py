@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from checkpoints import CASES, VOCAB, generate, prompt, reference
 from driver import Driver, Running, greedy, running
 from local import LocalWorker
+from packaging.version import Version
 from penstock_kernels.op import OPS
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
@@ -76,6 +78,8 @@ def run(worker: LocalWorker, loaded: Any, sequences: list[Running]) -> list[torc
 def test_logits_are_as_exact_as_those_of_transformers(
     checkpoint: Callable[[str], Path], case: str, dtype: str
 ) -> None:
+    if case == "bamba" and Version(transformers.__version__) < Version("5.23"):
+        pytest.skip("this transformers normalises all groups of Bamba's outputs together")
     path = checkpoint(case)
     # Longer than the lengths for which transformers takes LongRoPE's short factors.
     sequences = [greedy(prompt(70 + 7 * i, seed=i), 1) for i in range(8)]
