@@ -269,6 +269,18 @@ def _sums_of_warps(acc, peak, weight_sums, zero_sums, BITS: gl.constexpr):
 
 
 @gluon.jit
+def _free(bar):
+    """Tells the copying warp that a tile may be overwritten, which all warps have loaded.
+
+    The fence waits for the loads. Zeros for blocks that do not exist come from no memory, so they
+    would overtake the last ones.
+    """
+    fence_async_shared()
+    barrier()
+    mbarrier.arrive(bar, count=1)
+
+
+@gluon.jit
 def _sum(
     qkv, angles, slot_mapping, memory, kv_len, outs, rings, bars, operands, share, kv_heads, window,
     scale, strides,
@@ -360,11 +372,7 @@ def _sum(
             elif skipped + i == tiles - 1:  # here values may be NaN
                 exists = behind + value_row < length - 1
                 values = gl.where(exists[:, None], values, 0)
-            # Loads into registers may still be on their way, and zeros for blocks that do not exist
-            # come at once.
-            fence_async_shared()
-            barrier()
-            mbarrier.arrive(empty.index(stage), count=1)
+            _free(empty.index(stage))
             done += 1
             products = mma_v2(_apart(numbers_of((keys,), FORM), A_LAYOUT), column_operand, blank)
             scores, lifted = _scores(products, seen, unit, query_sums, params, BITS)
