@@ -8,83 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import SHAPE, prompt
+from checkpoints import prompt
 from driver import greedy
+from image_checkpoints import KINDS, by_inputs, older, written
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
-from safetensors.torch import load_file, save_file
 from test_dense_families import run
-from transformers import (
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2VLConfig,
-    Qwen2VLForConditionalGeneration,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLMoeConfig,
-    Qwen3VLMoeForConditionalGeneration,
-)
-
-AXES = {"rope_type": "default", "rope_theta": 9000.0, "mrope_section": [2, 3, 3]}
-VISION = {"depth": 1, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 1}
-QWEN2 = {**VISION, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}
-QWEN25 = {**VISION, "hidden_size": 32, "intermediate_size": 32, "out_hidden_size": 64}
-QWEN25 |= {"fullatt_block_indexes": [0], "window_size": 8}
-QWEN3 = {**VISION, "hidden_size": 32, "intermediate_size": 32, "out_hidden_size": 64}
-QWEN3 |= {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
-WINDOW = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
-MIXTURE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
-MIXTURE |= {"mlp_only_layers": [1], "head_dim": 16}
-INTERLEAVED = {**AXES, "mrope_interleaved": True}
-KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
-    "qwen2-vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig, QWEN2, WINDOW),
-    "qwen2.5-vl": (Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, QWEN25, {}),
-    "qwen3-vl": (Qwen3VLForConditionalGeneration, Qwen3VLConfig, QWEN3, {"head_dim": 16}),
-    "qwen3-vl-moe": (Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeConfig, QWEN3, MIXTURE),
-}
-
-
-def written(path: Path, kind: str) -> Any:
-    """Writes a tiny checkpoint; returns the model in float64."""
-    cls, config, vision, changes = KINDS[kind]
-    axes = INTERLEAVED if kind.startswith("qwen3") else AXES
-    text = {**SHAPE, "rope_parameters": axes, "pad_token_id": 0, **changes}
-    torch.manual_seed(7)
-    whole = config(text_config=text, vision_config=vision, tie_word_embeddings=False)
-    whole._attn_implementation = "eager"
-    model = cls(whole).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias") or "norm" in name:
-                parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.save_pretrained(path)
-    model.set_experts_implementation("eager")
-    return model.double()
-
-
-def older(path: Path) -> None:
-    """Rewrites a checkpoint as Qwen2-VL and Qwen2.5-VL were published."""
-    found = {
-        name.replace("model.language_model.", "model.").replace("model.visual.", "visual."): tensor
-        for name, tensor in load_file(path / "model.safetensors").items()
-    }
-    assert any(name.startswith("visual.") for name in found)
-    save_file(found, path / "model.safetensors")
-    raw = json.loads((path / "config.json").read_text())
-    text = raw.pop("text_config")
-    rope = text.pop("rope_parameters")
-    raw = {**text, **raw, "rope_theta": rope["rope_theta"]}
-    raw["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
-    (path / "config.json").write_text(json.dumps(raw))
-
-
-def by_inputs(path: Path) -> None:
-    """Stores the matrices of experts by inputs first, as Qwen3-VL was published."""
-    found = {
-        name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
-        for name, tensor in load_file(path / "model.safetensors").items()
-    }
-    save_file(found, path / "model.safetensors")
 
 
 @pytest.mark.parametrize(

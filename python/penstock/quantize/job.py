@@ -15,6 +15,7 @@ from penstock.layers import Layer
 from penstock.models import family, read_specification
 from penstock.models.decoder import Decoder
 from penstock.progress import Bar
+from penstock.quantize.layouts import Kept
 from penstock.quantize.options import Job, Report
 from penstock.quantize.output import Output
 from penstock.quantize.quantizer import Quantizer
@@ -41,9 +42,10 @@ def quantize(job: Job) -> Report:
         output = Output(job, texts.calibration + texts.measured, layers + 1)
         output.check_space(_size(walk, quantizer.bits()))
         report = _Run(walk, quantizer, output).run(texts)
-        rest = {name: checkpoint[name].tensor() for name in _outside(walk)}
+        rest = {name: checkpoint[name].tensor() for name in walk.outside()}
         output.write(layers, rest, {})
-        config = {**raw, "quantization_config": quantizer.layout.config(walk.kept_modules())}
+        kept = Kept(walk.kept_modules(), walk.unread_parts())
+        config = {**raw, "quantization_config": quantizer.layout.config(kept)}
         summary = {"perplexity_before": report.before, "perplexity_after": report.after}
         settings = {"settings": job.options.stored(), "errors": report.errors}
         output.finish(config, {**summary, **settings})
@@ -93,8 +95,6 @@ class _Run:
 def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
     if raw.get("quantization_config") or raw.get("compression_config"):
         raise BadModel("the model is quantized already: config.json has a quantization_config")
-    if "text_config" in raw or "vision_config" in raw:
-        raise BadModel("penstock quantize takes text models, and this one takes images too")
     cls = family(raw)
     if not issubclass(cls, Decoder):
         raise BadModel(f"penstock quantize does not support {cls.__name__}")
@@ -134,16 +134,10 @@ def _compute(kind: ModelKind, device: str) -> tuple[torch.dtype, torch.device]:
     return torch.float32, torch.device(device)
 
 
-def _outside(walk: Walk) -> list[str]:
-    """The names of the tensors outside of decoder layers."""
-    layers = {name for index in range(len(walk.model.blocks)) for name in walk.layer_names(index)}
-    return sorted(walk.names - layers)
-
-
 def _size(walk: Walk, bits: float) -> int:
     """About how many bytes the files have."""
     total = 0.0
-    for name in walk.names:
+    for name in walk.checkpoint:
         total += math.prod(walk.checkpoint[name].shape) * walk.checkpoint[name].dtype.itemsize
     for index in range(len(walk.model.blocks)):
         for modules in walk.matrices(index).values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,25 @@ from penstock.quantize.options import Options
 
 Stored = Mapping[str, Tensor]
 """The tensors of a module, by suffix."""
+
+
+class Kept(NamedTuple):
+    """What stays as it is. Libraries would quantize it, as linear layers like any other."""
+
+    modules: Sequence[str] = ()
+    """Within decoder layers."""
+    parts: Sequence[str] = ()
+    """Outside of the text model, with all modules in them."""
+
+    def names(self) -> list[str]:
+        """The names of `parts` in any library: transformers calls `vision_tower`
+        `model.vision_tower`, and vLLM `model.visual` `visual`."""
+        short = [part.removeprefix("model.") for part in self.parts]
+        return [prefix + name for name in short for prefix in ("", "model.")]
+
+    def patterns(self) -> list[str]:
+        """Regular expressions for the names of all modules in `parts`."""
+        return [rf"{re.escape(name)}(?:\..*)?$" for name in self.names()]
 
 
 class Layout(ABC):
@@ -36,9 +55,8 @@ class Layout(ABC):
         """The matrix that they stand for, float32."""
 
     @abstractmethod
-    def config(self, kept: Sequence[str]) -> dict[str, Any]:
-        """The quantization_config, as transformers and vLLM read it. `kept`: modules inside decoder
-        layers that are not quantized."""
+    def config(self, kept: Kept) -> dict[str, Any]:
+        """The quantization_config, as transformers and vLLM read it."""
 
     def pack(self) -> int:
         """Codes in a word; layers' sides must be multiples."""
@@ -70,10 +88,11 @@ class Gptq(Layout):
         zeros = unpacked(stored["qzeros"], bits, 1).float() + 1
         return ((codes - zeros[index]) * stored["scales"].float()[index]).t().contiguous()
 
-    def config(self, kept: Sequence[str]) -> dict[str, Any]:
+    def config(self, kept: Kept) -> dict[str, Any]:
         """quant_method "gptq"."""
         options = self.options
-        rules: dict[str, Any] = {f"-:{re.escape(module)}$": {} for module in kept}
+        modules = [f"{re.escape(module)}$" for module in kept.modules]
+        rules: dict[str, Any] = {f"-:{rule}": {} for rule in (*modules, *kept.patterns())}
         return {
             "quant_method": "gptq",
             "checkpoint_format": "gptq",
@@ -110,7 +129,7 @@ class Awq(Layout):
         scales = stored["scales"].float().repeat_interleave(repeats, 0)
         return ((codes - zeros.repeat_interleave(repeats, 0)) * scales).t().contiguous()
 
-    def config(self, kept: Sequence[str]) -> dict[str, Any]:
+    def config(self, kept: Kept) -> dict[str, Any]:
         """quant_method "awq"."""
         return {
             "quant_method": "awq",
@@ -118,7 +137,7 @@ class Awq(Layout):
             "bits": 4,
             "group_size": self.options.group or -1,
             "zero_point": True,
-            "modules_to_not_convert": list(kept) or None,
+            "modules_to_not_convert": [*kept.modules, *kept.names()] or None,
         }
 
 
@@ -135,7 +154,7 @@ class Fp8(Layout):
         """number * scale."""
         return stored["weight"].float() * stored["weight_scale"]
 
-    def config(self, kept: Sequence[str]) -> dict[str, Any]:
+    def config(self, kept: Kept) -> dict[str, Any]:
         """quant_method "compressed-tensors"."""
         common = {"num_bits": 8, "type": "float", "symmetric": True}
         group = {
@@ -149,7 +168,7 @@ class Fp8(Layout):
             "format": "float-quantized",
             "quantization_status": "compressed",
             "config_groups": {"group_0": group},
-            "ignore": ["lm_head", *kept],
+            "ignore": ["lm_head", *kept.modules, *(f"re:{rule}" for rule in kept.patterns())],
             "kv_cache_scheme": None,
         }
 

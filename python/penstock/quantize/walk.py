@@ -104,11 +104,12 @@ class Walk:
         spec = self.spec = kind.spec.within(length)
         self.checkpoint, self.method = checkpoint, method
         cls = kind.cls
+        checkpoint.renew(cls.older)
         build = Build(method.dtype, method.device, Group(0, 1), Methods(method), length)
         self.model = cls(spec, build)
         self.build = replace(build, names=self.model.tensor_names)
         wanted = self.model.checkpoint_targets()
-        self.names = frozenset(wanted)  # of all tensors that the model reads
+        self.names = frozenset(wanted)  # of all tensors that the text model reads
         if missing := sorted(wanted.keys() - set(checkpoint)):
             raise BadModel(f"the checkpoint lacks tensors: {', '.join(missing[:5])}")
         for name, targets in wanted.items():
@@ -166,6 +167,28 @@ class Walk:
                     part = name.rpartition(".")[0]
                     whole = ".".join(filter(None, ["blocks", str(index), path, part]))
                     found[next(self.model.tensor_names.sources(whole))] = None
+        return list(found)
+
+    def outside(self) -> list[str]:
+        """The names of the checkpoint's tensors outside of decoder layers, read or not."""
+        layers = {
+            name for index in range(len(self.model.blocks)) for name in self.layer_names(index)
+        }
+        return sorted(set(self.checkpoint) - layers)
+
+    def unread_parts(self) -> list[str]:
+        """The largest modules with matrices that the text model does not read: a vision tower, say."""
+        read = {
+            tuple(name.split(".")[:end])
+            for name in self.names
+            for end in range(name.count(".") + 1)
+        }
+        found: dict[str, None] = {}
+        for name in sorted(set(self.checkpoint) - self.names):
+            parts = name.split(".")
+            if parts[-1] == "weight" and len(self.checkpoint[name].shape) > 1:
+                end = next(end for end in range(len(parts)) if tuple(parts[: end + 1]) not in read)
+                found[".".join(parts[: end + 1])] = None
         return list(found)
 
     def enter(self, texts: Sequence[Sequence[int]]) -> list[Batch]:
