@@ -30,6 +30,7 @@ from penstock_kernels.peer_sum import probe
 from penstock_kernels.peer_sum import triton as peer_sum
 from penstock_kernels.rms_norm import NormInput
 from penstock_kernels.route_experts import Routed
+from sass import early_releases
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -49,7 +50,7 @@ def _has_descriptor(values: tuple[Any, ...]) -> bool:
 def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
     """In place of a launch."""
     kernel = launch(self, *args, grid=grid, warmup=True, **options)
-    assert kernel.asm["cubin"]
+    assert not early_releases(kernel.asm["cubin"])
     # Arguments that compile, but that this version of Triton cannot pass.
     assert not any(isinstance(arg, tuple) and _has_descriptor(arg) for arg in args)
     assert kernel.metadata.shared <= SHARED_BYTES

@@ -177,14 +177,16 @@ def add_sums(
     b = _numbers(rings, slot, 1, dtype, KIND, BITS, COUNT, HAS_ZEROS, False, LAYOUT)
     x = rings[3].index(stage * HALVES + 1).permute((1, 0))
     scales = rings[1].index(slot)
+    scale = _scale(scales, 0, SUM)
     if COUNT == 2:
         second = warpgroup_mma(b, x, blank, use_acc=False, is_async=True)
+        second_scale = _scale(scales, 1, SUM)
         group, second = warpgroup_mma_wait(0, [group, second])
-        total += group * _scale(scales, 0, SUM)
-        return total + second * _scale(scales, 1, SUM)
+        total += group * scale
+        return total + second * second_scale
     else:  # noqa: RET505
         group = warpgroup_mma_wait(0, [warpgroup_mma(b, x, group, is_async=True)])
-        return total + group * _scale(scales, 0, SUM)
+        return total + group * scale
 
 
 @gluon.jit
