@@ -77,13 +77,19 @@ def check_tokens(
     log: Path, model: Path, prompts: list[list[int]], expected: list[list[int]], variant: Variant
 ) -> None:
     """Starts a server with the variant's options; its tokens must be the expected ones, for one
-    prompt alone and for all of them, three times each, at once."""
+    prompt alone and for all of them, three times each, at once.
+
+    On a busy machine requests may come one after the other, so that none is preempted: then all of
+    them are sent again.
+    """
     options, metric = variant
     options = ["--model", str(model), "--dtype", "float64", "--max-len", "640", *options]
     with Server(log, options) as server:
         assert asyncio.run(answers(server, prompts[:1])) == expected[:1]
-        assert asyncio.run(answers(server, prompts * 3)) == expected * 3
-        if metric:
-            assert metric_value(server, metric) > 0
+        for _ in range(4):
+            assert asyncio.run(answers(server, prompts * 3)) == expected * 3
+            if metric is None or metric_value(server, metric) > 0:
+                return
+        raise AssertionError(f"{metric} is 0")
         # The step after a request's last token may still run: it holds the request's blocks.
         wait_for(lambda: metric_value(server, 'penstock_kv_blocks{state="leased"}') == 0)
