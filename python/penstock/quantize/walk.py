@@ -177,7 +177,7 @@ class Walk:
         return sorted(set(self.checkpoint) - layers)
 
     def unread_parts(self) -> list[str]:
-        """The largest modules with matrices that the text model does not read: a vision tower, say."""
+        """The largest modules with matrices that the text model does not read: vision towers."""
         read = {
             tuple(name.split(".")[:end])
             for name in self.names
