@@ -17,6 +17,7 @@ from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Ca
 from test_kv_groups import LONG, PROMPTS, WANTED, Expected, Group, answers_of, driver_of, enter
 
 STATEFUL = ["qwen3_5", "qwen3_next", "lfm2", "granitemoehybrid", "falcon_h1"]
+TWO_RANKS = ["qwen3_next", "lfm2", "falcon_h1"]  # one of each kind of layer
 
 
 @pytest.fixture(scope="module", params=STATEFUL)
@@ -32,6 +33,8 @@ def expected(path: Path) -> Expected:
 @pytest.fixture(scope="module", params=["tp2", "local"])
 def group(request: pytest.FixtureRequest, path: Path) -> Iterator[Group]:
     """Two worker processes that talk by gloo, or a worker here whose memory can be written."""
+    if request.param == "tp2" and path.name not in TWO_RANKS:
+        pytest.skip("another model has two ranks with layers of this kind")
     if request.param == "local":
         worker = LocalWorker()
         yield [worker], worker.load(path, dtype="float64")  # type: ignore[list-item, misc]
