@@ -35,6 +35,7 @@ EXPERTS = [
     "phimoe",
     "glm4-moe",
     "gpt-oss",
+    "solar_open",
     "dots1",
     "ernie4_5-moe",
     "granitemoe",
@@ -356,6 +357,7 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
             },
         ),
         ("qwen3", ("rope_parameters",), {"rope_theta": 5e5}),
+        ("solar_open", ("rope_parameters", "intermediate_size"), {"first_k_dense_replace": 0}),
         (
             "llama4",
             ("rope_parameters", "layer_types", "moe_layers", "attn_scale"),

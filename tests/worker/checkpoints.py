@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from expert_cases import SIGMOID
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -501,6 +502,7 @@ DENSE: dict[str, dict[str, Any]] = {
 }
 DENSE |= RECURRENT
 CASES |= MIXTURES
+CASES |= SIGMOID
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 

@@ -262,6 +262,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         ("glm4-moe", {"n_group": 3}, "8 experts do not form 3 equal groups"),
         ("glm4-moe", {"topk_group": 5}, "kept_groups is 5"),
         ("glm4-moe", {"num_nextn_predict_layers": 2}, "num_nextn_predict_layers"),
+        ("solar_open", {"first_k_dense_replace": 1}, "first_k_dense_replace 1 is not supported"),
+        ("solar_open", {"use_qk_norm": True}, "use_qk_norm True is not supported"),
         ("dots1", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),
         ("dots1", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported"),
         ("minimax-m2", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),

@@ -93,6 +93,7 @@ FAMILIES: dict[str, str] = {
     "Qwen3_5MoeForConditionalGeneration": "qwen_hybrid_moe:Qwen35Moe",
     "SeedOssForCausalLM": "seed_oss:SeedOss",
     "SmolLM3ForCausalLM": "smollm3:SmolLM3",
+    "SolarOpenForCausalLM": "solar_open:SolarOpen",
     "StableLmForCausalLM": "stablelm:StableLm",
     "Starcoder2ForCausalLM": "starcoder2:Starcoder2",
 }

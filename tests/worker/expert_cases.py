@@ -1,0 +1,27 @@
+"""Fields of config.json of tiny models whose experts are chosen by sigmoid; checkpoints.py writes
+them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIGMOID: dict[str, dict[str, Any]] = {
+    "solar_open": {
+        "model_type": "solar_open",
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 2.5,
+        "n_group": 4,
+        "topk_group": 2,
+        "attention_bias": True,
+        "head_dim": 32,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 9000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
+}
