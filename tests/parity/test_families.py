@@ -35,6 +35,7 @@ EXPERTS = [
     "phimoe",
     "glm4-moe",
     "gpt-oss",
+    "exaone_moe",
     "solar_open",
     "dots1",
     "ernie4_5-moe",
@@ -357,6 +358,11 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
             },
         ),
         ("qwen3", ("rope_parameters",), {"rope_theta": 5e5}),
+        (
+            "exaone_moe",
+            ("layer_types", "rope_parameters", "routed_scaling_factor"),
+            {"sliding_window_pattern": 2, "rope_theta": 9000.0, "n_group": 1, "topk_group": 1},
+        ),
         ("solar_open", ("rope_parameters", "intermediate_size"), {"first_k_dense_replace": 0}),
         (
             "llama4",

@@ -6,6 +6,19 @@ from __future__ import annotations
 from typing import Any
 
 SIGMOID: dict[str, dict[str, Any]] = {
+    "exaone_moe": {
+        "model_type": "exaone_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "num_shared_experts": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 24,
+        "head_dim": 32,
+    },
     "solar_open": {
         "model_type": "solar_open",
         "n_routed_experts": 8,

@@ -32,6 +32,8 @@ FAMILIES: dict[str, str] = {
     "Ernie4_5ForCausalLM": "ernie:Ernie45",
     "Ernie4_5_MoeForCausalLM": "ernie_moe:Ernie45Moe",
     "Exaone4ForCausalLM": "exaone4:Exaone4",
+    "ExaoneMoEForCausalLM": "exaone_moe:ExaoneMoe",
+    "ExaoneMoeForCausalLM": "exaone_moe:ExaoneMoe",
     "FalconForCausalLM": "falcon:Falcon",
     "FalconH1ForCausalLM": "falcon_h1:FalconH1",
     "GPT2LMHeadModel": "gpt2:Gpt2",
