@@ -35,6 +35,7 @@ EXPERTS = [
     "phimoe",
     "glm4-moe",
     "gpt-oss",
+    "afmoe",
     "exaone_moe",
     "solar_open",
     "dots1",
@@ -358,6 +359,11 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
             },
         ),
         ("qwen3", ("rope_parameters",), {"rope_theta": 5e5}),
+        (
+            "afmoe",
+            ("layer_types", "rope_parameters", "num_dense_layers", "num_shared_experts"),
+            {"global_attn_every_n_layers": 2, "rope_theta": 9000.0, "mup_enabled": None},
+        ),
         (
             "exaone_moe",
             ("layer_types", "rope_parameters", "routed_scaling_factor"),

@@ -68,7 +68,7 @@ PARTIAL: dict[str, Any] = {
     }
 }
 # Ends of names of what is random too, though transformers makes it 0 or 1.
-FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale"
+FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale", "router.gate.weight"
 
 CASES: dict[str, dict[str, Any]] = {
     "llama2": {"model_type": "llama", "num_key_value_heads": 4},

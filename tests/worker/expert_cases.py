@@ -6,6 +6,19 @@ from __future__ import annotations
 from typing import Any
 
 SIGMOID: dict[str, dict[str, Any]] = {
+    "afmoe": {
+        "model_type": "afmoe",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "num_shared_experts": 2,
+        "num_dense_layers": 1,
+        "route_scale": 2.5,
+        "mup_enabled": True,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 24,
+        "head_dim": 32,
+    },
     "exaone_moe": {
         "model_type": "exaone_moe",
         "num_experts": 8,

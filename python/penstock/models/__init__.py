@@ -19,6 +19,7 @@ from penstock.layers.attention import StepContext
 from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
+    "AfmoeForCausalLM": "afmoe:Afmoe",
     "ArceeForCausalLM": "arcee:Arcee",
     "BaiChuanForCausalLM": "baichuan:Baichuan",
     "BaichuanForCausalLM": "baichuan:Baichuan2",
