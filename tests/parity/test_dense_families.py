@@ -36,6 +36,7 @@ PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
 OTHERS = {
     "BaiChuanForCausalLM",
     "BaichuanForCausalLM",
+    "ExaoneMoEForCausalLM",
     "InternLM2ForCausalLM",
     "InternLM3ForCausalLM",
     "MPTForCausalLM",

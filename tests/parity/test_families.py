@@ -35,6 +35,9 @@ EXPERTS = [
     "phimoe",
     "glm4-moe",
     "gpt-oss",
+    "afmoe",
+    "exaone_moe",
+    "solar_open",
     "dots1",
     "ernie4_5-moe",
     "granitemoe",
@@ -356,6 +359,17 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
             },
         ),
         ("qwen3", ("rope_parameters",), {"rope_theta": 5e5}),
+        (
+            "afmoe",
+            ("layer_types", "rope_parameters", "num_dense_layers", "num_shared_experts"),
+            {"global_attn_every_n_layers": 2, "rope_theta": 9000.0, "mup_enabled": None},
+        ),
+        (
+            "exaone_moe",
+            ("layer_types", "rope_parameters", "routed_scaling_factor"),
+            {"sliding_window_pattern": 2, "rope_theta": 9000.0, "n_group": 1, "topk_group": 1},
+        ),
+        ("solar_open", ("rope_parameters", "intermediate_size"), {"first_k_dense_replace": 0}),
         (
             "llama4",
             ("rope_parameters", "layer_types", "moe_layers", "attn_scale"),

@@ -11,6 +11,7 @@ from penstock.models import family, read_specification
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
+from published_experts import PUBLISHED_EXPERTS
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -554,6 +555,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "vision_end_token_id": 248054, "vision_start_token_id": 248053,
     }),
 }  # fmt: skip
+PUBLISHED |= PUBLISHED_EXPERTS
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from expert_cases import SIGMOID
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -67,7 +68,7 @@ PARTIAL: dict[str, Any] = {
     }
 }
 # Ends of names of what is random too, though transformers makes it 0 or 1.
-FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale"
+FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale", "router.gate.weight"
 
 CASES: dict[str, dict[str, Any]] = {
     "llama2": {"model_type": "llama", "num_key_value_heads": 4},
@@ -501,6 +502,7 @@ DENSE: dict[str, dict[str, Any]] = {
 }
 DENSE |= RECURRENT
 CASES |= MIXTURES
+CASES |= SIGMOID
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 

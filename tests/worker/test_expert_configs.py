@@ -262,6 +262,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         ("glm4-moe", {"n_group": 3}, "8 experts do not form 3 equal groups"),
         ("glm4-moe", {"topk_group": 5}, "kept_groups is 5"),
         ("glm4-moe", {"num_nextn_predict_layers": 2}, "num_nextn_predict_layers"),
+        ("afmoe", {"attention_bias": True}, "attention_bias True is not supported"),
+        ("afmoe", {"n_group": 4}, "n_group 4 is not supported"),
+        ("afmoe", {"route_norm": False}, "route_norm False is not supported"),
+        ("afmoe", {"score_func": "softmax"}, "score_func 'softmax' is not supported"),
+        ("exaone_moe", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),
+        ("exaone_moe", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported"),
+        ("exaone_moe", {"mlp_layer_types": ["dense"]}, "mlp_layer_types must hold dense or sparse"),
+        ("exaone_moe", {"swiglu_limits": [7.0] * 3}, "swiglu_limits [7.0, 7.0, 7.0] is not"),
+        ("solar_open", {"first_k_dense_replace": 1}, "first_k_dense_replace 1 is not supported"),
+        ("solar_open", {"use_qk_norm": True}, "use_qk_norm True is not supported"),
         ("dots1", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),
         ("dots1", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported"),
         ("minimax-m2", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),
@@ -293,6 +303,13 @@ def test_names_of_routing_in_dots1(checkpoint: Callable[[str], Path]) -> None:
     for name in ("noaux_tc", "sigmoid"):
         named = {**raw, "scoring_func": name, "topk_method": "noaux_tc", "moe_layer_freq": 1}
         assert read_specification(family(raw), named) == plain
+
+
+def test_layers_with_experts_of_older_exaone(checkpoint: Callable[[str], Path]) -> None:
+    raw = json.loads((checkpoint("exaone_moe") / "config.json").read_text())
+    plain = read_specification(family(raw), raw)
+    older = {**raw, "is_moe_layer": [True, False, True], "mlp_layer_types": None}
+    assert read_specification(family(raw), older) == plain
 
 
 @pytest.mark.parametrize(("end", "sparse"), [(-1, 3), (1, 1), (3, 3), (4, 3)])

@@ -3,6 +3,7 @@
 from penstock.config.alibi import alibi_slopes
 from penstock.config.attention_spec import (
     AttentionSpec,
+    Gate,
     LatentSpec,
     NormKind,
     NormSpec,
@@ -79,6 +80,7 @@ __all__ = [
     "DeltaNetSpec",
     "ExpertStorage",
     "Fields",
+    "Gate",
     "LatentSpec",
     "LayerSpec",
     "Mamba2Spec",

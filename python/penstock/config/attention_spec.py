@@ -111,6 +111,15 @@ class PositionScale:
     offset: int = 0
 
 
+class Gate(Enum):
+    """What yields the gate of an attention's output."""
+
+    WITH_QUERIES = "with_queries"
+    """The query projection, behind each head's queries."""
+    OWN = "own"
+    """A projection of its own."""
+
+
 @dataclass(frozen=True)
 class AttentionSpec:
     """Self-attention of one layer. Head counts are those of the whole model, not of one rank.
@@ -152,9 +161,8 @@ class AttentionSpec:
     """Whether values are the keys before their norm and RoPE, without a projection of their own."""
     kv_layer: int | None = None
     """The earlier layer whose keys and values this layer reads; None = it has its own."""
-    gated: bool = False
-    """Whether the output is multiplied by the sigmoid of a gate, which the query projection yields
-    behind each head's queries."""
+    gate: Gate | None = None
+    """The output is multiplied by the sigmoid of this gate; None = there is none."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, QkNorm
+from penstock.config.attention_spec import AttentionSpec, Gate, NormKind, NormSpec, QkNorm
 from penstock.config.common import AXES, read_attention
 from penstock.config.fields import Fields, layered
 from penstock.config.layer_types import FULL, LINEAR, periodic, read_hybrid_types
@@ -48,7 +48,11 @@ def _gated_attention(fields: Fields) -> AttentionSpec:
     fields = Fields(layered(fields.raw, defaults))
     bias = fields.flag("attention_bias")
     attention = read_attention(
-        fields, read_rope(fields, partial=True), qkv_bias=bias, output_bias=bias, gated=True
+        fields,
+        read_rope(fields, partial=True),
+        qkv_bias=bias,
+        output_bias=bias,
+        gate=Gate.WITH_QUERIES,
     )
     norm = NormSpec(fields.number("rms_norm_eps", 1e-6), NormKind.RMS_PLUS_ONE)
     return replace(attention, qk_norm=QkNorm(norm))

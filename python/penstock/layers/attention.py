@@ -15,7 +15,7 @@ from penstock_kernels import paged_decode_attention, paged_prefill_attention, ro
 from torch import Tensor
 
 from penstock.cache import AnyCache, LayerCache
-from penstock.config import AttentionSpec, PositionScale, ResidualSpec
+from penstock.config import AttentionSpec, Gate, PositionScale, ResidualSpec
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import Norm, QkNormLayer, UnitNorm, normed_heads, qk_norm_of
@@ -153,10 +153,12 @@ class Attention(SelfAttention):
         self.rope = spec.rope
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-        parts = {"q": queries * (1 + spec.gated)}
+        parts = {"q": queries * (2 if spec.gate is Gate.WITH_QUERIES else 1)}
         if spec.kv_layer is None:
             parts |= {"k": keys} if spec.keys_as_values else {"k": keys, "v": keys}
         shares = {part: self.kv_share for part in parts if part != "q"}
+        if spec.gate is Gate.OWN:
+            parts["gate"] = queries
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
 
@@ -273,7 +275,19 @@ class ReadingAttention(Attention):
 
 class GatedAttention(NormedAttention):
     """Attention with normalised queries and keys, whose output is multiplied by the sigmoid of a
-    gate. The checkpoint has each head's gate behind its query."""
+    gate."""
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `NormedAttention.mix`, of q, k, v and gates side by side."""
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, v, gate = torch.split(heads, [*self.split, self.heads], dim=1)
+        q, k = normed_heads(q, k, self.q_norm, self.k_norm)
+        mixed = attend(q, k, v, self, context).mul_(gate.sigmoid())
+        return mixed.view(len(qkv), -1)
+
+
+class QueryGatedAttention(GatedAttention):
+    """As GatedAttention, of checkpoints that have each head's gate behind its query."""
 
     def finish(self) -> None:
         """Also puts the gates of all heads behind the values."""
@@ -286,14 +300,6 @@ class GatedAttention(NormedAttention):
         self.qkv.reorder(torch.cat(rows).view(-1))
         self.q_norm.reorder(within)
         self.k_norm.reorder(within)
-
-    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
-        """As `NormedAttention.mix`, of q, k, v and gates side by side."""
-        heads = qkv.view(len(qkv), -1, self.head_dim)
-        q, k, v, gate = torch.split(heads, [*self.split, self.heads], dim=1)
-        q, k = normed_heads(q, k, self.q_norm, self.k_norm)
-        mixed = attend(q, k, v, self, context).mul_(gate.sigmoid())
-        return mixed.view(len(qkv), -1)
 
 
 class ClippedAttention(Attention):

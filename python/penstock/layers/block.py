@@ -8,6 +8,7 @@ from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
+    Gate,
     LayerSpec,
     Mamba2Spec,
     MlpSpec,
@@ -25,6 +26,7 @@ from penstock.layers.attention import (
     GatedAttention,
     NormedAttention,
     PositionScaledAttention,
+    QueryGatedAttention,
     ReadingAttention,
     SelfAttention,
     StepContext,
@@ -53,10 +55,11 @@ def attention_of(
         return LatentAttention(build, residual, spec, index)
     if spec.kv_layer is not None:
         return ReadingAttention(build, residual, spec, index)
-    if spec.gated:
+    if spec.gate is not None:
         if spec.qk_norm is None or spec.position_scale is not None:
             raise BadModel("a gate of attention needs norms of queries and keys, and no factor")
-        return GatedAttention(build, residual, spec, index)
+        gated = GatedAttention if spec.gate is Gate.OWN else QueryGatedAttention
+        return gated(build, residual, spec, index)
     scale = spec.position_scale
     scaled = scale is not None and build.positions + scale.offset > scale.original
     return _variant(spec, scaled)(build, residual, spec, index)

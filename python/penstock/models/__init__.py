@@ -19,6 +19,7 @@ from penstock.layers.attention import StepContext
 from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
+    "AfmoeForCausalLM": "afmoe:Afmoe",
     "ArceeForCausalLM": "arcee:Arcee",
     "BaiChuanForCausalLM": "baichuan:Baichuan",
     "BaichuanForCausalLM": "baichuan:Baichuan2",
@@ -32,6 +33,8 @@ FAMILIES: dict[str, str] = {
     "Ernie4_5ForCausalLM": "ernie:Ernie45",
     "Ernie4_5_MoeForCausalLM": "ernie_moe:Ernie45Moe",
     "Exaone4ForCausalLM": "exaone4:Exaone4",
+    "ExaoneMoEForCausalLM": "exaone_moe:ExaoneMoe",
+    "ExaoneMoeForCausalLM": "exaone_moe:ExaoneMoe",
     "FalconForCausalLM": "falcon:Falcon",
     "FalconH1ForCausalLM": "falcon_h1:FalconH1",
     "GPT2LMHeadModel": "gpt2:Gpt2",
@@ -93,6 +96,7 @@ FAMILIES: dict[str, str] = {
     "Qwen3_5MoeForConditionalGeneration": "qwen_hybrid_moe:Qwen35Moe",
     "SeedOssForCausalLM": "seed_oss:SeedOss",
     "SmolLM3ForCausalLM": "smollm3:SmolLM3",
+    "SolarOpenForCausalLM": "solar_open:SolarOpen",
     "StableLmForCausalLM": "stablelm:StableLm",
     "Starcoder2ForCausalLM": "starcoder2:Starcoder2",
 }
