@@ -39,6 +39,7 @@ EXPERTS = [
     "ernie4_5-moe",
     "granitemoe",
     "granitemoeshared",
+    "hunyuan-moe",
     "minimax-m2",
     "gemma4-moe",
     "llama4",

@@ -66,6 +66,12 @@ PARTIAL: dict[str, Any] = {
         "partial_rotary_factor": 0.5,
     }
 }
+HUNYUAN_ROPE: dict[str, Any] = {
+    "rope_type": "dynamic",
+    "rope_theta": 9000.0,
+    "alpha": 50.0,
+    "factor": 1.0,
+}
 # Ends of names of what is random too, though transformers makes it 0 or 1.
 FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale"
 
@@ -245,6 +251,15 @@ CASES |= {
         "logits_scaling": 0.5,
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
+    },
+    "hunyuan-moe": {
+        "model_type": "hunyuan_v1_moe",
+        "num_experts": 8,
+        "moe_topk": [3, 2, 3],
+        "head_dim": 32,
+        "attention_bias": True,
+        "pad_token_id": 0,
+        "rope_parameters": HUNYUAN_ROPE,
     },
     "minimax-m2": {
         "model_type": "minimax_m2",
@@ -450,6 +465,12 @@ DENSE: dict[str, dict[str, Any]] = {
         "logits_scaling": 0.5,
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
+    },
+    "hunyuan": {
+        "model_type": "hunyuan_v1_dense",
+        "head_dim": 32,
+        "attention_bias": True,
+        "rope_parameters": HUNYUAN_ROPE,
     },
     "ministral": {
         "model_type": "ministral",

@@ -44,13 +44,15 @@ class QkNormWidth(Enum):
 
 @dataclass(frozen=True)
 class QkNorm:
-    """Normalisation of queries and keys before RoPE: by LayerNorm if heads have their own weights,
-    else by root mean square."""
+    """Normalisation of queries and keys: by LayerNorm if heads have their own weights, else by root
+    mean square."""
 
     norm: NormSpec
     width: QkNormWidth = QkNormWidth.HEAD
     learned: bool = True
     """Whether there is a weight; else it is 1, for heads by themselves."""
+    after_rope: bool = False
+    """Whether RoPE precedes the norm, whose weight then scales what has been rotated."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for a norm that has no implementation."""

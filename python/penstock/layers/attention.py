@@ -222,6 +222,27 @@ class NormedAttention(Attention):
         return attend(q, k, v, self, context).view(len(qkv), -1)
 
 
+class RotatedNormAttention(NormedAttention):
+    """Attention that normalises queries and keys after RoPE. So RoPE is a kernel of its own, and
+    the attention kernels get a table that rotates nothing."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        self.angles = self.cos_sin
+        self.cos_sin = build.rope_table(None, spec.head_dim)
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `NormedAttention.mix`, in the other order."""
+        places, cache = context.places[self.index], context.kv_cache(self.index)
+        rows = qkv.view(len(qkv), -1, self.head_dim)[:, : self.heads + self.kv_heads]
+        where = context.positions, places.slot_mapping
+        # Without keys and values of its own, the kernel rotates all heads in place.
+        rope_kv_write(rows, None, None, self.angles, *where, cache.data, None, cache.params)
+        return super().mix(qkv, context)
+
+
 class ValueNormedAttention(NormedAttention):
     """Attention that normalises values as well, which may be the keys before their norm."""
 

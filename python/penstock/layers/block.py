@@ -26,6 +26,7 @@ from penstock.layers.attention import (
     NormedAttention,
     PositionScaledAttention,
     ReadingAttention,
+    RotatedNormAttention,
     SelfAttention,
     StepContext,
     ValueNormedAttention,
@@ -72,7 +73,9 @@ def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:
         return PositionScaledAttention if scaled else ClippedAttention
     if spec.value_norm or spec.keys_as_values:
         return ValueNormedAttention
-    return Attention if spec.qk_norm is None else NormedAttention
+    if spec.qk_norm is None:
+        return Attention
+    return RotatedNormAttention if spec.qk_norm.after_rope else NormedAttention
 
 
 def _recurrent_of(

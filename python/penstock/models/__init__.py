@@ -55,6 +55,8 @@ FAMILIES: dict[str, str] = {
     "GraniteMoeForCausalLM": "granite_moe:GraniteMoe",
     "GraniteMoeHybridForCausalLM": "granite_hybrid:GraniteHybrid",
     "GraniteMoeSharedForCausalLM": "granite_moe:GraniteMoe",
+    "HunYuanDenseV1ForCausalLM": "hunyuan:HunYuan",
+    "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
     "Lfm2ForCausalLM": "lfm2:Lfm2",
