@@ -40,6 +40,7 @@ EXPERTS = [
     "granitemoe",
     "granitemoeshared",
     "hunyuan-moe",
+    "hy-v3",
     "minimax-m2",
     "gemma4-moe",
     "llama4",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from newer_cases import NEWER_DENSE, NEWER_EXPERTS
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -65,12 +66,6 @@ PARTIAL: dict[str, Any] = {
         "rope_theta": 9000.0,
         "partial_rotary_factor": 0.5,
     }
-}
-HUNYUAN_ROPE: dict[str, Any] = {
-    "rope_type": "dynamic",
-    "rope_theta": 9000.0,
-    "alpha": 50.0,
-    "factor": 1.0,
 }
 # Ends of names of what is random too, though transformers makes it 0 or 1.
 FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale"
@@ -251,15 +246,6 @@ CASES |= {
         "logits_scaling": 0.5,
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
-    },
-    "hunyuan-moe": {
-        "model_type": "hunyuan_v1_moe",
-        "num_experts": 8,
-        "moe_topk": [3, 2, 3],
-        "head_dim": 32,
-        "attention_bias": True,
-        "pad_token_id": 0,
-        "rope_parameters": HUNYUAN_ROPE,
     },
     "minimax-m2": {
         "model_type": "minimax_m2",
@@ -466,12 +452,6 @@ DENSE: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
     },
-    "hunyuan": {
-        "model_type": "hunyuan_v1_dense",
-        "head_dim": 32,
-        "attention_bias": True,
-        "rope_parameters": HUNYUAN_ROPE,
-    },
     "ministral": {
         "model_type": "ministral",
         "head_dim": 16,
@@ -520,8 +500,8 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
-DENSE |= RECURRENT
-CASES |= MIXTURES
+DENSE |= NEWER_DENSE | RECURRENT
+CASES |= NEWER_EXPERTS | MIXTURES
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 

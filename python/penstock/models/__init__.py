@@ -55,6 +55,7 @@ FAMILIES: dict[str, str] = {
     "GraniteMoeForCausalLM": "granite_moe:GraniteMoe",
     "GraniteMoeHybridForCausalLM": "granite_hybrid:GraniteHybrid",
     "GraniteMoeSharedForCausalLM": "granite_moe:GraniteMoe",
+    "HYV3ForCausalLM": "hy_v3:HyV3",
     "HunYuanDenseV1ForCausalLM": "hunyuan:HunYuan",
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
