@@ -258,6 +258,7 @@ fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
         Some("falcon") if is_set("multi_query", true) => Ok(Some(1)),
         Some("falcon") => size(config, "num_kv_heads"),
         Some("gpt_bigcode") => Ok(None),
+        Some("mimo_v2_flash") => Ok(size(config, "num_key_value_heads")?.map(|full| 2 * full)),
         _ => size(config, "num_key_value_heads"),
     }
 }

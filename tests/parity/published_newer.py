@@ -1,4 +1,4 @@
-"""Published config.json files of Hunyuan, and the models' numbers of parameters."""
+"""Published config.json files of Hunyuan and MiMo, and the models' numbers of parameters."""
 
 from __future__ import annotations
 
@@ -51,5 +51,23 @@ PUBLISHED_NEWER: dict[str, tuple[int, dict[str, Any]]] = {
                                                    "rope_type": "default"},
         "route_norm": True, "router_scaling_factor": 2.826, "tie_word_embeddings": False,
         "use_grouped_mm": False, "vocab_size": 120832,
+    }),
+    "XiaomiMiMo/MiMo-V2-Flash": (308_778_780_864, {
+        "add_full_attention_sink_bias": False, "add_swa_attention_sink_bias": True,
+        "architectures": ["MiMoV2FlashForCausalLM"], "attention_bias": False,
+        "attention_chunk_size": 128, "attention_dropout": 0.0, "attention_value_scale": 0.707,
+        "head_dim": 192, "hidden_act": "silu", "hidden_size": 4096, "hybrid_block_size": None,
+        "hybrid_layer_pattern": ([0, 1, 1, 1, 1] + [0, 1, 1, 1, 1, 1] * 7 + [0]),
+        "intermediate_size": 16384, "layernorm_epsilon": 1e-05,
+        "max_position_embeddings": 262144, "model_type": "mimo_v2_flash",
+        "moe_intermediate_size": 2048, "moe_layer_freq": [0] + [1] * 47, "n_group": 1,
+        "n_routed_experts": 256, "n_shared_experts": None, "norm_topk_prob": True,
+        "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+        "num_key_value_heads": 4, "partial_rotary_factor": 0.334, "rope_theta": 5000000,
+        "routed_scaling_factor": None, "scoring_func": "sigmoid", "sliding_window": 128,
+        "sliding_window_size": 128, "swa_head_dim": 192, "swa_num_attention_heads": 64,
+        "swa_num_key_value_heads": 8, "swa_rope_theta": 10000, "swa_v_head_dim": 128,
+        "tie_word_embeddings": False, "topk_group": 1, "topk_method": "noaux_tc",
+        "v_head_dim": 128, "vocab_size": 152576,
     }),
 }  # fmt: skip

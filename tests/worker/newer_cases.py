@@ -1,4 +1,4 @@
-"""Fields of config.json of tiny models of Hunyuan; checkpoints.py writes them."""
+"""Fields of config.json of tiny models of Hunyuan and MiMo; checkpoints.py writes them."""
 
 from __future__ import annotations
 
@@ -38,5 +38,23 @@ NEWER_EXPERTS: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "mlp_bias": True,
         "mlp_layer_types": ["sparse", "dense", "sparse"],
+    },
+    "mimo": {
+        "model_type": "mimo_v2_flash",
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 2.5,
+        "head_dim": 32,
+        "v_head_dim": 24,
+        "sliding_window": 24,
+        "attention_value_scale": 0.6,
+        "attention_bias": True,
+        "rope_parameters": {
+            "full_attention": {"rope_theta": 9000.0, "partial_rotary_factor": 0.334},
+            "sliding_attention": {"rope_theta": 900.0, "partial_rotary_factor": 0.5},
+        },
     },
 }

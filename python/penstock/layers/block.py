@@ -23,6 +23,7 @@ from penstock.layers.attention import (
     Attention,
     ClippedAttention,
     GatedAttention,
+    NarrowValueAttention,
     NormedAttention,
     PositionScaledAttention,
     ReadingAttention,
@@ -71,6 +72,10 @@ def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:
                 "of norms, bounds, and a factor by position of queries, a layer may have one"
             )
         return PositionScaledAttention if scaled else ClippedAttention
+    if spec.value_dim or spec.value_scale != 1:
+        if spec.qk_norm is not None:
+            raise BadModel("narrow values, or a factor of them, with norms are not supported")
+        return NarrowValueAttention
     if spec.value_norm or spec.keys_as_values:
         return ValueNormedAttention
     if spec.qk_norm is None:

@@ -66,6 +66,7 @@ FAMILIES: dict[str, str] = {
     "Llama4ForConditionalGeneration": "llama4:Llama4",
     "LlamaForCausalLM": "llama:Llama",
     "MPTForCausalLM": "mpt:Mpt",
+    "MiMoV2FlashForCausalLM": "mimo:MiMoV2Flash",
     "MiniMaxM2ForCausalLM": "minimax:MiniMaxM2",
     "Ministral3ForCausalLM": "ministral:Ministral3",
     "MinistralForCausalLM": "ministral:Ministral",
