@@ -1,5 +1,5 @@
-//! Layers with full attention whose keys and values have another shape than those of the others, and
-//! layers that have none (Gemma 4).
+//! Layers with full attention whose keys and values have another shape than those of the others
+//! (Gemma 4, MiMo), and layers that have none (Gemma 4).
 
 use serde_json::Value;
 
@@ -24,6 +24,9 @@ impl KvLayers {
     /// windows and those with full attention. `None` for families that do not tell them apart.
     pub(crate) fn divided(self, config: &Value) -> Option<(Self, Self)> {
         let family = config.get("model_type")?.as_str()?;
+        if family == "mimo_v2_flash" {
+            return Some(self.divided_by_heads(config));
+        }
         if !FAMILIES.contains(&family) {
             return None;
         }
@@ -56,6 +59,30 @@ impl KvLayers {
             ..self
         };
         Some((others, full))
+    }
+
+    /// Divides layers with windows, which have these KV heads, from those with full attention, which
+    /// have half of them (MiMo). Published files list the kinds as 1 and 0.
+    fn divided_by_heads(self, config: &Value) -> (Self, Self) {
+        let listed = |field: &str| config.get(field).and_then(Value::as_array);
+        let (kinds, numbers) = (listed("layer_types"), listed("hybrid_layer_pattern"));
+        let is_full = |layer: usize| match (numbers, kinds) {
+            (Some(numbers), _) => numbers.get(layer).and_then(Value::as_u64) == Some(0),
+            (None, Some(kinds)) => kinds.get(layer).and_then(Value::as_str) == Some(FULL),
+            (None, None) => layer == 0 || (layer + 1).is_multiple_of(PERIOD),
+        };
+        let all = usize::try_from(self.layers).unwrap_or(0);
+        let layers = (0..all).filter(|layer| is_full(*layer)).count() as u64;
+        let full = Self {
+            layers,
+            kv_heads: self.kv_heads / 2,
+            ..self
+        };
+        let others = Self {
+            layers: self.layers - layers,
+            ..self
+        };
+        (others, full)
     }
 
     /// Returns the KV heads of one of `tp` ranks. With more ranks than heads, several have the same
@@ -94,6 +121,26 @@ mod tests {
         let (sliding, full) = E2B.divided(&config).unwrap();
         assert_eq!((sliding.layers, sliding.head_dim), (12, 256));
         assert_eq!((full.layers, full.kv_heads, full.head_dim), (3, 1, 512));
+    }
+
+    #[test]
+    fn full_layers_of_mimo_have_half_as_many_heads() {
+        let alike = KvLayers {
+            layers: 12,
+            kv_heads: 8,
+            head_dim: 192,
+        };
+        let lists = [
+            json!({}),
+            json!({"layer_types": [FULL, "sliding_attention", FULL, FULL]}),
+            json!({"hybrid_layer_pattern": [0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]}),
+        ];
+        for mut config in lists {
+            config["model_type"] = json!("mimo_v2_flash");
+            let (sliding, full) = alike.divided(&config).unwrap();
+            assert_eq!((sliding.layers, sliding.kv_heads), (9, 8));
+            assert_eq!((full.layers, full.kv_heads, full.head_dim), (3, 4, 192));
+        }
     }
 
     #[test]

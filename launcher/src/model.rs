@@ -220,18 +220,18 @@ const SLIDING_BY_DEFAULT: [&str; 11] = [
 
 /// Returns the experts; `None` for a dense model.
 fn experts(config: &Value) -> Option<Experts> {
-    let first = |names: &[&str]| names.iter().find_map(|name| config.get(*name)?.as_u64());
+    let number = |value: &Value| value.get(0).unwrap_or(value).as_u64(); // perhaps one per layer
+    let first = |names: &[&str]| names.iter().find_map(|name| number(config.get(*name)?));
     let names = [
         "num_experts",
         "num_local_experts",
         "n_routed_experts",
         "moe_num_experts",
     ];
-    let chosen = ["num_experts_per_tok", "moe_k", "top_k_experts"];
-    let (count, per_token) = (first(&names), first(&chosen));
+    let chosen = ["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"];
     Some(Experts {
-        count: count.filter(|count| *count > 0)?,
-        per_token: per_token?,
+        count: first(&names).filter(|count| *count > 1)?, // Hunyuan's dense models have 1
+        per_token: first(&chosen)?,
     })
 }
 
@@ -258,6 +258,7 @@ fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
         Some("falcon") if is_set("multi_query", true) => Ok(Some(1)),
         Some("falcon") => size(config, "num_kv_heads"),
         Some("gpt_bigcode") => Ok(None),
+        Some("mimo_v2_flash") => Ok(size(config, "num_key_value_heads")?.map(|full| 2 * full)),
         _ => size(config, "num_key_value_heads"),
     }
 }
@@ -522,7 +523,7 @@ mod tests {
         ] {
             let mut config = json!({
                 "model_type": "mixtral", "hidden_size": 512, "num_attention_heads": 16,
-                "num_hidden_layers": 4, "max_position_embeddings": 2048, "num_experts_per_tok": 2,
+                "num_hidden_layers": 4, "max_position_embeddings": 2048, "moe_topk": [2, 2],
             });
             assert_eq!(facts(&config).unwrap().experts, None);
             config[name] = json!(16);

@@ -42,6 +42,9 @@ EXPERTS = [
     "ernie4_5-moe",
     "granitemoe",
     "granitemoeshared",
+    "hunyuan-moe",
+    "hy-v3",
+    "mimo",
     "minimax-m2",
     "gemma4-moe",
     "llama4",
@@ -374,6 +377,15 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
             "llama4",
             ("rope_parameters", "layer_types", "moe_layers", "attn_scale"),
             {"no_rope_layers": [], "rope_theta": 9000.0},
+        ),
+        (
+            "mimo",
+            ("rope_parameters", "layer_types", "mlp_layer_types", "attention_value_scale"),
+            {
+                "hybrid_layer_pattern": [0, 1, 1],
+                "moe_layer_freq": [0, 1, 1],
+                "sliding_window_size": 16,
+            },
         ),
         (
             "llama4-no-qk-norm",

@@ -12,6 +12,7 @@ from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from published_experts import PUBLISHED_EXPERTS
+from published_hunyuan import PUBLISHED_HUNYUAN
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -55,6 +56,7 @@ GEMMA4_LARGE: dict[str, Any] = {
 }
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16", "use_cache": True}
 PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
+    **PUBLISHED_HUNYUAN,
     "openai-community/gpt2": (124_439_808, {
         "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
         "attn_pdrop": 0.1, "embd_pdrop": 0.1, "initializer_range": 0.02,

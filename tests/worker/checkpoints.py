@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from expert_cases import SIGMOID
+from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -500,9 +501,8 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
-DENSE |= RECURRENT
-CASES |= MIXTURES
-CASES |= SIGMOID
+DENSE |= HUNYUAN_DENSE | RECURRENT
+CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 

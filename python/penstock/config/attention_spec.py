@@ -44,13 +44,15 @@ class QkNormWidth(Enum):
 
 @dataclass(frozen=True)
 class QkNorm:
-    """Normalisation of queries and keys before RoPE: by LayerNorm if heads have their own weights,
-    else by root mean square."""
+    """Normalisation of queries and keys: by LayerNorm if heads have their own weights, else by root
+    mean square."""
 
     norm: NormSpec
     width: QkNormWidth = QkNormWidth.HEAD
     learned: bool = True
     """Whether there is a weight; else it is 1, for heads by themselves."""
+    after_rope: bool = False
+    """Whether RoPE precedes the norm, whose weight then scales what has been rotated."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for a norm that has no implementation."""
@@ -159,6 +161,10 @@ class AttentionSpec:
     """Whether each head's values are normalised too, as queries and keys, but without a weight."""
     keys_as_values: bool = False
     """Whether values are the keys before their norm and RoPE, without a projection of their own."""
+    value_dim: int = 0
+    """Elements of a head's values where they are fewer than `head_dim`; 0 = as many."""
+    value_scale: float = 1.0
+    """Factor of the values."""
     kv_layer: int | None = None
     """The earlier layer whose keys and values this layer reads; None = it has its own."""
     gate: Gate | None = None
@@ -181,6 +187,10 @@ class AttentionSpec:
                     "config.json: values that are the keys are not supported with a RoPE of "
                     "neighbours or of a part of each head"
                 )
+        if self.value_dim > self.head_dim:
+            raise Unsupported(
+                f"config.json: v_head_dim {self.value_dim} above head_dim is not supported"
+            )
         if (self.value_norm or self.keys_as_values) and self.qk_norm is None:
             raise Unsupported("config.json: a norm of values alone is not supported")
 

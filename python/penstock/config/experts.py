@@ -110,3 +110,19 @@ def read_sparse_layers(fields: Fields, layers: int) -> list[bool]:
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
         raise BadModel(f"config.json: mlp_only_layers must be a list of layers, found {dense!r}")
     return [(layer + 1) % step == 0 and layer not in dense for layer in range(layers)]
+
+
+def read_listed_sparse_layers(fields: Fields, layers: int) -> list[bool]:
+    """Whether each layer has experts: by `mlp_layer_types`, or else all but the first
+    `first_k_dense_replace`."""
+    kinds = fields.raw.get("mlp_layer_types")
+    first = fields.number("first_k_dense_replace", 1)
+    if kinds is None:
+        return [layer >= first for layer in range(layers)]
+    known = isinstance(kinds, list) and all(kind in ("dense", "sparse") for kind in kinds)
+    if not known or len(kinds) != layers:
+        raise BadModel(
+            f"config.json: mlp_layer_types must hold dense or sparse for each of {layers} layers, "
+            f"found {kinds!r}"
+        )
+    return [kind == "sparse" for kind in kinds]

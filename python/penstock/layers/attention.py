@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 import torch
+import torch.nn.functional as F
 from penstock_kernels import paged_decode_attention, paged_prefill_attention, rope_kv_write
 from torch import Tensor
 
@@ -142,6 +143,7 @@ class Attention(SelfAttention):
         self.kv_share = build.group.kv_share(spec.kv_heads)
         self.kv_heads = spec.kv_heads // self.kv_share.count
         self.head_dim = spec.head_dim
+        self.value_dim = spec.value_dim or spec.head_dim
         self.split = [self.heads, self.kv_heads, self.kv_heads]
         self.scale = spec.scale
         self.window = spec.window
@@ -155,12 +157,14 @@ class Attention(SelfAttention):
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         parts = {"q": queries * (2 if spec.gate is Gate.WITH_QUERIES else 1)}
         if spec.kv_layer is None:
-            parts |= {"k": keys} if spec.keys_as_values else {"k": keys, "v": keys}
+            values = {} if spec.keys_as_values else {"v": spec.kv_heads * self.value_dim}
+            parts |= {"k": keys, **values}
         shares = {part: self.kv_share for part in parts if part != "q"}
         if spec.gate is Gate.OWN:
             parts["gate"] = queries
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
-        self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
+        inputs = spec.heads * self.value_dim
+        self.out = RowLinear(build.below("out"), residual, inputs, spec.output_bias)
 
     def _own_slopes(self, build: Build, slopes: tuple[float, ...] | None) -> Tensor | None:
         if slopes is None:
@@ -187,10 +191,10 @@ class Attention(SelfAttention):
             self._reorder(within)
 
     def _reorder(self, within: Tensor) -> None:
-        whole = torch.arange(self.qkv.outputs, device=within.device).view(-1, self.head_dim)
-        rotated = min(self.heads + self.kv_heads, len(whole))
-        whole[:rotated] = whole[:rotated, within]
-        self.qkv.reorder(whole.view(-1))
+        whole = torch.arange(self.qkv.outputs, device=within.device)
+        rotated = whole[: (self.heads + self.kv_heads) * self.head_dim].view(-1, self.head_dim)
+        rotated.copy_(rotated[:, within])
+        self.qkv.reorder(whole)
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """Attends: this rank's q, k and v side by side [T, ...] -> [T, heads * head_dim]."""
@@ -222,6 +226,27 @@ class NormedAttention(Attention):
         q, k, v = torch.split(heads, self.split, dim=1)
         q, k = normed_heads(q, k, self.q_norm, self.k_norm)
         return attend(q, k, v, self, context).view(len(qkv), -1)
+
+
+class RotatedNormAttention(NormedAttention):
+    """Attention that normalises queries and keys after RoPE. So RoPE is a kernel of its own, and
+    the attention kernels get a table that rotates nothing."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        self.angles = self.cos_sin
+        self.cos_sin = build.rope_table(None, spec.head_dim)
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `NormedAttention.mix`, in the other order."""
+        places, cache = context.places[self.index], context.kv_cache(self.index)
+        rows = qkv.view(len(qkv), -1, self.head_dim)[:, : self.heads + self.kv_heads]
+        where = context.positions, places.slot_mapping
+        # Without keys and values of its own, the kernel rotates all heads in place.
+        rope_kv_write(rows, None, None, self.angles, *where, cache.data, None, cache.params)
+        return super().mix(qkv, context)
 
 
 class ValueNormedAttention(NormedAttention):
@@ -314,6 +339,27 @@ class ClippedAttention(Attention):
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """As `Attention.mix`, with bounded ones."""
         return super().mix(qkv.clamp_(-self.clip, self.clip), context)
+
+
+class NarrowValueAttention(Attention):
+    """Attention whose values have fewer elements than keys, or a factor. The cache has zeros behind
+    narrow values, so that the kernels need one size of heads."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        self.value_scale = spec.value_scale
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `Attention.mix`; the factor is the output's as well."""
+        rotated = (self.heads + self.kv_heads) * self.head_dim
+        heads = qkv[:, :rotated].view(len(qkv), -1, self.head_dim)
+        q, k = torch.split(heads, self.split[:2], dim=1)
+        v = qkv[:, rotated:].view(len(qkv), -1, self.value_dim)
+        v = F.pad(v, (0, self.head_dim - self.value_dim))
+        mixed = attend(q, k, v, self, context)[..., : self.value_dim]
+        return (mixed * self.value_scale).view(len(qkv), -1)
 
 
 class PositionScaledAttention(Attention):

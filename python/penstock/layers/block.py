@@ -24,10 +24,12 @@ from penstock.layers.attention import (
     Attention,
     ClippedAttention,
     GatedAttention,
+    NarrowValueAttention,
     NormedAttention,
     PositionScaledAttention,
     QueryGatedAttention,
     ReadingAttention,
+    RotatedNormAttention,
     SelfAttention,
     StepContext,
     ValueNormedAttention,
@@ -73,9 +75,15 @@ def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:
                 "of norms, bounds, and a factor by position of queries, a layer may have one"
             )
         return PositionScaledAttention if scaled else ClippedAttention
+    if spec.value_dim or spec.value_scale != 1:
+        if spec.qk_norm is not None:
+            raise BadModel("narrow values, or a factor of them, with norms are not supported")
+        return NarrowValueAttention
     if spec.value_norm or spec.keys_as_values:
         return ValueNormedAttention
-    return Attention if spec.qk_norm is None else NormedAttention
+    if spec.qk_norm is None:
+        return Attention
+    return RotatedNormAttention if spec.qk_norm.after_rope else NormedAttention
 
 
 def _recurrent_of(
