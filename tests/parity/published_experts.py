@@ -1,4 +1,4 @@
-"""Published config.json files of mixtures of experts, and the models' numbers of parameters."""
+"""Published config.json files of mixtures of experts and of GLM-V, and the models' numbers of parameters."""
 
 from __future__ import annotations
 
@@ -48,5 +48,39 @@ PUBLISHED_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
         },
         "rope_theta": 1000000, "routed_scaling_factor": 1.0, "tie_word_embeddings": False,
         "vocab_size": 196608,
+    }),
+    "zai-org/GLM-4.5V": (106_852_251_264, {
+        "architectures": ["Glm4vMoeForConditionalGeneration"], "image_token_id": 151363,
+        "model_type": "glm4v_moe", "text_config": {
+            "attention_bias": True, "attention_dropout": 0.0, "dtype": "bfloat16",
+            "eos_token_id": [151329, 151336, 151338], "first_k_dense_replace": 1,
+            "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+            "initializer_range": 0.02, "intermediate_size": 10944,
+            "max_position_embeddings": 65536, "model_type": "glm4v_moe_text",
+            "moe_intermediate_size": 1408, "n_group": 1, "n_routed_experts": 128,
+            "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 96,
+            "num_experts_per_tok": 8, "num_hidden_layers": 46, "num_key_value_heads": 8,
+            "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05,
+            "rope_scaling": {"mrope_section": [8, 12, 12], "rope_type": "default"},
+            "rope_theta": 10000.0, "routed_scaling_factor": 1.0, "topk_group": 1,
+            "use_cache": True, "use_qk_norm": False, "vocab_size": 151552,
+        },
+        "tie_word_embeddings": False, "video_token_id": 151364,
+        "vision_config": {"depth": 24, "hidden_size": 1536, "model_type": "glm4v_moe"},
+    }),
+    "zai-org/GLM-4.1V-9B-Thinking": (9_400_279_040, {
+        "architectures": ["Glm4vForConditionalGeneration"], "image_token_id": 151343,
+        "model_type": "glm4v", "text_config": {
+            "attention_bias": True, "attention_dropout": 0.0, "dtype": "bfloat16",
+            "eos_token_id": [151329, 151336, 151338, 151348], "hidden_act": "silu",
+            "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 13696,
+            "max_position_embeddings": 65536, "model_type": "glm4v_text",
+            "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 2,
+            "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05,
+            "rope_scaling": {"mrope_section": [8, 12, 12], "rope_type": "default"},
+            "rope_theta": 10000.0, "use_cache": True, "vocab_size": 151552,
+        },
+        "tie_word_embeddings": False, "video_token_id": 151344,
+        "vision_config": {"depth": 24, "hidden_size": 1536, "model_type": "glm4v"},
     }),
 }  # fmt: skip

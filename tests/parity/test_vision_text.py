@@ -1,4 +1,4 @@
-"""The text of Qwen's checkpoints with images, whose RoPE has three axes."""
+"""The text of Qwen's and GLM's checkpoints with images, whose RoPE has three axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import prompt
 from driver import greedy
-from image_checkpoints import KINDS, by_inputs, older, written
+from image_checkpoints import KINDS, OLDER, by_inputs, older, written
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
 from test_dense_families import run
@@ -18,8 +18,7 @@ from test_dense_families import run
 
 @pytest.mark.parametrize(
     ("kind", "is_older"),
-    [(kind, is_older) for kind in KINDS for is_older in (False, True) if kind != "qwen3-vl"]
-    + [("qwen3-vl", False)],
+    [*((kind, False) for kind in KINDS), *((kind, True) for kind in OLDER)],
 )
 def test_text_is_computed_as_by_transformers(tmp_path: Path, kind: str, is_older: bool) -> None:
     model = written(tmp_path, kind)

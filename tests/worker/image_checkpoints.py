@@ -10,6 +10,10 @@ import torch
 from checkpoints import SHAPE
 from safetensors.torch import load_file, save_file
 from transformers import (
+    Glm4vConfig,
+    Glm4vForConditionalGeneration,
+    Glm4vMoeConfig,
+    Glm4vMoeForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
@@ -31,12 +35,21 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers":
 MIXTURE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 MIXTURE |= {"mlp_only_layers": [1], "head_dim": 16}
 INTERLEAVED = {**AXES, "mrope_interleaved": True}
+GLM = {"depth": 1, "num_heads": 2, "hidden_size": 32, "intermediate_size": 32, "image_size": 8}
+GLM |= {"patch_size": 4, "spatial_merge_size": 1, "out_hidden_size": 64}
+PARTLY = {"partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
+SHARED = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+SHARED |= {"rope_parameters": {**AXES, **PARTLY}, "routed_scaling_factor": 2.5, "head_dim": 16}
 KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "qwen2-vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig, QWEN2, WINDOW),
     "qwen2.5-vl": (Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, QWEN25, {}),
     "qwen3-vl": (Qwen3VLForConditionalGeneration, Qwen3VLConfig, QWEN3, {"head_dim": 16}),
     "qwen3-vl-moe": (Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeConfig, QWEN3, MIXTURE),
+    "glm4v": (Glm4vForConditionalGeneration, Glm4vConfig, GLM, {}),
+    "glm4v-moe": (Glm4vMoeForConditionalGeneration, Glm4vMoeConfig, GLM, SHARED),
 }
+OLDER = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl-moe"]
+"""Those that were published with other names, or other matrices."""
 
 
 def written(path: Path, kind: str, **more: Any) -> Any:

@@ -52,6 +52,8 @@ FAMILIES: dict[str, str] = {
     "Glm4ForCausalLM": "glm:Glm4",
     "Glm4MoeForCausalLM": "glm4_moe:Glm4Moe",
     "Glm4MoeLiteForCausalLM": "glm4_moe_lite:Glm4MoeLite",
+    "Glm4vForConditionalGeneration": "glm4v:Glm4v",
+    "Glm4vMoeForConditionalGeneration": "glm4v:Glm4vMoe",
     "GlmForCausalLM": "glm:Glm",
     "GptOssForCausalLM": "gpt_oss:GptOss",
     "GraniteForCausalLM": "granite:Granite",
