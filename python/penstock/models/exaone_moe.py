@@ -12,15 +12,13 @@ from penstock.config import (
     RouterSpec,
     Specification,
     layered,
+    read_listed_sparse_layers,
     read_shared_moe,
     read_sigmoid_routing,
 )
-from penstock.faults import BadModel
 from penstock.models.decoder import CORRECTION_PATH, EXPERT_NAMES, SHARED_EXPERT_NAMES
 from penstock.models.exaone4 import Exaone4
 from penstock.models.qwen import Qwen3
-
-DENSE, SPARSE = "dense", "sparse"
 
 
 class ExaoneMoe(Exaone4):
@@ -37,33 +35,25 @@ class ExaoneMoe(Exaone4):
         """Moves the norms, and adds the experts to some of the layers."""
         defaults = {"routed_scaling_factor": 2.5}
         shared = {"n_shared_experts": Fields(raw).count("num_shared_experts", 1)}
-        fields = Fields(layered(shared, raw, defaults))
+        fields = Fields(layered(shared, _older(raw), raw, defaults))
         fields.require("scoring_func", "sigmoid")
         fields.require("topk_method", "noaux_tc")
         fields.ignore("num_nextn_predict_layers")
         spec = super().read_config(raw)
         router = RouterSpec(correction=True, float32=True)
         moe = read_shared_moe(fields, read_sigmoid_routing(fields), router)
-        kinds = _kinds(fields, len(spec.layers))
+        sparse = read_listed_sparse_layers(fields, len(spec.layers))
         layers = tuple(
-            replace(layer, mlp=moe) if kind == SPARSE else layer
-            for layer, kind in zip(spec.layers, kinds, strict=True)
+            replace(layer, mlp=moe) if has_experts else layer
+            for layer, has_experts in zip(spec.layers, sparse, strict=True)
         )
         residual = replace(spec.residual, placement=Placement.PRE)
         return replace(spec, residual=residual, layers=layers)
 
 
-def _kinds(fields: Fields, count: int) -> list[str]:
-    """Which layers have experts: `mlp_layer_types`, `is_moe_layer` in older files, or else all but
-    the first ones."""
-    first = fields.number("first_k_dense_replace", 1)
-    kinds, flags = fields.raw.get("mlp_layer_types"), fields.raw.get("is_moe_layer")
-    if not kinds and isinstance(flags, list):
-        kinds = [SPARSE if flag else DENSE for flag in flags]
-    kinds = kinds or [DENSE if index < first else SPARSE for index in range(count)]
-    if not isinstance(kinds, list) or len(kinds) != count or not {*kinds} <= {DENSE, SPARSE}:
-        raise BadModel(
-            f"config.json: mlp_layer_types must hold {DENSE} or {SPARSE} for each of {count} "
-            f"layers, found {kinds!r}"
-        )
-    return kinds
+def _older(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`mlp_layer_types` of files that have `is_moe_layer` instead."""
+    flags = raw.get("is_moe_layer")
+    if raw.get("mlp_layer_types") or not isinstance(flags, list):
+        return {}
+    return {"mlp_layer_types": ["sparse" if flag else "dense" for flag in flags]}
