@@ -50,7 +50,8 @@ def _has_descriptor(values: tuple[Any, ...]) -> bool:
 def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
     """In place of a launch."""
     kernel = launch(self, *args, grid=grid, warmup=True, **options)
-    assert not early_releases(kernel.asm["cubin"])
+    may_be_zeros = self.fn is decode_quantized._attend.fn
+    assert not early_releases(kernel.asm["cubin"], before_barrier=may_be_zeros)
     # Arguments that compile, but that this version of Triton cannot pass.
     assert not any(isinstance(arg, tuple) and _has_descriptor(arg) for arg in args)
     assert kernel.metadata.shared <= SHARED_BYTES

@@ -47,21 +47,28 @@ def instructions(cubin: bytes) -> Iterator[Instruction]:
         elif found := SECOND.match(line):
             bits = int(found[1], 16) >> 41
             yield Instruction(address, text, bits >> 5 & 7, bits >> 11 & 63)
+    assert address, f"no instruction in {shown[:200]!r}"
 
 
-def early_releases(cubin: bytes) -> list[str]:
+def early_releases(cubin: bytes, before_barrier: bool) -> list[str]:
     """Addresses of instructions that free a tile of a ring while loads of it may be on their way.
 
-    Those are loads from shared memory whose scoreboard no instruction between has waited for. The
-    order of instructions does not suffice: the copy engine may write zeros before a load reads.
+    Those are loads from shared memory whose scoreboard no instruction waits for before the release.
+    The order of instructions does not suffice. `before_barrier`: nor before the barrier at which
+    the warps meet, so that no other warp's load is on its way either. Kernels need that whose tiles
+    may be zeros: the copy engine writes them at once, and other tiles hundreds of cycles later.
     """
-    found, flying = [], set()
+    found: list[str] = []
+    flying: set[int] = set()
+    met: set[int] = set()  # those on their way at the last barrier
     for one in instructions(cubin):
         flying -= {board for board in flying if one.waits >> board & 1}
         if re.search(r"\bMEMBAR\b|(?<!\.)\bDEPBAR\b", one.text):
             flying.clear()
+        if before_barrier and re.search(r"\bBAR\.SYNC\b", one.text):
+            met = set(flying)
         if re.search(r"\bLDSM?\b", one.text) and one.result != NONE:
             flying.add(one.result)
-        if "SYNCS.ARRIVE" in one.text and "A1T0" in one.text and flying:
+        if "SYNCS.ARRIVE" in one.text and "A1T0" in one.text and flying | met:
             found.append(one.address)
     return found

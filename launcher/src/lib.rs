@@ -17,6 +17,7 @@ pub mod limits;
 pub mod log_queue;
 pub mod logs;
 pub mod model;
+mod model_defaults;
 pub mod parsers;
 pub mod progress;
 pub mod python_commands;

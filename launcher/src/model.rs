@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::error::{Failure, Outcome};
 use crate::kv_layers::KvLayers;
+use crate::model_defaults::{SLIDING_BY_DEFAULT, default_size};
 use crate::quantize::{Quantize, StoredQuantization};
 use crate::states::{States, listed_kinds};
 use crate::values::{Device, Dtype};
@@ -115,7 +116,11 @@ impl ModelFacts {
         // Multimodal models keep the language model's configuration in `text_config`.
         let text = config.get("text_config").unwrap_or(config);
         let heads = count(text, "num_attention_heads")?;
-        let latent = size(text, "kv_lora_rank")?;
+        // Hunyuan's files have the field, and no latent attention.
+        let latent = match model_type(text) {
+            Some("hunyuan_v1_dense" | "hunyuan_v1_moe") => None,
+            _ => size(text, "kv_lora_rank")?,
+        };
         let head_dim = match (latent, size(text, "head_dim")?) {
             (Some(rank), _) => rank + count(text, "qk_rope_head_dim")?,
             (None, Some(head_dim)) => head_dim,
@@ -202,21 +207,6 @@ impl ModelFacts {
         bytes / u64::from(tp)
     }
 }
-
-/// Families whose layers have a sliding window where config.json has no field for it.
-const SLIDING_BY_DEFAULT: [&str; 11] = [
-    "cohere2",
-    "dots1",
-    "exaone4",
-    "gemma2",
-    "gemma3_text",
-    "gemma4_text",
-    "gemma4_unified_text",
-    "gpt_oss",
-    "llama4_text",
-    "ministral",
-    "olmo3",
-];
 
 /// Returns the experts; `None` for a dense model.
 fn experts(config: &Value) -> Option<Experts> {
@@ -323,53 +313,6 @@ fn size(config: &Value, field: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// Returns the sizes that transformers assumes where a family's config.json lacks them.
-fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
-    match (family?, field) {
-        (
-            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
-            "num_attention_heads",
-        ) => Some(8),
-        (
-            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
-            "num_key_value_heads",
-        ) => Some(4),
-        (
-            "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
-            "head_dim",
-        ) => Some(256),
-        ("gemma" | "gemma2", "max_position_embeddings") => Some(8192),
-        ("gemma3_text" | "gemma4_text", "max_position_embeddings") => Some(131_072),
-        ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
-        ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
-        (
-            "ernie4_5" | "glm" | "glm4" | "internlm3" | "llama4_text" | "minimax_m2" | "ministral3"
-            | "qwen3" | "qwen3_vl_text" | "seed_oss",
-            "head_dim",
-        ) => Some(128),
-        (
-            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text",
-            "head_dim",
-        ) => Some(256),
-        ("bloom" | "falcon", "max_position_embeddings") => Some(2048),
-        ("smollm3", "num_key_value_heads") => Some(4),
-        ("ernie4_5", "num_key_value_heads") => Some(2),
-        ("gpt_oss", "head_dim") => Some(64),
-        ("nemotron_h", "head_dim") => Some(128),
-        ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
-            Some(8)
-        }
-        ("bamba", "max_position_embeddings") => Some(262_144),
-        ("falcon_h1", "max_position_embeddings") => Some(8192),
-        ("nemotron_h", "max_position_embeddings") => Some(4096),
-        ("lfm2" | "lfm2_moe", "max_position_embeddings") => Some(128_000),
-        ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
-        ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "kv_lora_rank") => Some(512),
-        ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "qk_rope_head_dim") => Some(64),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,6 +377,17 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_latents_of_hunyuan_are_unused() {
+        let config = json!({
+            "model_type": "hunyuan_v1_moe", "hidden_size": 512, "num_attention_heads": 8,
+            "num_hidden_layers": 4, "max_position_embeddings": 2048, "head_dim": 64,
+            "num_key_value_heads": 2, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+        });
+        let facts = facts(&config).unwrap();
+        assert_eq!((facts.kv_heads, facts.head_dim), (2, 64));
+    }
+
+    #[test]
     fn families_have_default_sizes() {
         let config = json!({
             "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
@@ -446,6 +400,24 @@ mod tests {
         assert_eq!(heads, (8, 4, 256));
         assert_eq!(found.max_tokens, 131_072);
         assert!(found.sliding);
+        for (family, kv_heads, head_dim, slides) in [
+            ("afmoe", 16, 128, true),
+            ("hy_v3", 8, 128, false),
+            ("mimo_v2_flash", 8, 192, true), // in layers with windows
+            ("solar_open", 16, 128, false),
+        ] {
+            let found = facts(&json!({
+                "model_type": family, "hidden_size": 512, "num_attention_heads": 16,
+                "num_hidden_layers": 1, "max_position_embeddings": 2048,
+            }));
+            let found = found.unwrap();
+            assert_eq!(
+                (found.kv_heads, found.head_dim),
+                (kv_heads, head_dim),
+                "{family}"
+            );
+            assert_eq!(found.sliding, slides, "{family}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-"""Published config.json files of mixtures of experts and of GLM-V, and the models' numbers of parameters."""
+"""Published config.json files of mixtures of experts and GLM-V, and their numbers of parameters."""
 
 from __future__ import annotations
 

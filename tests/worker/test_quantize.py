@@ -54,6 +54,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "lfm2-moe": {"intermediate_size": 128, "vocab_size": 4096},
     "nemotron_h": {"intermediate_size": 128, "vocab_size": 4096, "ssm_state_size": 32},
     "qwen3_5": {"intermediate_size": 128, "vocab_size": 4096},
+    "afmoe": {"intermediate_size": 128, "vocab_size": 4096},
+    "mimo": {"intermediate_size": 128, "vocab_size": 4096, "v_head_dim": 16},
     "qwen3_next": {
         "intermediate_size": 128,
         "shared_expert_intermediate_size": 64,

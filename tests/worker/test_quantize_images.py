@@ -36,7 +36,7 @@ CLASSES: dict[str, tuple[Any, Any]] = {
     "gemma3": (Gemma3ForConditionalGeneration, Gemma3Config),
     "qwen3_5": (Qwen3_5ForConditionalGeneration, Qwen3_5Config),
 }
-KINDS = ["gemma3", "qwen3_5", "qwen2.5-vl", "qwen2.5-vl, older", "qwen3-vl"]
+KINDS = ["gemma3", "qwen3_5", "qwen2.5-vl", "qwen2.5-vl, older", "qwen3-vl", "glm4v"]
 
 
 def write(path: Path, kind: str) -> Path:

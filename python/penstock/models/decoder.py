@@ -72,6 +72,10 @@ def renamed(names: Mapping[str, str], **changes: str | None) -> dict[str, str]:
     return found
 
 
+VISION = (r"model\.visual\..*",)
+"""Tensors of images that text models ignore, where `with_images` gives the names."""
+
+
 def with_images(names: Mapping[str, str]) -> dict[str, str]:
     """Returns the names that checkpoints with images have in transformers since 4.52."""
     return {

@@ -7,11 +7,9 @@ from typing import Any, ClassVar
 
 from penstock.config import Fields, Specification, layered, read_text_with_axes
 from penstock.layers import Build
-from penstock.models.decoder import with_images
+from penstock.models.decoder import VISION, with_images
 from penstock.models.glm import Glm4
 from penstock.models.glm4_moe import Glm4Moe
-
-VISION = (r"model\.visual\..*",)
 
 
 class Glm4v(Glm4):

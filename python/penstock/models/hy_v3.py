@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from penstock_kernels.route_experts import Score
+
 from penstock.config import (
     Fields,
     LayerSpec,
@@ -20,18 +22,19 @@ from penstock.config import (
     read_listed_sparse_layers,
     read_residual,
     read_rope,
+    read_routing,
     read_shared_moe,
-    read_sigmoid_routing,
 )
+from penstock.faults import Unsupported
 from penstock.models.decoder import CORRECTION_PATH, renamed
 from penstock.models.glm4_moe import Glm4Moe
 
 DEFAULTS = {"num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 11158840}
 ONLY = ("moe_router_enable_expert_bias", "moe_router_use_sigmoid", "qk_norm", "route_norm")
-# Where sums are rounded, how transformers runs experts, and the layer that is not loaded.
+# Where sums are rounded, and how transformers runs experts.
 UNUSED = (
     *("enable_attention_fp32_softmax", "enable_lm_head_fp32", "enable_moe_fp32_combine"),
-    *("num_nextn_predict_layers", "use_grouped_mm"),
+    "use_grouped_mm",
 )
 
 
@@ -55,6 +58,8 @@ class HyV3(Glm4Moe):
         attention = read_attention(
             fields, read_rope(fields), qkv_bias=bias, output_bias=bias, qk_norm=norm
         )
+        if fields.number("num_nextn_predict_layers", 1) > 1:  # the one that is not loaded
+            raise Unsupported("config.json: num_nextn_predict_layers above 1 is not supported")
         moe, dense = _experts(fields), read_gated(fields, "intermediate_size")
         dense = replace(dense, bias=fields.flag("mlp_bias"))
         sparse = read_listed_sparse_layers(fields, fields.count("num_hidden_layers"))
@@ -63,13 +68,11 @@ class HyV3(Glm4Moe):
 
 
 def _experts(fields: Fields) -> MoeSpec:
-    names = {
-        "n_shared_experts": fields.count("num_shared_experts", 1),
-        "routed_scaling_factor": fields.positive("router_scaling_factor", 2.826),
-    }
-    named = Fields(layered(names, fields.raw))
+    shared = {"n_shared_experts": fields.count("num_shared_experts", 1)}
+    scale = fields.positive("router_scaling_factor", 2.826)
+    routing = read_routing(fields, score=Score.SIGMOID, renormalise=True, scale=scale)
     router = RouterSpec(correction=True, float32=True)
-    moe = read_shared_moe(named, read_sigmoid_routing(named), router)
+    moe = read_shared_moe(Fields(layered(shared, fields.raw)), routing, router)
     fields.require("expert_hidden_dim", moe.expert.intermediate)
     assert moe.shared is not None
     return replace(moe, shared=replace(moe.shared, bias=fields.flag("mlp_bias")))

@@ -63,6 +63,8 @@ def read_attention_of(fields: Fields, kind: str) -> AttentionSpec:
 
 def _rope(fields: Fields, kind: str) -> RopeSpec:
     theta = 5e6 if kind == FULL else fields.positive("swa_rope_theta", 1e4)
+    if not fields.raw.get("rope_parameters"):
+        fields.require_unset("rope_scaling")  # which kind of layer it would scale is not said
     if kind == SLIDING and not fields.raw.get("rope_parameters"):
-        fields = Fields(layered({"rope_theta": theta, "rope_scaling": None}, fields.raw))
+        fields = Fields(layered({"rope_theta": theta}, fields.raw))
     return read_rope(fields, layer_type=kind, theta=theta, partial=True)

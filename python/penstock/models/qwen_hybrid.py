@@ -21,7 +21,7 @@ from penstock.config import (
     read_residual,
     read_text_config,
 )
-from penstock.models.decoder import LLAMA_NAMES, QK_NORM_NAMES, Decoder, with_images
+from penstock.models.decoder import LLAMA_NAMES, QK_NORM_NAMES, VISION, Decoder, with_images
 
 LINEAR, PATH = "model.layers.{}.linear_attn", "blocks.{}.attention"
 DELTA_NET_NAMES = {
@@ -68,7 +68,7 @@ class Qwen35(Qwen35Text):
     """The text part of checkpoints with images, which requests cannot contain."""
 
     names: ClassVar[Mapping[str, str]] = with_images(Qwen35Text.names)
-    ignored: tuple[str, ...] = (*Qwen35Text.ignored, r"model\.visual\..*")
+    ignored: tuple[str, ...] = (*Qwen35Text.ignored, *VISION)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

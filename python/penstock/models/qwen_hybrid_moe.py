@@ -18,7 +18,7 @@ from penstock.config import (
     read_sparse_layers,
     read_text_config,
 )
-from penstock.models.decoder import EXPERT_NAMES, with_images
+from penstock.models.decoder import EXPERT_NAMES, VISION, with_images
 from penstock.models.qwen2_moe import GATED_SHARED_NAMES, MLP, with_gated_shared
 from penstock.models.qwen_hybrid import LINEAR, PATH, Qwen35Text
 from penstock.weights import Shapes
@@ -59,7 +59,7 @@ class Qwen35Moe(Qwen35MoeText):
     """The text part of checkpoints with images, which requests cannot contain."""
 
     names: ClassVar[Mapping[str, str]] = with_images(Qwen35MoeText.names)
-    ignored = (*Qwen35MoeText.ignored, r"model\.visual\..*")
+    ignored = (*Qwen35MoeText.ignored, *VISION)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from penstock.config import ExpertStorage, Fields, Specification, layered, read_text_with_axes
-from penstock.models.decoder import with_images
+from penstock.models.decoder import VISION, with_images
 from penstock.models.qwen import Qwen2, Qwen3
 from penstock.models.qwen3_moe import Qwen3Moe
 from penstock.models.qwen_hybrid_moe import STACKED_NAMES
 from penstock.weights import Shapes
-
-VISION = (r"model\.visual\..*",)
 
 
 class Qwen2Vl(Qwen2):

@@ -25,7 +25,7 @@ class Kept(NamedTuple):
     modules: Sequence[str] = ()
     """Within decoder layers."""
     parts: Sequence[str] = ()
-    """Outside of the text model, with all modules in them."""
+    """What the text model does not read, with all modules in it."""
 
     def names(self) -> list[str]:
         """The names of `parts` in any library: transformers calls `vision_tower`

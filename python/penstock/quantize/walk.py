@@ -177,7 +177,8 @@ class Walk:
         return sorted(set(self.checkpoint) - layers)
 
     def unread_parts(self) -> list[str]:
-        """The largest modules with matrices that the text model does not read: vision towers."""
+        """The largest modules with matrices that the text model does not read: a vision tower,
+        layers of multi-token prediction, a tied head."""
         read = {
             tuple(name.split(".")[:end])
             for name in self.names

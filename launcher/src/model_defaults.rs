@@ -1,0 +1,69 @@
+//! What transformers assumes where a family's config.json lacks a field.
+
+/// Families whose layers have a sliding window where config.json has no field for it.
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 14] = [
+    "afmoe",
+    "cohere2",
+    "dots1",
+    "exaone4",
+    "exaone_moe",
+    "gemma2",
+    "gemma3_text",
+    "gemma4_text",
+    "gemma4_unified_text",
+    "gpt_oss",
+    "llama4_text",
+    "mimo_v2_flash",
+    "ministral",
+    "olmo3",
+];
+
+/// Returns the sizes that transformers assumes where a family's config.json lacks them.
+pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
+    match (family?, field) {
+        (
+            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "num_attention_heads",
+        ) => Some(8),
+        (
+            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "num_key_value_heads",
+        ) => Some(4),
+        (
+            "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "head_dim",
+        ) => Some(256),
+        ("gemma" | "gemma2", "max_position_embeddings") => Some(8192),
+        ("gemma3_text" | "gemma4_text", "max_position_embeddings") => Some(131_072),
+        ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
+        ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
+        (
+            "afmoe" | "ernie4_5" | "glm" | "glm4" | "hy_v3" | "internlm3" | "llama4_text"
+            | "minimax_m2" | "ministral3" | "qwen3" | "qwen3_vl_text" | "seed_oss" | "solar_open",
+            "head_dim",
+        ) => Some(128),
+        (
+            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text",
+            "head_dim",
+        ) => Some(256),
+        ("bloom" | "falcon", "max_position_embeddings") => Some(2048),
+        ("smollm3", "num_key_value_heads") => Some(4),
+        ("ernie4_5", "num_key_value_heads") => Some(2),
+        ("gpt_oss", "head_dim") => Some(64),
+        ("mimo_v2_flash", "head_dim") => Some(192),
+        ("mimo_v2_flash", "num_key_value_heads") => Some(4),
+        ("hy_v3", "num_key_value_heads") => Some(8),
+        ("nemotron_h", "head_dim") => Some(128),
+        ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
+            Some(8)
+        }
+        ("bamba", "max_position_embeddings") => Some(262_144),
+        ("falcon_h1", "max_position_embeddings") => Some(8192),
+        ("nemotron_h", "max_position_embeddings") => Some(4096),
+        ("lfm2" | "lfm2_moe", "max_position_embeddings") => Some(128_000),
+        ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
+        ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "kv_lora_rank") => Some(512),
+        ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "qk_rope_head_dim") => Some(64),
+        _ => None,
+    }
+}
