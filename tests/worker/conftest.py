@@ -39,3 +39,12 @@ def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
 def _no_late_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine any mask may be late: only tests that are about that have late ones."""
     monkeypatch.setattr("penstock.worker.grammar_masks.LEAST", 120.0)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of texts for `penstock quantize`."""
+    file = tmp_path_factory.mktemp("texts") / "texts.txt"
+    lines = (f"The fox number {n} sees {n * 7} owls at the brook." for n in range(24))
+    file.write_text("\n".join(lines))
+    return file

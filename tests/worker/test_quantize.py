@@ -36,7 +36,6 @@ from torch import Tensor
 
 BROOK = Path(job.__file__).parents[1] / "brook"
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
-TEXTS = [f"The fox number {number} sees {number * 7} owls at the brook." for number in range(24)]
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FAMILIES = ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
 FAMILIES += ["cohere", "gemma", "glm4", "granite", "olmo2"]
@@ -78,13 +77,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write(tmp_path_factory.mktemp("model") / "small", model_type="llama", **SIZES)
     shutil.copy(BROOK / "tokenizer.json", folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("texts") / "texts.txt"
-    file.write_text("\n".join(TEXTS))
-    return file
 
 
 def stored(folder: Path) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from image_checkpoints import older, saved, written
 from penstock.config import read_config
 from penstock.quantize import Job, Options, quantize
 from ranks import LENGTH
-from test_quantize import BROOK, TEXTS, dequantized, logits, stored
+from test_quantize import BROOK, dequantized, logits, stored
 from torch import Tensor
 from transformers import (
     AutoModelForImageTextToText,
@@ -54,13 +54,6 @@ def write(path: Path, kind: str) -> Path:
         older(path)
     shutil.copy(BROOK / "tokenizer.json", path)
     return path
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("texts") / "texts.txt"
-    file.write_text("\n".join(TEXTS))
-    return file
 
 
 def of_images(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
