@@ -52,6 +52,11 @@ class Glm4Moe(Decoder):
         router = RouterSpec(correction=True, float32=True)
         moe = read_shared_moe(fields, read_sigmoid_routing(fields), router)
         specs = read_dense_first(fields, attention, moe)
-        if fields.number("num_nextn_predict_layers", 1) > 1:
-            raise Unsupported("config.json: num_nextn_predict_layers above 1 is not supported")
+        require_one_prediction(fields)
         return read_decoder(fields, specs, read_residual(fields, norm=norm))
+
+
+def require_one_prediction(fields: Fields) -> None:
+    """Refuses more than one layer that predicts several tokens: names of one are ignored."""
+    if fields.number("num_nextn_predict_layers", 1) > 1:
+        raise Unsupported("config.json: num_nextn_predict_layers above 1 is not supported")
