@@ -18,10 +18,11 @@ import re
 import statistics
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from harness.checkpoint import stored
 from harness.graphs import copy_bandwidth
 from harness.shapes import SHAPES
 from penstock.cache import KvGeometry, LayerCache, StateCache, kv_format
@@ -125,14 +126,16 @@ def build(shape: str, quantize: str = "", kv_dtype: str = "auto") -> tuple[Runne
     step reads. Sequences share blocks where memory is too small for all."""
     cls = family(SHAPES[shape])
     config = cls.read_config(SHAPES[shape])
-    methods = read_methods({}, torch.bfloat16, CUDA, quantize)
+    methods = read_methods(SHAPES[shape], torch.bfloat16, CUDA, quantize)
     make = Build(torch.bfloat16, CUDA, Group(), methods, SEQUENCE_TOKENS)
     before = torch.cuda.memory_allocated()
     model, embedding, experts, whole = cls(config, make), 0, 0, 0
     for stage in model.stages():
         for name, targets in stage.begin().items():
             for target in targets:
-                target.destination.normal_(std=0.02)
+                shape_here = tuple(target.destination.shape)
+                drawn = replace(stored(name, target), shape=shape_here).draw(CUDA)
+                target.destination.copy_(drawn.view(shape_here))
                 whole += target.destination.nbytes
                 experts += target.destination.nbytes * (".experts." in name)
                 if not config.tied and "embed_tokens" in name:

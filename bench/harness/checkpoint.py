@@ -135,7 +135,9 @@ def lay_out(folder: Path, found: list[Stored]) -> list[Piece]:
         for tensor, begin in zip(held, begins, strict=True):
             pieces.append(Piece(path, data + begin, tensor))
             index[tensor.name] = path.name
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    sizes = {"total_size": sum(tensor.size for tensor in found)}
+    whole = {"metadata": sizes, "weight_map": index}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(whole))
     return pieces
 
 

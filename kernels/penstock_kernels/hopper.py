@@ -53,6 +53,16 @@ def in_rows(values, WIDTH: gl.constexpr):
 
 
 @gluon.jit
+def banded(number, row_tiles, output_tiles, BAND: gl.constexpr):
+    """(tile of rows, tile of outputs) of tile `number`: band by band of BAND tiles of rows, and
+    within one outputs by outputs. So few rows of both matrices are in use at a time."""
+    band = number // (BAND * output_tiles)
+    within = number % (BAND * output_tiles)
+    height = gl.minimum(row_tiles - band * BAND, BAND)
+    return band * BAND + within % height, within // height
+
+
+@gluon.jit
 def as_blocks(
     memory, COUNT: gl.constexpr, HEIGHT: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr
 ):
@@ -141,6 +151,12 @@ def view_of(matrix: Tensor, rows: int) -> TensorDescriptor:
     block = [rows, ATOM.value]
     layout = gl.NVMMASharedLayout.get_default_for(block, KINDS[matrix.dtype])
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), block, layout)
+
+
+def copied(matrix: Tensor) -> bool:
+    """Whether the copy engine takes a matrix of 16 bits."""
+    strided = matrix.stride(1) == 1 and matrix.stride(0) % 8 == 0
+    return strided and matrix.data_ptr() % 16 == 0
 
 
 def fits(q: Tensor, kv_cache: Tensor, sizes: tuple[int, ...] = (64, 128)) -> bool:

@@ -13,6 +13,7 @@ import torch
 from absent import Absent
 from penstock_kernels.case import QUANTIZED_KV, Heads, paged, stored
 from penstock_kernels.expert_mlp import Activation, Experts
+from penstock_kernels.expert_mlp import hopper_many as experts_many
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.linear import hopper as product
 from penstock_kernels.linear import triton as choice
@@ -153,12 +154,24 @@ def mixture(kind: Kind, tokens: int, group: int, activation: Activation) -> None
     experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
 
 
+def plain_mixture(tokens: int, activation: Activation, dtype: torch.dtype) -> None:
+    """Experts of many rows with weights of 16 bits: both products, one with float32 sums."""
+    sizes = (512, 200)  # the second is no multiple of a tile's outputs, nor of a turn's inputs
+    gate_up = torch.empty((4, sizes[1] * (1 + activation.gated), sizes[0]), dtype=dtype)
+    biases = torch.empty(gate_up.shape[:2]), torch.empty(4, sizes[0])
+    layer = Experts(gate_up, torch.empty((4, *sizes), dtype=dtype), *biases, activation)
+    ids = torch.empty((tokens, 2), dtype=torch.int32)
+    x = torch.empty((tokens, sizes[0]), dtype=dtype)
+    experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
+
+
 def main() -> None:
     driver.set_active(Absent())
     JITFunction.run = compile_only
     choice.is_hopper = lambda _device: True
     packed_kernels = packed, packed_many, packed_row
-    for module in (decode, decode_quantized, prefill, splits, product, choice, *packed_kernels):
+    of_all = decode, decode_quantized, prefill, splits, product, choice, experts_many
+    for module in (*of_all, *packed_kernels):
         module.processors = lambda _device: PROCESSORS
     for module in (decode, decode_quantized, peer_sum, *packed_kernels):
         module.early_launch = lambda _device: True
@@ -177,7 +190,7 @@ def main() -> None:
     packed_many_product(Kind.INT4, group=16)  # its zeros and scales do not fit the ring
     packed_many_product(Kind.INT4, group=512, gated=True)
     packed_many_product(Kind.FP4, group=32, gated=True)
-    for kernel in (experts.HOPPER, experts.HOPPER_VECTORS):
+    for kernel in (experts.HOPPER, experts.HOPPER_MANY, experts.HOPPER_VECTORS):
         kernel.applies = lambda _device: True
     for tokens in (1, 5):
         mixture(Kind.FP4, tokens, 32, Activation.SILU)
@@ -186,6 +199,8 @@ def main() -> None:
     mixture(Kind.FP4, 5, 32, Activation.RELU_SQUARED)
     for activation in (Activation.SILU, Activation.RELU_SQUARED):
         mixture(Kind.INT4, 2000, 128, activation)
+    plain_mixture(200, Activation.CLAMPED_SWIGLU, torch.float16)
+    plain_mixture(2000, Activation.RELU_SQUARED, torch.bfloat16)
     probe(CPU)
 
 

@@ -23,7 +23,7 @@ ROUTINGS = [
 
 def check(routing: tuple[int, int, int, int], rows: int, spread: int, device: torch.device) -> None:
     """Compares with torch's stable sort. `spread`: ids are below it."""
-    from penstock_kernels.expert_mlp.sort import sort_choices
+    from penstock_kernels.expert_mlp.sort import ordered, sort_choices
 
     tokens, top_k, count, first = routing
     ids = torch.randint(spread, (tokens, top_k), dtype=torch.int32, device=device)
@@ -34,6 +34,8 @@ def check(routing: tuple[int, int, int, int], rows: int, spread: int, device: to
     order = own.sort(stable=True).indices
     present = int((own < count).sum())
     assert tiled.order[:present].tolist() == order[:present].tolist()
+    places = torch.full((own.numel(),), -1).scatter(0, order[:present], torch.arange(present))
+    assert tiled.places.tolist() == places.tolist()
     expected, begin = [], 0
     for expert, number in enumerate(own.bincount(minlength=count)[:count].tolist()):
         for at in range(0, number, rows):
@@ -48,9 +50,9 @@ def check(routing: tuple[int, int, int, int], rows: int, spread: int, device: to
     assert torch.equal(again.tiles, tiled.tiles)
     assert torch.equal(again.order[:present], tiled.order[:present])
     assert (again.x is None) == (ids.numel() > CHUNK)
-    if again.x is not None:
-        assert again.x.shape == (ids.numel() + rows, 1090)
-        assert torch.equal(again.x[:present].cpu(), x.cpu()[order[:present] // top_k])
+    for found in (ordered(x, again), ordered(x, tiled)):
+        assert found.shape == (ids.numel() + rows, 1090)
+        assert torch.equal(found[:present].cpu(), x.cpu()[order[:present] // top_k])
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

@@ -141,7 +141,9 @@ MIXTRAL = Problem(1, 2, 8, 4096, 14336, bits=16, packed=False)
 GPT_OSS = Problem(1, 4, 32, 2880, 2880, bits=16, packed=True)
 
 
-@pytest.mark.parametrize("problem", [QWEN3, MIXTRAL, GPT_OSS, replace(QWEN3, bits=32)])
+@pytest.mark.parametrize(
+    "problem", [QWEN3, MIXTRAL, GPT_OSS, replace(QWEN3, bits=32), replace(QWEN3, hopper=True)]
+)
 @pytest.mark.parametrize("shared", [99 << 10, 227 << 10])
 def test_plans_depend_on_buckets_and_fit(problem: Problem, shared: int) -> None:
     found = set()

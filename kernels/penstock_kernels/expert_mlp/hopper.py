@@ -10,8 +10,6 @@ consecutive rows, so rows of x are put into the order of places first.
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -40,7 +38,7 @@ from ..packed_linear.hopper_codes import TILE
 from ..packed_linear.plan import RING_BYTES
 from ..packed_linear.weight import LINE, Kind, PackedWeight
 from .experts import LIMIT, SLOPE
-from .sort import Side, Tiled
+from .sort import Side, Tiled, ordered
 
 GROUP = gl.constexpr(8)  # as in `triton`
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
@@ -50,25 +48,6 @@ MOST_STAGES = 4
 # Four programs on a multiprocessor, whose warps wait for the numbers that they make of codes.
 # MXFP4 experts of gpt-oss 20b, 8 tokens, one H100: 171 us with two programs, 149 with three, 143.
 FEW_REGISTERS = 64
-COLUMNS = 1024  # of a program that orders rows
-
-
-@triton.jit(do_not_specialize=["count"])
-def order_rows(
-    x, order, out, x_stride, count, hidden,
-    TOP_K: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """out [choices, hidden]: the rows of x of the tokens of sorted choices, one a program."""
-    place = tl.program_id(0).to(tl.int64)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
-    choice = tl.load(order + place)
-    # The order ends with what memory held, if choices are of other ranks' experts.
-    live = n < tl.where((choice >= 0) & (choice < count), hidden, 0)
-    row = tl.load(x + (choice // TOP_K).to(tl.int64) * x_stride + n, live, other=0)
-    tl.store(out + place * hidden + n, row, live)
 
 
 @gluon.jit
@@ -282,7 +261,7 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         return False
     first = choice_weights is None
     if first:
-        x = _ordered(x, tiled) if tiled.x is None else tiled.x
+        x = ordered(x, tiled)
     tables = [table for table in (weight.scales, weight.zeros) if table is not None]
     words = sides * HALVES.value * weight.kind.bits * 512
     scale_bytes = sides * count * TILE.value * sum(table.element_size() for table in tables)
@@ -320,25 +299,6 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         **early_options(x.device),
     )
     return True
-
-
-def _ordered(x: Tensor, tiled: Tiled) -> Tensor:
-    """Rows of x in the order of places."""
-    count, hidden = len(tiled.order), x.shape[1]
-    out = torch.empty((count + tiled.rows, hidden), dtype=x.dtype, device=x.device)
-    order_rows[(count, divided_up(hidden, COLUMNS))](
-        x,
-        tiled.order,
-        out,
-        x.stride(0),
-        count,
-        hidden,
-        TOP_K=tiled.top_k,
-        BLOCK=COLUMNS,
-        num_warps=4,
-        **early_options(x.device),
-    )
-    return out
 
 
 def _copied(x: Tensor, weight: PackedWeight) -> bool:

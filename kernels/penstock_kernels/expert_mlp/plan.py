@@ -23,6 +23,10 @@ BLOCK = 64  # outputs and inputs of a block of packed words
 # a tile should hold most of them, as each further tile reads the expert's weights again.
 TILE_ROWS = ((16, 8), (32, 20), (64, 48))
 MOST_ROWS = 128
+# The same on Hopper GPUs for weights that are not packed. Tiles of `hopper_many` may be high: they
+# cost little where they are empty.
+HOPPER_TILE_ROWS = TILE_ROWS[:2]
+HOPPER_ROWS = 256
 FEWEST_ROWS = 16  # smallest side of a matrix instruction
 # Choices that a program sorts. Its work grows with their square, the number of counts that every
 # program reads with the number of programs.
@@ -47,6 +51,8 @@ class Problem:
     """Whether weights are codes."""
     sides: int = 2
     """Of the first product: gates and ups, or ups alone."""
+    hopper: bool = False
+    """Whether `hopper_many` multiplies tiles of HOPPER_ROWS."""
 
     @property
     def choices(self) -> int:
@@ -122,6 +128,8 @@ def _tile_rows(problem: Problem) -> int:
     mean = power_of_two(problem.tokens) * problem.top_k / problem.experts
     if problem.bits == 32:
         return FEWEST_ROWS if mean <= TILE_ROWS[0][1] else 2 * FEWEST_ROWS
+    if problem.hopper:
+        return next((rows for rows, most in HOPPER_TILE_ROWS if mean <= most), HOPPER_ROWS)
     return next((rows for rows, most in TILE_ROWS if mean <= most), MOST_ROWS)
 
 
@@ -131,7 +139,7 @@ def _product(problem: Problem, rows: int, inputs: int, sides: int, shared: int) 
         return Product(BLOCK, BLOCK, 8 if rows > BLOCK else 4, 3)
     if problem.bits == 32:
         return Product(32, 32, 4, 3)
-    tile, warps = (128, 8) if rows == MOST_ROWS else (64, 4)
+    tile, warps = {MOST_ROWS: (128, 8), HOPPER_ROWS: (64, 8)}.get(rows, (64, 4))
     depth = 128 if rows <= 32 and sides == 1 and inputs % 128 == 0 else 64
     turn = (sides * tile + rows) * depth * problem.bits // 8
     return Product(tile, depth, warps, max(2, min(4, shared // turn)))

@@ -22,7 +22,8 @@ from ..route_experts.routing import Routed
 from .experts import Experts, Matrices
 from .plan import CHUNK, FEWEST_CHUNK, LARGE_CHUNK, LARGE_CHUNK_CHOICES, READ_COUNTS, most_tiles
 
-COLUMNS = 1024  # of a turn of a program that copies a row
+COLUMNS = 1024  # of a turn of a program that copies a row,
+MOST_COLUMNS = 4096  # and of one that copies a row to several places
 
 
 @triton.jit
@@ -111,6 +112,7 @@ def place_chunk(
     counts,
     x,
     order,
+    places,
     tiles,
     ordered,
     count,
@@ -128,7 +130,8 @@ def place_chunk(
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """order [count]: choices sorted by expert, of those here; tiles [3, most] and one number more.
+    """order [count]: choices sorted by expert, of those here; places [count]: where each choice is
+    there, or -1; tiles [3, most] and one number more.
 
     A tile is (expert, its first place in `order`, the place after its last); the number of tiles
     comes after them. READ rows of counts are read at once; 0: there is one chunk, not counted.
@@ -159,7 +162,26 @@ def place_chunk(
         if tl.program_id(0) > 0:
             return
     tl.store(order + place, choice, expert < SIDE)
+    tl.store(places + choice, tl.where(expert < SIDE, place, -1), choice < count)
     _write_tiles(tiles, choice, total, begin, most, each, ROWS)
+
+
+@triton.jit
+def spread_rows(
+    x, places, out, x_stride, hidden, TOP_K: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
+    """out [choices, hidden]: each row of x at the places of its token's choices, a token a
+    program."""
+    token = tl.program_id(0).to(tl.int64)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    for start in range(0, hidden, BLOCK):
+        n = start + tl.arange(0, BLOCK)
+        row = tl.load(x + token * x_stride + n, n < hidden, other=0)
+        for turn in tl.static_range(TOP_K):
+            place = tl.load(places + token * TOP_K + turn).to(tl.int64)
+            tl.store(out + place * hidden + n, row, n < tl.where(place >= 0, hidden, 0))
 
 
 @dataclass(frozen=True)
@@ -183,6 +205,8 @@ class Tiled:
     top_k: int
     order: Tensor
     """[choices] int32; of those of other ranks' experts nothing."""
+    places: Tensor
+    """[choices] int32: where each choice is in `order`; -1: an expert of another rank."""
     tiles: Tensor
     """[3 most + 1] int32: see `sort.place_chunk`."""
     x: Tensor | None
@@ -195,6 +219,7 @@ def sort_choices(rows: int, routed: Routed, experts: Experts, x: Tensor | None =
     ids, count = routed.ids, routed.ids.numel()
     most = most_tiles(count, experts.count, rows)
     order = torch.empty(count, dtype=torch.int32, device=ids.device)
+    places = torch.empty_like(order)
     tiles = torch.empty(3 * most + 1, dtype=torch.int32, device=ids.device)
     chunk = FEWEST_CHUNK if count <= FEWEST_CHUNK else CHUNK
     if count > LARGE_CHUNK_CHOICES:
@@ -213,6 +238,7 @@ def sort_choices(rows: int, routed: Routed, experts: Experts, x: Tensor | None =
         counts,
         x,
         order,
+        places,
         tiles,
         ordered,
         count,
@@ -228,4 +254,26 @@ def sort_choices(rows: int, routed: Routed, experts: Experts, x: Tensor | None =
         num_warps=max(4, chunk // 16),
         **common,
     )
-    return Tiled(rows, most, routed.ids.shape[1], order, tiles, ordered)
+    return Tiled(rows, most, routed.ids.shape[1], order, places, tiles, ordered)
+
+
+def ordered(x: Tensor, tiled: Tiled) -> Tensor:
+    """Rows of x [T, hidden] in the order of places: [choices + rows, hidden], the last ones
+    unwritten."""
+    if tiled.x is not None:
+        return tiled.x
+    count, hidden = len(tiled.order), x.shape[1]
+    out = torch.empty((count + tiled.rows, hidden), dtype=x.dtype, device=x.device)
+    block = min(MOST_COLUMNS, power_of_two(hidden))
+    spread_rows[(len(x),)](
+        x,
+        tiled.places,
+        out,
+        x.stride(0),
+        hidden,
+        TOP_K=tiled.top_k,
+        BLOCK=block,
+        num_warps=max(1, block // 512),
+        **early_options(x.device),
+    )
+    return out

@@ -41,6 +41,7 @@ from .vectors import multiply_vectors
 # follow each other, so its weights are read from memory once while they are in the L2 cache.
 GROUP = tl.constexpr(8)
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
+HOPPER_MANY = ArchKernel(f"{__package__}.hopper_many", is_hopper)
 HOPPER_VECTORS = ArchKernel(f"{__package__}.hopper_vectors", is_hopper)
 COLUMNS = 1024  # of a program that adds or gates rows
 
@@ -234,6 +235,7 @@ def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     tokens, hidden = x.shape
     if not tokens:
         return torch.empty((0, hidden), dtype=x.dtype, device=x.device)
+    packed = not (isinstance(experts.gate_up, Tensor) and isinstance(experts.down, Tensor))
     problem = Problem(
         tokens=tokens,
         top_k=routed.ids.shape[1],
@@ -241,8 +243,9 @@ def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
         hidden=hidden,
         inner=experts.inner,
         bits=8 * x.itemsize,
-        packed=not (isinstance(experts.gate_up, Tensor) and isinstance(experts.down, Tensor)),
+        packed=packed,
         sides=experts.sides,
+        hopper=not packed and HOPPER_MANY.applies(x.device),
     )
     return run(plan(problem, shared_bytes(x.device)), x, routed, experts)
 
@@ -310,8 +313,8 @@ def _product(
     """Launches the second product if choices have weights, otherwise the first; `activation` "":
     of gates and ups as they are."""
     x, weight, bias, out = side.x, side.weight, side.bias, side.out
-    packed = isinstance(weight, PackedWeight)
-    if packed and HOPPER.launch(x.device, tiled, side, activation, choice_weights):
+    kernel = HOPPER if isinstance(weight, PackedWeight) else HOPPER_MANY
+    if kernel.launch(x.device, tiled, side, activation, choice_weights):
         return
     grid = tiles_of(out.shape[1], plan) * GROUP.value, divided_up(tiled.most, GROUP.value)
     product[grid](

@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ..device import processors
-from ..hopper import ATOM, KINDS, ROWS, copy, in_rows, make_bars, view_of
+from ..hopper import ATOM, KINDS, ROWS, banded, copied, copy, in_rows, make_bars, view_of
 from ..online_softmax import LOG2_E
 from .plan import MOST_PARTS, Tiling
 
@@ -42,15 +42,6 @@ def _before(parts, count):
 
 
 @gluon.jit
-def _tile(number, row_tiles, output_tiles):
-    """(rows, outputs) of tile `number`: band by band, and within one outputs by outputs."""
-    band = number // (BAND * output_tiles)
-    within = number % (BAND * output_tiles)
-    height = gl.minimum(row_tiles - band * BAND, BAND)
-    return band * BAND + within % height, within // height
-
-
-@gluon.jit
 def _copy(x_desc, weight_descs, rings, bars, sizes, GROUPS: gl.constexpr, PARTS: gl.constexpr):
     """The copy warp: loads all pieces of all tiles of this program."""
     x_ring, weight_rings = rings
@@ -60,7 +51,7 @@ def _copy(x_desc, weight_descs, rings, bars, sizes, GROUPS: gl.constexpr, PARTS:
     TURN_BYTES: gl.constexpr = (GROUPS * ROWS + 2 * OUTPUTS) * DEPTH * 2
     done = 0
     for number in range(gl.program_id(0), row_tiles * output_tiles, gl.num_programs(0)):
-        row, output = _tile(number, row_tiles, output_tiles)
+        row, output = banded(number, row_tiles, output_tiles, BAND)
         for at in range(0, inputs, DEPTH):
             stage = done % STAGES
             bar = full.index(stage)
@@ -113,7 +104,7 @@ def _multiply(
     OUTPUTS: gl.constexpr = _before(PARTS, len(PARTS))
     done = 0
     for number in range(gl.program_id(0), row_tiles * output_tiles, gl.num_programs(0)):
-        row_tile, output = _tile(number, row_tiles, output_tiles)
+        row_tile, output = banded(number, row_tiles, output_tiles, BAND)
         sums = _no_sums(PARTS)
         for at in range(0, inputs, DEPTH):
             stage = done % STAGES
@@ -203,7 +194,7 @@ def launch(tiles: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> bool:
     The tiles must divide the outputs.
     """
     fits = x.shape[1] % DEPTH.value == 0 and x.dtype in KINDS
-    if not fits or not _copied(x) or not _copied(weight):
+    if not fits or not copied(x) or not copied(weight):
         return False
     weights = [view_of(weight, width) for width in tiles.parts]
     _gated[(processors(x.device),)](
@@ -219,9 +210,3 @@ def launch(tiles: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> bool:
         maxnreg=168 if tiles.groups == 2 else 128,
     )
     return True
-
-
-def _copied(matrix: Tensor) -> bool:
-    """Whether the copy engine takes a matrix of 16 bits."""
-    strided = matrix.stride(1) == 1 and matrix.stride(0) % 8 == 0
-    return strided and matrix.data_ptr() % 16 == 0
