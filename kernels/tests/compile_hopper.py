@@ -13,6 +13,7 @@ import torch
 from absent import Absent
 from penstock_kernels.case import QUANTIZED_KV, Heads, paged, stored
 from penstock_kernels.expert_mlp import Activation, Experts
+from penstock_kernels.expert_mlp import hopper_float8 as experts_float8
 from penstock_kernels.expert_mlp import hopper_many as experts_many
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.linear import hopper as product
@@ -170,8 +171,8 @@ def main() -> None:
     JITFunction.run = compile_only
     choice.is_hopper = lambda _device: True
     packed_kernels = packed, packed_many, packed_row
-    of_all = decode, decode_quantized, prefill, splits, product, choice, experts_many
-    for module in (*of_all, *packed_kernels):
+    of_all = decode, decode_quantized, prefill, splits, product, choice
+    for module in (experts_float8, experts_many, *of_all, *packed_kernels):
         module.processors = lambda _device: PROCESSORS
     for module in (decode, decode_quantized, peer_sum, *packed_kernels):
         module.early_launch = lambda _device: True
@@ -190,7 +191,8 @@ def main() -> None:
     packed_many_product(Kind.INT4, group=16)  # its zeros and scales do not fit the ring
     packed_many_product(Kind.INT4, group=512, gated=True)
     packed_many_product(Kind.FP4, group=32, gated=True)
-    for kernel in (experts.HOPPER, experts.HOPPER_MANY, experts.HOPPER_VECTORS):
+    hopper = experts.HOPPER, experts.HOPPER_FLOAT8, experts.HOPPER_MANY, experts.HOPPER_VECTORS
+    for kernel in hopper:
         kernel.applies = lambda _device: True
     for tokens in (1, 5):
         mixture(Kind.FP4, tokens, 32, Activation.SILU)
@@ -199,6 +201,7 @@ def main() -> None:
     mixture(Kind.FP4, 5, 32, Activation.RELU_SQUARED)
     for activation in (Activation.SILU, Activation.RELU_SQUARED):
         mixture(Kind.INT4, 2000, 128, activation)
+        mixture(Kind.FP8, 2000, 128, activation)
     plain_mixture(200, Activation.CLAMPED_SWIGLU, torch.float16)
     plain_mixture(2000, Activation.RELU_SQUARED, torch.bfloat16)
     probe(CPU)

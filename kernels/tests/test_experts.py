@@ -142,7 +142,7 @@ GPT_OSS = Problem(1, 4, 32, 2880, 2880, bits=16, packed=True)
 
 
 @pytest.mark.parametrize(
-    "problem", [QWEN3, MIXTRAL, GPT_OSS, replace(QWEN3, bits=32), replace(QWEN3, hopper=True)]
+    "problem", [QWEN3, MIXTRAL, GPT_OSS, replace(QWEN3, bits=32), replace(QWEN3, high=256)]
 )
 @pytest.mark.parametrize("shared", [99 << 10, 227 << 10])
 def test_plans_depend_on_buckets_and_fit(problem: Problem, shared: int) -> None:
@@ -226,7 +226,39 @@ def test_a_graph_serves_every_routing(tokens: int, kind: Kind | None) -> None:
         with use("reference"):
             expected = run()
         error = (out - expected).float().norm() / expected.float().norm()
-        assert error < 0.01
+        float8 = kind is Kind.FP8 and tokens == 600
+        assert error < (0.06 if float8 else 0.01)
+
+
+def in_blocks_of_float8(x: Tensor) -> Tensor:
+    """x as e4m3 numbers with a scale per 128 inputs."""
+    blocks = x.float().unflatten(-1, (-1, 128))
+    scale = blocks.abs().amax(-1, keepdim=True) / 448
+    return ((blocks / scale).to(torch.float8_e4m3fn).float() * scale).flatten(-2)
+
+
+@pytest.mark.gpu
+def test_many_rows_are_multiplied_as_float8() -> None:
+    """Equal to products of rounded rows, closer than to products of x itself."""
+    experts = experts_on_device(6, 512, 384, Kind.FP8)
+    assert isinstance(experts.gate_up, PackedWeight) and isinstance(experts.down, PackedWeight)
+    x = torch.randn(900, 512, device="cuda", dtype=torch.bfloat16)
+    ids, weights = routed_at_random(900, 2, 6)
+    expected = torch.zeros(900, 512, device="cuda")
+    for expert in range(6):
+        tokens, choices = (ids == expert).nonzero(as_tuple=True)
+        both = (
+            in_blocks_of_float8(x[tokens])
+            @ experts.gate_up.of_expert(expert).matrix(torch.float32).t()
+        )
+        gate, up = both.chunk(2, -1)
+        inner = in_blocks_of_float8((torch.nn.functional.silu(gate) * up).bfloat16())
+        rows = inner @ experts.down.of_expert(expert).matrix(torch.float32).t()
+        expected.index_add_(0, tokens, rows * weights[tokens, choices][:, None])
+    out = expert_mlp(x, Routed(ids, weights), experts)
+    error = (out.float() - expected).norm(dim=-1) / expected.norm(dim=-1)
+    # Numbers in the middle of two codes may be rounded otherwise: their products differ.
+    assert float(error.mean()) < 0.008 and float(error.max()) < 0.05
 
 
 @pytest.mark.gpu

@@ -10,6 +10,8 @@ import os
 import pytest
 import torch
 from penstock_kernels.act_mul.reference import act_mul
+from penstock_kernels.expert_mlp.round_rows import rounded
+from penstock_kernels.expert_mlp.sort import Tiled
 from penstock_kernels.packed_linear import float8
 from penstock_kernels.packed_linear.weight import in_lanes
 from penstock_kernels.rms_norm import NormInput
@@ -55,3 +57,20 @@ def test_rows_are_normalised_and_rounded(rows: int, inputs: int, first: bool) ->
 def test_rows_are_gated_and_rounded(rows: int, inputs: int) -> None:
     x = torch.randn(rows, 2 * inputs, dtype=torch.float16)
     expect_rounded(float8.gated(x), act_mul(x))
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_rows_are_rounded_in_blocks_at_the_places_of_their_choices(spread: bool) -> None:
+    ids = torch.tensor([[3, 0], [1, 5], [2, 1]], dtype=torch.int32)  # expert 5 is another rank's
+    order = torch.tensor([1, 2, 5, 4, 0, -1], dtype=torch.int32)
+    places = torch.tensor([4, 0, 1, -1, 3, 2], dtype=torch.int32)
+    tiled = Tiled(16, 1, ids.shape[1], order, places, torch.empty(0), None)
+    x = torch.randn(3 if spread else 6, 392, dtype=torch.float16)[:, :384]
+    found = rounded(x, tiled, spread)
+    assert found.codes.shape == (6 + 16, 384) and found.scales.shape == (3, 22)
+    source = x[order[:5] // 2] if spread else x[:5]
+    values = found.codes[:5].float().unflatten(1, (3, 128)) * found.scales[:, :5].t()[..., None]
+    expected = in_lanes(source).float().unflatten(1, (3, 128))
+    torch.testing.assert_close(values, expected, rtol=2**-4, atol=1e-3)
+    largest = found.codes[:5].float().unflatten(1, (3, 128)).abs().amax(-1)
+    assert (largest == float8.LARGEST).all()

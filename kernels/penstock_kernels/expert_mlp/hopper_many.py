@@ -39,7 +39,7 @@ BAND = gl.constexpr(8)  # tiles of rows that are taken for each tile of outputs,
 
 
 @gluon.jit
-def _tile(number, tiles, sizes):
+def tile_at(number, tiles, sizes):
     """(expert, first row, row after the last, tile of outputs) of tile `number`."""
     _, _, output_tiles, most, count = sizes
     row_tile, tile = banded(number, count, output_tiles, BAND)
@@ -56,7 +56,7 @@ def _copy(x_desc, weight_desc, rings, bars, tiles, sizes, SIDES: gl.constexpr):
     EACH: gl.constexpr = WIDTH // SIDES
     done = 0
     for number in range(gl.program_id(0), count * output_tiles, gl.num_programs(0)):
-        expert, row, end, tile = _tile(number, tiles, sizes)
+        expert, row, end, tile = tile_at(number, tiles, sizes)
         first = expert * SIDES * outputs + tile * EACH
         groups = gl.cdiv(end - row, ROWS)
         for at in range(0, inputs, DEPTH):
@@ -88,7 +88,7 @@ def _multiply(
     SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     done = 0
     for number in range(gl.program_id(0), count * output_tiles, gl.num_programs(0)):
-        expert, row, end, tile = _tile(number, tiles, sizes)
+        expert, row, end, tile = tile_at(number, tiles, sizes)
         row += GROUP * ROWS
         turns = gl.cdiv(inputs, DEPTH)
         if row < end:
@@ -105,7 +105,7 @@ def _multiply(
             total = warpgroup_mma_wait(0, [total])
             mbarrier.arrive(empty.index((done + turns - 1) % STAGES), count=1)
             place = expert, row, end, tile
-            _finish(outs, total, place, sizes, SIDES, FIRST, HAS_BIAS, ACTIVATION)
+            finish(outs, total, place, sizes, SIDES, FIRST, HAS_BIAS, ACTIVATION)
         else:
             for turn in range(turns):
                 stage = (done + turn) % STAGES
@@ -115,7 +115,7 @@ def _multiply(
 
 
 @gluon.jit
-def _finish(
+def finish(
     outs, total, place, sizes,
     SIDES: gl.constexpr, FIRST: gl.constexpr, HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip

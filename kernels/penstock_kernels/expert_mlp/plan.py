@@ -23,10 +23,10 @@ BLOCK = 64  # outputs and inputs of a block of packed words
 # a tile should hold most of them, as each further tile reads the expert's weights again.
 TILE_ROWS = ((16, 8), (32, 20), (64, 48))
 MOST_ROWS = 128
-# The same on Hopper GPUs for weights that are not packed. Tiles of `hopper_many` may be high: they
-# cost little where they are empty.
-HOPPER_TILE_ROWS = TILE_ROWS[:2]
-HOPPER_ROWS = 256
+# The same where `hopper_many` or `hopper_float8` multiplies more rows. Their tiles may be high, as
+# they cost little where they are empty.
+FEW_TILE_ROWS = TILE_ROWS[:2]
+HOPPER_ROWS = 256  # of `hopper_many`; of `hopper_float8` MOST_ROWS
 FEWEST_ROWS = 16  # smallest side of a matrix instruction
 # Choices that a program sorts. Its work grows with their square, the number of counts that every
 # program reads with the number of programs.
@@ -51,8 +51,8 @@ class Problem:
     """Whether weights are codes."""
     sides: int = 2
     """Of the first product: gates and ups, or ups alone."""
-    hopper: bool = False
-    """Whether `hopper_many` multiplies tiles of HOPPER_ROWS."""
+    high: int = 0
+    """Rows of a tile of the kernel whose tiles may be high; 0: none is for this layer."""
 
     @property
     def choices(self) -> int:
@@ -128,9 +128,8 @@ def _tile_rows(problem: Problem) -> int:
     mean = power_of_two(problem.tokens) * problem.top_k / problem.experts
     if problem.bits == 32:
         return FEWEST_ROWS if mean <= TILE_ROWS[0][1] else 2 * FEWEST_ROWS
-    if problem.hopper:
-        return next((rows for rows, most in HOPPER_TILE_ROWS if mean <= most), HOPPER_ROWS)
-    return next((rows for rows, most in TILE_ROWS if mean <= most), MOST_ROWS)
+    tile_rows = FEW_TILE_ROWS if problem.high else TILE_ROWS
+    return next((rows for rows, most in tile_rows if mean <= most), problem.high or MOST_ROWS)
 
 
 def _product(problem: Problem, rows: int, inputs: int, sides: int, shared: int) -> Product:

@@ -25,6 +25,8 @@ from .experts import Experts, Matrices, inputs, outputs
 from .gate import activated
 from .plan import (
     BLOCK,
+    HOPPER_ROWS,
+    MOST_ROWS,
     VECTOR_TOKENS,
     Grouped,
     Plan,
@@ -34,6 +36,7 @@ from .plan import (
     plan,
     tiles_of,
 )
+from .round_rows import takes_float8
 from .sort import Side, Tiled, sort_choices
 from .vectors import multiply_vectors
 
@@ -41,6 +44,7 @@ from .vectors import multiply_vectors
 # follow each other, so its weights are read from memory once while they are in the L2 cache.
 GROUP = tl.constexpr(8)
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
+HOPPER_FLOAT8 = ArchKernel(f"{__package__}.hopper_float8", is_hopper)
 HOPPER_MANY = ArchKernel(f"{__package__}.hopper_many", is_hopper)
 HOPPER_VECTORS = ArchKernel(f"{__package__}.hopper_vectors", is_hopper)
 COLUMNS = 1024  # of a program that adds or gates rows
@@ -245,7 +249,7 @@ def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
         bits=8 * x.itemsize,
         packed=packed,
         sides=experts.sides,
-        hopper=not packed and HOPPER_MANY.applies(x.device),
+        high=_high(x, experts),
     )
     return run(plan(problem, shared_bytes(x.device)), x, routed, experts)
 
@@ -260,6 +264,15 @@ def run(plan: Plan, x: Tensor, routed: Routed, experts: Experts) -> Tensor:
         if HOPPER_VECTORS.launch(x.device, x, routed, experts, out):
             return out
     return _grouped(plan, x, routed, experts)
+
+
+def _high(x: Tensor, experts: Experts) -> int:
+    """See `Problem.high`."""
+    gate_up, down = experts.gate_up, experts.down
+    if isinstance(gate_up, Tensor) or isinstance(down, Tensor):
+        return HOPPER_ROWS if HOPPER_MANY.applies(x.device) else 0
+    float8 = all(takes_float8(weight, x.dtype) for weight in (gate_up, down))
+    return MOST_ROWS if float8 and HOPPER_FLOAT8.applies(x.device) else 0
 
 
 def _packed(experts: Experts) -> bool:
@@ -313,8 +326,9 @@ def _product(
     """Launches the second product if choices have weights, otherwise the first; `activation` "":
     of gates and ups as they are."""
     x, weight, bias, out = side.x, side.weight, side.bias, side.out
-    kernel = HOPPER if isinstance(weight, PackedWeight) else HOPPER_MANY
-    if kernel.launch(x.device, tiled, side, activation, choice_weights):
+    kernels = (HOPPER_FLOAT8, HOPPER) if isinstance(weight, PackedWeight) else (HOPPER_MANY,)
+    arguments = tiled, side, activation, choice_weights
+    if any(kernel.launch(x.device, *arguments) for kernel in kernels):
         return
     grid = tiles_of(out.shape[1], plan) * GROUP.value, divided_up(tiled.most, GROUP.value)
     product[grid](

@@ -26,6 +26,13 @@ LARGEST = 448.0
 
 
 @triton.jit
+def lanes_of(codes, PLACES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[PLACES] codes in the order of `in_lanes`."""
+    bits = tl.reshape(codes, [PLACES // 128, 16, 4, 2])  # k6 to k3, k2 and k1, k0
+    return tl.reshape(tl.permute(bits, [0, 2, 1, 3]), [PLACES])
+
+
+@triton.jit
 def _store_rounded(  # type: ignore[no-untyped-def]
     values, codes, scales, row, width, LARGEST: tl.constexpr, PLACES: tl.constexpr
 ):
@@ -33,10 +40,8 @@ def _store_rounded(  # type: ignore[no-untyped-def]
     scale = tl.maximum(tl.max(tl.abs(values), 0), 1e-12) / LARGEST
     tl.store(scales + row, scale)
     rounded = (values / scale).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-    bits = tl.reshape(rounded, [PLACES // 128, 16, 4, 2])  # k6 to k3, k2 and k1, k0
     place = tl.arange(0, PLACES)
-    in_lanes = tl.reshape(tl.permute(bits, [0, 2, 1, 3]), [PLACES])
-    tl.store(codes + row * width + place, in_lanes, place < width)
+    tl.store(codes + row * width + place, lanes_of(rounded, PLACES), place < width)
 
 
 @triton.jit
