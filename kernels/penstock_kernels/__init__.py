@@ -14,6 +14,8 @@ from .expert_mlp import expert_mlp
 from .gated_delta_rule import gated_delta_rule
 from .gated_head_norm import gated_head_norm
 from .head_norm import head_norm
+from .index_tokens import index_tokens
+from .index_write import index_write
 from .latent_attention import latent_attention
 from .latent_kv_write import latent_kv_write
 from .linear import linear
@@ -43,6 +45,8 @@ __all__ = [
     "gated_delta_rule",
     "gated_head_norm",
     "head_norm",
+    "index_tokens",
+    "index_write",
     "latent_attention",
     "latent_kv_write",
     "linear",

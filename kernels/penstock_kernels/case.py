@@ -84,6 +84,27 @@ class Latent:
     """Elements of the latent: C."""
     rotated: int
     """Elements of the key that is rotated: R."""
+    more: int = 0
+    """Elements of a token's row behind these, which belong to others."""
+
+    @property
+    def row(self) -> int:
+        """Elements of a token's row in the cache."""
+        return self.rank + self.rotated + self.more
+
+
+@dataclass(frozen=True)
+class Index:
+    """Shape of an indexer of sparse attention in a case."""
+
+    heads: int
+    """Index heads."""
+    size: int
+    """Elements of an index query or key."""
+    rotated: int
+    """Leading dimensions of them that rotate."""
+    row: int
+    """Elements of a token's row in the cache; the key is its end."""
 
 
 @dataclass(frozen=True)

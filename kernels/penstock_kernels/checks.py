@@ -53,10 +53,13 @@ def expect_contiguous(name: str, tensor: Tensor) -> None:
         )
 
 
-def expect_latent(kv_cache: Tensor, dtype: torch.dtype) -> None:
-    """Raises ValueError unless `kv_cache` holds one row of `dtype` per token."""
-    expect_rank("kv_cache", kv_cache, "blocks, 1, 1, block_tokens, C + R")
+def expect_latent(kv_cache: Tensor, dtype: torch.dtype, size: int) -> None:
+    """Raises ValueError unless `kv_cache` holds one row of at least `size` elements of `dtype` per
+    token."""
+    expect_rank("kv_cache", kv_cache, "blocks, 1, 1, block_tokens, W")
     expect("kv_cache", kv_cache, (len(kv_cache), 1, 1, *kv_cache.shape[3:]), (dtype,))
+    if kv_cache.shape[4] < size:
+        raise ValueError(f"kv_cache has rows of {kv_cache.shape[4]}; expected at least {size}")
     expect_contiguous("kv_cache", kv_cache)
 
 

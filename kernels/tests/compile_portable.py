@@ -26,6 +26,7 @@ from penstock_kernels.case import (
     PLAIN_KV,
     QUANTIZED_KV,
     Heads,
+    Index,
     Latent,
     Scoring,
     paged,
@@ -39,6 +40,10 @@ from penstock_kernels.expert_mlp.sort import place_chunk
 from penstock_kernels.gated_delta_rule import chunks as delta_chunks
 from penstock_kernels.gated_delta_rule import triton as delta
 from penstock_kernels.gated_head_norm import triton as gated_norm
+from penstock_kernels.index_tokens import triton as choose
+from penstock_kernels.index_tokens.cases import index_arguments
+from penstock_kernels.index_write import triton as index_write
+from penstock_kernels.index_write.cases import write_arguments as index_write_arguments
 from penstock_kernels.latent_attention import splits as latent_splits
 from penstock_kernels.latent_attention import triton as latent
 from penstock_kernels.latent_attention.cases import latent_arguments
@@ -87,11 +92,13 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
         usage = subprocess.run(command, capture_output=True, text=True, check=True)
     stack = re.findall(r" STACK:(\d+) ", usage.stdout + usage.stderr)
     # A few registers, on some GPUs, of tiles of many rows, where numbers have fewer bits, of heads
-    # of 512, of a sort, and of states.
+    # of 512, of a sort, of states, and of attention to chosen tokens.
     narrow = options.get("BITS") or options.get("LARGEST")
     wide = options.get("D", 0) > 256
     spill = 128 if narrow or wide or self.fn in FULL_OF_NUMBERS else 0
     spill = 256 if self.fn is latent._attend_tile.fn and options["ROWS"] == 64 else spill
+    sparse = options.get("W", 0) > 576 or self.fn is choose._choose_row.fn
+    spill = 48 if not spill and sparse else spill
     assert stack and all(int(bytes_) <= spill for bytes_ in stack), f"{name}: {usage.stdout}"
     sys.stdout.write(f"{self.__name__}: compiled\n")
     return kernel
@@ -194,6 +201,19 @@ def latents(heads: int, kind: torch.dtype) -> None:
     latent_write.latent_kv_write(**write_arguments(shape, 3, kind, CPU))
 
 
+def indexers(kind: torch.dtype) -> None:
+    """The indexers of DeepSeek-V3.2 and GLM-5, and attention to what they choose."""
+    for heads, index_heads in ((128, 64), (64, 32), (8, 64)):
+        index = Index(index_heads, 128, 64, 704)
+        for chunks in ([(1, 40), (1, 5000)], [(300, 5000), (4, 4)]):
+            choose.index_tokens(**index_arguments(index, chunks, 2048, kind, CPU))
+        index_write.index_write(**index_write_arguments(index, 3, kind, CPU))
+        shape = Latent(heads, 512, 64, 128)
+        chosen = latent_arguments(shape, [(1, 40), (1, 2048)], kind, CPU, block_tokens=1)
+        latent.latent_attention(**chosen)
+        latent_write.latent_kv_write(**write_arguments(shape, 3, kind, CPU))
+
+
 def recurrent(kind: torch.dtype) -> None:
     """Gated DeltaNet of Qwen3-Next, of decodes, few tokens and a prompt."""
     channels, heads, gate = 8192, (32, 128), torch.empty(32)
@@ -255,6 +275,9 @@ def caches_of_keys(kinds: tuple[torch.dtype, ...]) -> None:
         latents(heads, BF16)
     if F32 in kinds:
         latents(16, F32)
+    for kind in kinds:
+        if kind is not torch.float16:
+            indexers(kind)
 
 
 def main() -> None:

@@ -22,7 +22,10 @@ PARTS = {
         "test_lists or test_sorted_choices_in",
         ["test_lists.py", "test_expert_sort.py"],
     ),
-    "splits": ("test_more_splits", ["test_many_splits.py"]),
+    "splits and parts": (
+        "test_more_splits or test_parts_of",
+        ["test_many_splits.py", "test_index_parts.py"],
+    ),
     "rows of float8": ("test_rows_are", ["test_float8.py"]),
 }
 

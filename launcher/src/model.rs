@@ -48,8 +48,8 @@ pub struct ModelFacts {
     pub head_dim: u64,
     /// Layers with full attention, where their KV heads are not those of the other layers.
     pub full: Option<KvLayers>,
-    /// Whether attention caches one row per token, a latent and a rotated key, in place of keys
-    /// and values (multi-head latent attention). Every rank has all rows.
+    /// Whether attention caches one row per token, a latent, a rotated key and perhaps an index key,
+    /// in place of keys and values (multi-head latent attention). Every rank has all rows.
     pub latent: bool,
     /// The experts, if the model has any.
     pub experts: Option<Experts>,
@@ -122,7 +122,10 @@ impl ModelFacts {
             _ => size(text, "kv_lora_rank")?,
         };
         let head_dim = match (latent, size(text, "head_dim")?) {
-            (Some(rank), _) => rank + count(text, "qk_rope_head_dim")?,
+            (Some(rank), _) => {
+                let index = size(text, "index_head_dim")?.unwrap_or(0); // of sparse attention
+                rank + count(text, "qk_rope_head_dim")? + index
+            }
             (None, Some(head_dim)) => head_dim,
             (None, None) => count(text, "hidden_size")? / heads,
         };
@@ -448,6 +451,21 @@ mod tests {
         assert_eq!((found.heads, found.kv_heads, found.head_dim), (16, 1, 576));
         for ranks in [1, 2] {
             assert_eq!(found.kv_token_bytes(|dim| 2 * dim, ranks), 27 * 2 * 576);
+        }
+    }
+
+    #[test]
+    fn rows_of_sparse_attention_have_an_index_key() {
+        for family in ["deepseek_v32", "glm_moe_dsa"] {
+            let mut config = json!({
+                "model_type": family, "hidden_size": 7168, "num_attention_heads": 128,
+                "num_hidden_layers": 61, "max_position_embeddings": 4096, "head_dim": 192,
+            });
+            assert_eq!(facts(&config).unwrap().head_dim, 512 + 64 + 128);
+            config["index_head_dim"] = json!(64);
+            let found = facts(&config).unwrap();
+            assert_eq!((found.latent, found.head_dim), (true, 640));
+            assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 2), 61 * 2 * 640);
         }
     }
 

@@ -62,8 +62,15 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("nemotron_h", "max_position_embeddings") => Some(4096),
         ("lfm2" | "lfm2_moe", "max_position_embeddings") => Some(128_000),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
-        ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "kv_lora_rank") => Some(512),
-        ("deepseek_v2" | "deepseek_v3" | "glm4_moe_lite", "qk_rope_head_dim") => Some(64),
+        (
+            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite" | "glm_moe_dsa",
+            "kv_lora_rank",
+        ) => Some(512),
+        (
+            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite" | "glm_moe_dsa",
+            "qk_rope_head_dim",
+        ) => Some(64),
+        ("deepseek_v32" | "glm_moe_dsa", "index_head_dim") => Some(128),
         _ => None,
     }
 }

@@ -4,7 +4,55 @@ from __future__ import annotations
 
 from typing import Any
 
+GLM5: dict[str, Any] = {
+    "architectures": ["GlmMoeDsaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "dtype": "bfloat16", "eos_token_id": [154820, 154827, 154829], "ep_size": 1,
+    "first_k_dense_replace": 3, "head_dim": 64, "hidden_act": "silu", "hidden_size": 6144,
+    "index_head_dim": 128, "index_n_heads": 32, "index_topk": 2048,
+    "indexer_rope_interleave": True, "initializer_range": 0.02, "intermediate_size": 12288,
+    "kv_lora_rank": 512, "max_position_embeddings": 202752, "model_type": "glm_moe_dsa",
+    "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 256,
+    "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 64,
+    "num_experts_per_tok": 8, "num_hidden_layers": 78, "num_key_value_heads": 64,
+    "num_nextn_predict_layers": 1, "pad_token_id": 154820, "pretraining_tp": 1,
+    "q_lora_rank": 2048, "qk_head_dim": 256, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-05, "rope_interleave": True,
+    "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
+    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": False,
+    "topk_group": 1, "topk_method": "noaux_tc", "v_head_dim": 256, "vocab_size": 154880,
+}  # fmt: skip
 PUBLISHED_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "deepseek-ai/DeepSeek-V3.2": (671_877_944_064, {
+        "architectures": ["DeepseekV32ForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu",
+        "hidden_size": 7168, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+        "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+        "max_position_embeddings": 163840, "model_type": "deepseek_v32",
+        "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+        "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True,
+        "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+        "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "quantization_config": {
+            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+            "scale_fmt": "ue8m0", "weight_block_size": [128, 128],
+        },
+        "rms_norm_eps": 1e-06, "rope_scaling": {
+            "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096, "type": "yarn",
+        },
+        "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+        "tie_word_embeddings": False, "topk_group": 4, "topk_method": "noaux_tc",
+        "v_head_dim": 128, "vocab_size": 129280,
+    }),
+    "zai-org/GLM-5": (743_911_218_432, GLM5),
+    "zai-org/GLM-5.2": (743_377_019_904, {
+        **GLM5, "head_dim": 192, "index_share_for_mtp_iteration": True,
+        "index_skip_topk_offset": 3, "index_topk_freq": 4, "index_topk_pattern": None,
+        "indexer_types": ["full"] * 2 + ["full", "shared", "shared", "shared"] * 19,
+        "max_position_embeddings": 1048576, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 75,
+        "moe_router_dtype": "float32",
+        "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"},
+    }),
     "LGAI-EXAONE/K-EXAONE-236B-A23B": (236_571_156_352, {
         "architectures": ["ExaoneMoEForCausalLM"], "attention_dropout": 0.0, "dtype": "bfloat16",
         "first_last_k_dense_replace": 1, "head_dim": 128, "hidden_act": "silu",

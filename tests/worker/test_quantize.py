@@ -46,6 +46,7 @@ LATENT |= {"intermediate_size": 128, "vocab_size": 4096}
 MAMBA = {"mamba_d_state": 32, "mamba_n_heads": 8, "mamba_d_head": 16, "vocab_size": 4096}
 OTHERS: dict[str, dict[str, Any]] = {
     "deepseek-v3": LATENT,
+    "deepseek-v32": LATENT,
     "glm4-moe-lite": LATENT,
     "deepseek-v2-lite": {**LATENT, "q_lora_rank": None},
     "bamba": {**MAMBA, "intermediate_size": 128},
@@ -145,7 +146,7 @@ def test_what_is_written_loads_as_what_it_stands_for(
     ("case", "method"),
     [
         *product([*FAMILIES, *EXPERTS], ["awq", "gptq"]),
-        *product(["deepseek-v3", "nemotron_h", "qwen3_next"], ["awq"]),
+        *product(["deepseek-v3", "deepseek-v32", "nemotron_h", "qwen3_next"], ["awq"]),
         *product(OTHERS, ["gptq"]),
     ],
 )
@@ -161,7 +162,16 @@ def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
     torch.testing.assert_close(logits(out), exact, rtol=0, atol=1e-5)
     assert report.after == pytest.approx(report.before, rel=0.5 if case in OTHERS else 0.2)
     assert max(report.errors.values()) < 0.03
-    kept = "kv_b_proj", "in_proj_a", "in_proj_b", "in_proj_ba", ".gate"
+    kept = (
+        "kv_b_proj",
+        "wq_b",
+        "wk",
+        "weights_proj",
+        "in_proj_a",
+        "in_proj_b",
+        "in_proj_ba",
+        ".gate",
+    )
     assert not any(module.endswith(kept) for module in report.errors)
 
 
@@ -433,6 +443,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
         ("gpt-oss", "tensors of all experts at once"),
         ("falcon_h1", "recurrent layers beside attention"),
         ("gemma4-shared", "layers that need more than the one before"),
+        ("glm-moe-dsa", "layers that need more than the one before"),
         ("gpt2", "learned positions"),
         ("gpt_neox", "how GptNeoX stores matrices"),
     ],

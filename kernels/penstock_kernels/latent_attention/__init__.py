@@ -26,18 +26,18 @@ def latent_attention(
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, where all heads share the rows of the cache.
 
-    A row of C + R elements is a token's key; its first C = `rank` are the value too. So queries are
-    those of each head, multiplied by its key projection of the latent ("absorbed"), beside their R
-    rotated dimensions; the caller multiplies what this returns by the value projection. Which
-    queries see which rows is as in paged_prefill_attention.
+    The first C + R elements of a row are a token's key, and C = `rank` of them the value too; the
+    rest belongs to others. So queries are those of each head, multiplied by its key projection of
+    the latent ("absorbed"), beside their R rotated dimensions; the caller multiplies what this
+    returns by the value projection. Which queries see which rows is as in paged_prefill_attention.
 
     Args: q [T, Hq, C + R] of a float dtype, rows contiguous; kv_cache [blocks, 1, 1, block_tokens,
-        C + R] contiguous, of q's dtype; block_tables [N, B] int32, whose entries past a sequence's
-        end are never read; slots [S] int32, the row of block_tables of each sequence; query_start
-        [S + 1] int32, rising; None: one query of each sequence, the last (T = S); kv_len [S] int32,
-        with the queries; 0 marks a padding row of a decode, which sees nothing; max_query: at least
-        the largest number of queries of a sequence (it sizes the launch); out [T, Hq, C]: where to
-        put the result.
+        W] contiguous, of q's dtype, W >= C + R; block_tables [N, B] int32, whose entries past a
+        sequence's end are never read; slots [S] int32, the row of block_tables of each sequence;
+        query_start [S + 1] int32, rising; None: one query of each sequence, the last (T = S);
+        kv_len [S] int32, with the queries; 0 marks a padding row of a decode, which sees nothing;
+        max_query: at least the largest number of queries of a sequence (it sizes the launch); out
+        [T, Hq, C]: where to put the result.
     Returns: [T, Hq, C] of q's dtype, contiguous; zeros for padding rows. Rows of q before
         query_start[0] and from query_start[S] on are left alone in `out`, undefined in a new
         tensor.
@@ -51,9 +51,9 @@ def latent_attention(
     """
     expect_rank("q", q, "T, Hq, C + R")
     tokens, heads, size = q.shape
-    expect("q", q, (tokens, heads, kv_cache.shape[-1]), FLOATS)
+    expect("q", q, (tokens, heads, size), FLOATS)
     expect_rows("q", q)
-    expect_latent(kv_cache, q.dtype)
+    expect_latent(kv_cache, q.dtype, size)
     if not 0 < rank < size:
         raise ValueError(f"rank is {rank}; expected 1 to {size - 1}")
     expect_rank("block_tables", block_tables, "N, B")

@@ -25,7 +25,7 @@ def latent_arguments(
     size = shape.rank + shape.rotated
     counts, lengths = [n for n, _ in chunks], [length for _, length in chunks]
     decode = all(n == min(length, 1) for n, length in chunks)
-    memory = paged(lengths, Heads(shape.heads, 1, size, block_tokens), dtype, device, spare)
+    memory = paged(lengths, Heads(shape.heads, 1, shape.row, block_tokens), dtype, device, spare)
     memory["kv_cache"] = memory["kv_cache"][:, :1].contiguous()
     starts = torch.tensor([0, *counts], device=device).cumsum(0).int()
     rows = len(chunks) if decode else sum(counts)
@@ -57,6 +57,7 @@ def _case(
     more = f"+{len(chunks) - 4}more" if len(chunks) > 4 else ""
     name = f"{kind}-{shape.heads}x{shape.rank}+{shape.rotated}-page{block_tokens}-{shown}{more}"
     name += "-far" if spare > 3 else ""
+    name += f"-in{shape.row}" if shape.more else ""
     row = (shape.rank + shape.rotated) * dtype.itemsize
     if max(counts) == 1:
         queries = sum(counts) * shape.heads * (2 * shape.rank + shape.rotated) * dtype.itemsize
@@ -73,6 +74,7 @@ def _decodes(*lengths: int) -> list[tuple[int, int]]:
 
 TINY = Latent(6, 40, 12)
 LITE, V3 = Latent(16, 512, 64), Latent(128, 512, 64)
+SPARSE = Latent(128, 512, 64, 128)  # V3.2, with a table of tokens for each query
 MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
 DECODES = _decodes(1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001)
 
@@ -83,6 +85,7 @@ CASES = [
     *(_case(Size.SMALL, kind, TINY, [(3, 3), (2, 9), (1, 5), (0, 7)], 4) for kind in DTYPES),
     _case(Size.SMALL, "f32", Latent(20, 32, 8), [(7, 70), (1, 1)], 5),
     _case(Size.SMALL, "f32", Latent(5, 32, 8), [(3, 400)], 8),
+    _case(Size.SMALL, "f32", Latent(6, 40, 12, 20), _decodes(65, 0, 3), 1),
     *(_case(Size.FULL, kind, LITE, DECODES) for kind in DTYPES),
     *(_case(Size.FULL, kind, LITE, MIXED) for kind in DTYPES),
     *(_case(Size.FULL, "bf16", Latent(heads, 512, 64), DECODES) for heads in (1, 20, 32, 128)),
@@ -92,6 +95,7 @@ CASES = [
     _case(Size.FULL, "bf16", LITE, _decodes(*range(1, 1100, 7))),
     _case(Size.FULL, "bf16", LITE, [(33, 9000), (0, 7), (9, 9)]),
     _case(Size.FULL, "bf16", LITE, _decodes(640, 5, 0), spare=70_000),
+    *(_case(Size.FULL, kind, SPARSE, DECODES, 1) for kind in DTYPES),
     _case(Size.BENCH, "bf16", LITE, _decodes(384)),
     _case(Size.BENCH, "bf16", LITE, _decodes(32_000)),
     _case(Size.BENCH, "bf16", LITE, _decodes(*[640] * 32)),
@@ -100,4 +104,6 @@ CASES = [
     _case(Size.BENCH, "bf16", LITE, [(4096, 4096)]),
     _case(Size.BENCH, "bf16", LITE, [(512, 8192)]),
     _case(Size.BENCH, "bf16", V3, [(2048, 2048)]),
+    _case(Size.BENCH, "bf16", SPARSE, _decodes(*[2048] * 32), 1),
+    _case(Size.BENCH, "bf16", SPARSE, _decodes(*[2048] * 1024), 1),
 ]

@@ -34,7 +34,7 @@ def latent_attention(
         elif rows.start < rows.stop:
             seen = torch.arange(length, device=q.device)
             blocks = block_tables[slots[sequence], seen // block_tokens].long()
-            keys = wide(kv_cache[blocks, 0, 0, seen % block_tokens])
+            keys = wide(kv_cache[blocks, 0, 0, seen % block_tokens, : q.shape[2]])
             out[rows] = _attend(wide(q[rows]), keys, rank, Rule(scale))
     return out
 

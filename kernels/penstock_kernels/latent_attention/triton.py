@@ -44,7 +44,7 @@ def _extent(tile, earlier, count, heads, splits, ROWS: tl.constexpr, SPLIT: tl.c
 def _fold(
     queries, state, cache, table, key, exists, visible, scale,
     MASKED: tl.constexpr, BLOCK_TOKENS: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
-    COLUMNS: tl.constexpr, ROTATED: tl.constexpr,
+    W: tl.constexpr, COLUMNS: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
     """Folds the rows at positions `key` [N] into state = (acc [M, C], peak [M], total [M]).
 
@@ -60,9 +60,9 @@ def _fold(
     else:
         block = tl.load(table + key // BLOCK_TOKENS).to(tl.int64)
         exists = key >= 0  # all of them
-    # Triton 3.6 takes (block * BLOCK_TOKENS + key % BLOCK_TOKENS) * (C + R) for a multiple of
-    # BLOCK_TOKENS * (C + R), and loads more bytes at a time than rows are aligned to.
-    row = cache + block * (BLOCK_TOKENS * (C + R)) + key % BLOCK_TOKENS * (C + R)
+    # Triton 3.6 takes (block * BLOCK_TOKENS + key % BLOCK_TOKENS) * W for a multiple of
+    # BLOCK_TOKENS * W, and loads more bytes at a time than rows are aligned to.
+    row = cache + block * (BLOCK_TOKENS * W) + key % BLOCK_TOKENS * W
     tile = exists[:, None] & (column < C)[None, :]
     latent = tl.load(row[:, None] + column[None, :], tile, other=0)
     tile = exists[None, :] & (turned < R)[:, None]
@@ -84,9 +84,9 @@ def _fold(
 def _attend_tile(
     q, cache, block_tables, slots, query_start, kv_len, out, parts, peaks, scale, q_strides,
     table_stride, heads, tiles, splits,
-    BLOCK_TOKENS: tl.constexpr, C: tl.constexpr, R: tl.constexpr, COLUMNS: tl.constexpr,
-    ROTATED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr,
-    DECODE: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr, C: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
+    COLUMNS: tl.constexpr, ROTATED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    SPLIT: tl.constexpr, DECODE: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) % tiles
     split = tl.program_id(0) // tiles
@@ -122,14 +122,14 @@ def _attend_tile(
             key = at + tl.arange(0, KEYS)
             state = _fold(
                 queries, state, cache, table, key, None, None, scale,
-                False, BLOCK_TOKENS, C, R, COLUMNS, ROTATED,
+                False, BLOCK_TOKENS, C, R, W, COLUMNS, ROTATED,
             )  # fmt: skip
         for at in range(whole, stop, KEYS):
             key = at + tl.arange(0, KEYS)
             visible = (key[None, :] <= position[:, None]) & (key < stop)[None, :]
             state = _fold(
                 queries, state, cache, table, key, key < stop, visible, scale,
-                True, BLOCK_TOKENS, C, R, COLUMNS, ROTATED,
+                True, BLOCK_TOKENS, C, R, W, COLUMNS, ROTATED,
             )  # fmt: skip
         acc, peak, total = state
         result = token * heads + head
@@ -245,6 +245,7 @@ def latent_attention(
         BLOCK_TOKENS=block_tokens,
         C=rank,
         R=size - rank,
+        W=kv_cache.shape[-1],
         COLUMNS=columns,
         ROTATED=max(16, power_of_two(size - rank)),
         ROWS=tile.rows,

@@ -31,7 +31,7 @@ def write_arguments(
         "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
         "positions": torch.randint(0, MAX_POSITION, (tokens,), device=device).int(),
         "slot_mapping": torch.randperm(blocks * BLOCK_TOKENS, device=device)[:tokens].int(),
-        "kv_cache": floats(blocks, 1, 1, BLOCK_TOKENS, rank + rotated),
+        "kv_cache": floats(blocks, 1, 1, BLOCK_TOKENS, shape.row),
         "out": floats(tokens, heads, rank + rotated),
     }
 
@@ -49,6 +49,7 @@ def _case(
     pairs = "neighbours" if interleaved else "halves"
     rank, rotated = shape.rank, shape.rotated
     name = f"{kind}-{tokens}x{shape.heads}x{rank}+{rotated}-{pairs}-skip{skipped}"
+    name += f"-in{shape.row}" if shape.more else ""
     moved = 2 * (shape.heads * rotated + rank + rotated) * dtype.itemsize + 4 * rotated
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=tokens * moved)
 
@@ -59,10 +60,12 @@ CASES = [
     *(_case(Size.SMALL, kind, 5, TINY, pairs, 2) for kind in DTYPES for pairs in (False, True)),
     _case(Size.SMALL, "f32", 3, Latent(1, 32, 8), True),
     _case(Size.SMALL, "f32", 2, TINY, True, 2),
+    _case(Size.SMALL, "f32", 3, Latent(3, 40, 12, 20), True, 1),
     _case(Size.SMALL, "f32", 0, TINY, True),
     *(_case(Size.FULL, kind, 517, LITE, True, 5) for kind in DTYPES),
     _case(Size.FULL, "bf16", 131, Latent(20, 512, 64), False, 3),
     _case(Size.FULL, "bf16", 33, V3, True),
+    _case(Size.FULL, "bf16", 33, Latent(128, 512, 64, 128), True),
     _case(Size.BENCH, "bf16", 32, LITE, True),
     _case(Size.BENCH, "bf16", 8192, LITE, True),
     _case(Size.BENCH, "bf16", 256, V3, True),

@@ -31,7 +31,7 @@ def latent_kv_write(
     rows[:, rank:] = _rotated(wide(kv[:, rank:]), angles, interleaved)
     written = slot_mapping >= 0
     slots = slot_mapping[written].long()
-    kv_cache[slots // block_tokens, 0, 0, slots % block_tokens] = rows[written]
+    kv_cache[slots // block_tokens, 0, 0, slots % block_tokens, : kv.shape[1]] = rows[written]
 
 
 def _rotated(x: Tensor, angles: Tensor, interleaved: bool) -> Tensor:

@@ -25,6 +25,7 @@ def _write_row(
     out_strides,
     heads,
     C: tl.constexpr,
+    W: tl.constexpr,
     HALF: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -59,7 +60,7 @@ def _write_row(
     tl.store(target, (a * cos - b * sin).to(out.dtype.element_ty), tile)
     tl.store(target + HALF, (b * cos + a * sin).to(out.dtype.element_ty), tile)
     if slot >= 0:
-        place = cache + slot.to(tl.int64) * (C + 2 * HALF)
+        place = cache + slot.to(tl.int64) * W
         normed = x * tl.rsqrt(tl.sum(x * x, 0) / C + eps) * weight
         element = cache.dtype.element_ty
         tl.store(place + column, normed.to(element), inside)
@@ -99,6 +100,7 @@ def latent_kv_write(
         out.stride()[:2],
         heads,
         C=len(scale),
+        W=kv_cache.shape[-1],
         HALF=rotated // 2,
         ROWS=power_of_two(heads),
         COLUMNS=power_of_two(len(scale)),

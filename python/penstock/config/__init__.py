@@ -4,6 +4,7 @@ from penstock.config.alibi import alibi_slopes
 from penstock.config.attention_spec import (
     AttentionSpec,
     Gate,
+    IndexerSpec,
     LatentSpec,
     NormKind,
     NormSpec,
@@ -38,7 +39,12 @@ from penstock.config.experts import (
 )
 from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields, ReadFields, layered, read_config
-from penstock.config.latent import read_latent_attention
+from penstock.config.latent import (
+    read_indexed_attention,
+    read_latent_attention,
+    read_shared_indexers,
+    with_shared_indexers,
+)
 from penstock.config.layer_sizes import read_layer_sizes
 from penstock.config.layer_types import (
     CHUNKED,
@@ -82,6 +88,7 @@ __all__ = [
     "ExpertStorage",
     "Fields",
     "Gate",
+    "IndexerSpec",
     "LatentSpec",
     "LayerSpec",
     "Mamba2Spec",
@@ -117,6 +124,7 @@ __all__ = [
     "read_group_limited_routing",
     "read_hybrid_attention",
     "read_hybrid_types",
+    "read_indexed_attention",
     "read_kv_layers",
     "read_latent_attention",
     "read_layer_norm",
@@ -131,11 +139,13 @@ __all__ = [
     "read_rope",
     "read_rotating_layers",
     "read_routing",
+    "read_shared_indexers",
     "read_shared_moe",
     "read_sigmoid_routing",
     "read_sparse_layers",
     "read_text_config",
     "read_text_with_axes",
     "with_head_dim",
+    "with_shared_indexers",
     "yarn_temperature",
 ]

@@ -86,6 +86,25 @@ class RopeSpec:
 
 
 @dataclass(frozen=True)
+class IndexerSpec:
+    """The choice of the tokens that a query attends to (DeepSeek sparse attention): those with the
+    largest scores, from small queries and one key per token."""
+
+    heads: int
+    """Index queries of a token."""
+    head_dim: int
+    """Elements of an index query or key."""
+    top_k: int
+    """Tokens that a query attends to, if it sees more."""
+    norm: NormSpec
+    """Of the keys."""
+    interleaved: bool
+    """Whether neighbours rotate together, not halves. The angles are those of attention."""
+    shared: bool = False
+    """Whether the layer has no indexer and takes the choice of the last layer that has one."""
+
+
+@dataclass(frozen=True)
 class LatentSpec:
     """Multi-head latent attention (DeepSeek-V2): keys and values of all heads are projections of
     one latent per token, which is cached beside one rotated key."""
@@ -102,6 +121,8 @@ class LatentSpec:
     """Of the latent, and of the queries' latent."""
     query_rank: int = 0
     """Elements of the queries' latent; 0 = queries are projections of the hidden state."""
+    indexer: IndexerSpec | None = None
+    """None = a query attends to all tokens before it."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +147,8 @@ class Gate(Enum):
 class AttentionSpec:
     """Self-attention of one layer. Head counts are those of the whole model, not of one rank.
 
-    With `latent`, the one KV head is the cached row, of `head_dim` elements: the latent and the
-    rotated key.
+    With `latent`, the one KV head is the cached row, of `head_dim` elements: the latent, the
+    rotated key and, with an indexer, its key.
     """
 
     heads: int

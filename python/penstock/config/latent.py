@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.config.attention_spec import AttentionSpec, LatentSpec, NormSpec
+from penstock.config.attention_spec import (
+    AttentionSpec,
+    IndexerSpec,
+    LatentSpec,
+    NormKind,
+    NormSpec,
+)
 from penstock.config.fields import Fields
 from penstock.config.rope import read_rope, yarn_temperature
-from penstock.faults import Unsupported
+from penstock.config.specification import LayerSpec
+from penstock.faults import BadModel, Unsupported
 
 ROPES = ("default", "yarn")
+INDEXERS = {"full": False, "shared": True, "F": False, "S": True}
 
 
 def read_latent_attention(fields: Fields) -> AttentionSpec:
-    """Multi-head latent attention, as DeepSeek's config.json spells it.
+    """Multi-head latent attention, as DeepSeek's config.json spells it."""
+    attention = _read_attention(fields)
+    fields.require("head_dim", attention.rope_dim)
+    return attention
 
-    With YaRN, the square of the temperature of `mscale_all_dim` is part of the scores' scale.
-    """
+
+def _read_attention(fields: Fields) -> AttentionSpec:
+    """All fields but `head_dim`. With YaRN, the square of the temperature of `mscale_all_dim` is
+    part of the scores' scale."""
     fields.require_unset("attention_bias")
     heads = fields.count("num_attention_heads")
     fields.require("num_key_value_heads", heads)  # of the projections: all heads have their own
@@ -35,10 +49,72 @@ def read_latent_attention(fields: Fields) -> AttentionSpec:
         norm=NormSpec(1e-6),  # whatever rms_norm_eps is
         query_rank=fields.count("q_lora_rank") if has_query_latent else 0,
     )
-    fields.require("head_dim", latent.rotated)
     fields.require("qk_head_dim", latent.still + latent.rotated)
     scale = (latent.still + latent.rotated) ** -0.5
     if weight := rope.numbers.get("mscale_all_dim"):
         scale *= yarn_temperature(rope.numbers["factor"], weight) ** 2
     row = latent.rank + latent.rotated
     return AttentionSpec(heads, 1, row, scale, rope, latent=latent)
+
+
+def read_indexed_attention(fields: Fields, interleaved: bool) -> AttentionSpec:
+    """Latent attention to the tokens that an indexer chooses. `interleaved`: whether the family's
+    indexer rotates neighbours; attention always does."""
+    fields.require("rope_interleave", True)
+    fields.require("indexer_rope_interleave", interleaved)
+    layers = fields.count("num_hidden_layers")
+    fields.require("layer_types", ["indexed_attention"] * layers)
+    fields.require("moe_router_dtype", "float32")
+    fields.ignore("head_dim")  # files have any of three widths there
+    attention = _read_attention(fields)
+    latent = attention.latent
+    assert latent is not None
+    indexer = IndexerSpec(
+        heads=fields.count("index_n_heads"),
+        head_dim=fields.count("index_head_dim"),
+        top_k=fields.count("index_topk"),
+        norm=NormSpec(1e-6, NormKind.LAYER, bias=True),  # whatever rms_norm_eps is
+        interleaved=interleaved,
+    )
+    if not latent.query_rank:
+        raise Unsupported("config.json: an indexer without q_lora_rank is not supported")
+    if indexer.head_dim < latent.rotated:
+        raise BadModel(
+            f"config.json: index_head_dim is {indexer.head_dim}, less than qk_rope_head_dim, "
+            f"{latent.rotated}"
+        )
+    row = attention.head_dim + indexer.head_dim
+    return replace(attention, head_dim=row, latent=replace(latent, indexer=indexer))
+
+
+def read_shared_indexers(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """Which layers take the choice of an earlier layer: `indexer_types` lists it, or else a pattern
+    of letters, or else every `index_topk_freq`-th layer has an indexer, and some of the first."""
+    fields.ignore("index_share_for_mtp_iteration")  # of layers that are not loaded
+    listed, pattern = fields.raw.get("indexer_types"), fields.raw.get("index_topk_pattern")
+    period = int(fields.number("index_topk_freq", 1))
+    start = int(fields.number("index_skip_topk_offset", 2))
+    kinds = pattern if listed is None else listed
+    if kinds is None:
+        ordinals = [max(i - start + 1, 0) for i in range(layers)]
+        kinds = ["F" if ordinal % max(period, 1) == 0 else "S" for ordinal in ordinals]
+    known = isinstance(kinds, list | str) and all(str(kind) in INDEXERS for kind in kinds)
+    if not known or len(kinds) != layers or INDEXERS[kinds[0]]:
+        raise BadModel(
+            "config.json: indexer_types must have full or shared for each of "
+            f"{layers} layers, and full for the first, found {kinds!r}"
+        )
+    return tuple(INDEXERS[kind] for kind in kinds)
+
+
+def with_shared_indexers(layers: Sequence[LayerSpec], shared: Sequence[bool]) -> list[LayerSpec]:
+    """Returns the layers, those that are `shared` without indexers of their own."""
+    found = []
+    for layer, takes in zip(layers, shared, strict=True):
+        attention = layer.attention
+        assert isinstance(attention, AttentionSpec) and attention.latent is not None
+        indexer = attention.latent.indexer
+        assert indexer is not None
+        latent = replace(attention.latent, indexer=replace(indexer, shared=takes))
+        found.append(replace(layer, attention=replace(attention, latent=latent)))
+    return found

@@ -293,6 +293,13 @@ class Specification:
         """Whether any layer has latent attention."""
         return any(attention.latent is not None for attention in self.softmax_layers)
 
+    @property
+    def shares_indexers(self) -> bool:
+        """Whether any layer takes the choice of tokens of an earlier one."""
+        latents = (attention.latent for attention in self.softmax_layers)
+        indexers = (latent.indexer for latent in latents if latent is not None)
+        return any(indexer is not None and indexer.shared for indexer in indexers)
+
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns sizes that the ranks must be able to share equally, by config.json's names or in
         words. `expert_parallel`: ranks share the experts, not their intermediate size."""

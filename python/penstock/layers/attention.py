@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 import torch
@@ -60,6 +60,22 @@ class Chunks:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The tokens that a step's queries attend to, as sequences of one-token blocks."""
+
+    slots: Tensor  # [T] int32: 0 to T - 1
+    rows: Tensor  # [T, K] int32: rows of the cache, which are those of all layers of a KV group
+    counts: Tensor  # [T] int32: how many of them
+
+
+@dataclass
+class Chosen:
+    """What the last layer with an indexer chose, for layers without one."""
+
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True)
 class StepContext:
     """Built by the worker for each step; read by layers."""
 
@@ -69,6 +85,7 @@ class StepContext:
     decodes: Decodes | None
     chunks: Chunks | None
     layer_rows: Tensor | None = None  # [T, layers, size]: embeddings per layer; set by the model
+    chosen: Chosen = field(default_factory=Chosen)  # set by layers with an indexer
 
     def kv_cache(self, layer: int) -> LayerCache:
         """The cache of a layer that has keys and values."""

@@ -37,6 +37,7 @@ from penstock.layers.attention import (
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
+from penstock.layers.indexed_attention import IndexedLatentAttention
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
@@ -54,7 +55,9 @@ def attention_of(
     if not isinstance(spec, AttentionSpec):
         return _recurrent_of(build, residual, spec, index)
     if spec.latent is not None:
-        return LatentAttention(build, residual, spec, index)
+        indexed = spec.latent.indexer is not None
+        kind = IndexedLatentAttention if indexed else LatentAttention
+        return kind(build, residual, spec, index)
     if spec.kv_layer is not None:
         return ReadingAttention(build, residual, spec, index)
     if spec.gate is not None:

@@ -60,14 +60,14 @@ class LatentAttention(SelfAttention):
         assert latent is not None and rope is not None
         self.index = index
         self.heads = build.group.share(spec.heads, "num_attention_heads")
-        self.rank, self.row = latent.rank, spec.head_dim
+        self.rank, self.row = latent.rank, latent.rank + latent.rotated
         self.sizes = [latent.still, latent.rotated]
         self.scale = spec.scale
         self.interleaved = rope.interleaved
         self.cos_sin = build.rope_table(rope, latent.rotated)
         queries = {"q": spec.heads * sum(self.sizes)}
         down = {"q_a": latent.query_rank} if latent.query_rank else queries
-        parts = {**down, "kv": spec.head_dim}
+        parts = {**down, "kv": self.row}
         whole = {"q_a": Share(), "kv": Share()}
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, False, shares=whole)
         self.query_norm: RmsNorm | None = None
@@ -83,11 +83,15 @@ class LatentAttention(SelfAttention):
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """Attends: (queries or their latent | latent, key to rotate) [T, ...] -> [T, heads *
         value]."""
-        keys, values = self.kv_up.keys, self.kv_up.values
-        assert keys is not None and values is not None
         q, kv = qkv[:, : -self.row], qkv[:, -self.row :]
         if self.query_up is not None and self.query_norm is not None:
             q, _ = self.query_up(self.query_norm, Residual(q, None, False))
+        return self.mix_heads(q, kv, context)
+
+    def mix_heads(self, q: Tensor, kv: Tensor, context: StepContext) -> Tensor:
+        """Attends: q [T, heads * key elements], kv [T, rank + R] -> [T, heads * value]."""
+        keys, values = self.kv_up.keys, self.kv_up.values
+        assert keys is not None and values is not None
         still, rotated = q.view(len(q), self.heads, -1).split(self.sizes, dim=2)
         query = q.new_empty((len(q), self.heads, self.row))
         _multiply(still, keys, query[..., : self.rank])
@@ -107,6 +111,12 @@ class LatentAttention(SelfAttention):
         norm, turn = self.kv_norm, (self.cos_sin, context.positions, places.slot_mapping)
         latent_kv_write(rotated, kv, norm.weight, norm.eps, *turn, cache, q, self.interleaved)
         out = torch.empty((*q.shape[:2], self.rank), dtype=q.dtype, device=q.device)
+        self.attend_rows(q, context, out)
+        return out
+
+    def attend_rows(self, q: Tensor, context: StepContext, out: Tensor) -> None:
+        """Attends q [T, heads, rank + R] to the rows of the cache. Fills out [T, heads, rank]."""
+        places, cache = context.places[self.index], context.kv_cache(self.index).data
         if context.decodes is not None:
             decodes, first = context.decodes, slice(context.decodes.count)
             latent_attention(
@@ -124,7 +134,6 @@ class LatentAttention(SelfAttention):
                 max_query=chunks.max_query,
                 out=out,
             )
-        return out
 
 
 def _multiply(x: Tensor, matrices: Tensor, out: Tensor) -> None:

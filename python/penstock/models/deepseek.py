@@ -23,6 +23,7 @@ class DeepseekV3(Decoder):
     """V3, R1, Kimi K2 and Moonlight: sigmoid routing with a correction bias."""
 
     score, dense = "sigmoid", 3
+    attention = staticmethod(config.read_latent_attention)
     names: ClassVar[Mapping[str, str]] = (
         LLAMA_NAMES
         | EXPERT_NAMES
@@ -53,7 +54,7 @@ class DeepseekV3(Decoder):
         fields.require_unset("mlp_bias")
         if fields.number("num_nextn_predict_layers", 1) > 1:
             raise Unsupported("config.json: num_nextn_predict_layers above 1 is not supported")
-        attention, sparse = config.read_latent_attention(fields), cls.moe(fields)
+        attention, sparse = cls.attention(fields), cls.moe(fields)
         layers = config.read_dense_first(fields, attention, sparse)
         return config.read_decoder(fields, layers)
 

@@ -13,7 +13,7 @@ from penstock.models.deepseek import DeepseekV3
 class Glm4MoeLite(DeepseekV3):
     """GLM-4.7-Flash."""
 
-    dense = 1
+    dense, eps = 1, 1e-5
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
@@ -21,7 +21,7 @@ class Glm4MoeLite(DeepseekV3):
         BadModel."""
         kinds = raw.get("mlp_layer_types")
         if kinds is None:
-            return super().read_config(layered(raw, {"rms_norm_eps": 1e-5}))
+            return super().read_config(layered(raw, {"rms_norm_eps": cls.eps}))
         layers = Fields(raw).count("num_hidden_layers")
         dense = kinds.count("dense") if isinstance(kinds, list) else 0
         if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
@@ -29,5 +29,6 @@ class Glm4MoeLite(DeepseekV3):
                 "config.json: mlp_layer_types must list dense layers, then sparse ones, one for "
                 f"each layer, found {kinds!r}"
             )
+        Fields(raw).ignore("first_k_dense_replace")  # the list replaces it
         found = {"first_k_dense_replace": dense}
-        return super().read_config(layered(found, raw, {"rms_norm_eps": 1e-5}))
+        return super().read_config(layered(found, raw, {"rms_norm_eps": cls.eps}))

@@ -113,10 +113,11 @@ def _check_layers(spec: Specification) -> None:
     """Raises BadModel for layers that cannot be computed one after the other from their inputs."""
     stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
     beside = spec.residual.placement is Placement.BESIDE
+    more = spec.per_layer or spec.kv_readers or spec.shares_indexers
     found = {
         "learned positions": spec.learned_positions,
         "tensors of all experts at once": stores - {ExpertStorage.SEPARATE},
-        "layers that need more than the one before": spec.per_layer or spec.kv_readers,
+        "layers that need more than the one before": more,
         "recurrent layers beside attention (--quantize does)": beside,
     }
     for what, present in found.items():

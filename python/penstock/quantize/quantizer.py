@@ -133,8 +133,10 @@ class Quantizer:
             norm = getattr(block, NORMS.get(path, ""), None)
             before, _, matrix = path.rpartition(".")
             gate_up = matrices.get(f"{before}.gate_up") if matrix == "down" else None
-            # A parallel block's norm has other readers; so has the norm before experts.
-            if isinstance(norm, RmsNorm) and not isinstance(block, ParallelBlock):
+            # A parallel block's norm has other readers; so has the norm before experts, and
+            # that before an indexer.
+            alone = not isinstance(block, ParallelBlock) and not _reads_norm(block, path)
+            if isinstance(norm, RmsNorm) and alone:
                 factors = search_scales(search, inputs[path], rounding)
                 name = f"{self.walk.module(index, NORMS[path])}.weight"
                 others[name], factors = _divided(others[name], factors, norm.plus_one)
@@ -147,6 +149,12 @@ class Quantizer:
                 floats[name] *= factors
             found[path] = factors
         return found
+
+
+def _reads_norm(block: object, path: str) -> bool:
+    """Whether an indexer reads the norm before the linear layer at `path`."""
+    attention = getattr(block, "attention", None)
+    return path == "attention.qkv" and getattr(attention, "indexer", None) is not None
 
 
 def _up_rows(

@@ -16,6 +16,7 @@ from penstock.faults import BadModel
 from penstock.layers import Build, ExpertMlps, Layer, Linear, MoeMlp, Residual, Router, SharedGate
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
 from penstock.layers.delta_net import HeadInputs
+from penstock.layers.indexed_attention import HeadWeights, IndexMatrix
 from penstock.layers.latent_attention import LatentUp
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
@@ -24,7 +25,7 @@ from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.statistics import Inputs
 from penstock.weights import Checkpoint
 
-KEPT = (Router, SharedGate, LatentUp, HeadInputs)
+KEPT = (Router, SharedGate, IndexMatrix, HeadWeights, LatentUp, HeadInputs)
 """Layers whose matrices stay as they are. Servers keep the last two as floats in any format."""
 BLOCK_TOKENS = 16
 STEP_TOKENS = 4096  # about as many rows run at once
