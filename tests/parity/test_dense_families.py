@@ -199,7 +199,7 @@ def test_internlm3_is_a_llama(tmp_path: Path) -> None:
     assert sequence.tokens == generate(reference(llama, torch.float64), prompt(90), 24)
 
 
-@pytest.mark.parametrize("case", ["mistral-window", "ministral3"])
+@pytest.mark.parametrize("case", ["mistral-window", "ministral3", "mistral4"])
 def test_text_of_mistrals_checkpoints_with_images(tmp_path: Path, case: str) -> None:
     vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1} | {
         "num_attention_heads": 2,

@@ -50,7 +50,7 @@ EXPERTS = [
     "llama4",
     "llama4-no-qk-norm",
 ]
-LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"]
+LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "mistral4"]
 RECURRENT = [
     "granitemoehybrid",
     "lfm2-moe",

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from expert_cases import SIGMOID
+from expert_cases import GROUPED, SIGMOID
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
+
+# transformers lacks this entry: it reads the model as a part of one with images.
+AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
 
 VOCAB = 501  # odd, so that two ranks cannot share it equally
 SHAPE: dict[str, Any] = {
@@ -502,7 +505,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
 DENSE |= HUNYUAN_DENSE | RECURRENT
-CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID
+CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID | GROUPED
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 

@@ -112,6 +112,10 @@ class PositionScale:
     original: int
     offset: int = 0
 
+    def grows(self, positions: int) -> bool:
+        """Whether the factor is above 1 at any of `positions` positions."""
+        return positions + self.offset > self.original
+
 
 class Gate(Enum):
     """What yields the gate of an attention's output."""

@@ -370,7 +370,7 @@ class PositionScaledAttention(Attention):
     ) -> None:
         super().__init__(build, residual, spec, index)
         assert spec.position_scale is not None
-        self.factors = _factors(spec.position_scale, build.positions).to(build.device, build.dtype)
+        self.factors = position_factors(spec.position_scale, build)
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """As `Attention.mix`, with scaled queries."""
@@ -380,10 +380,10 @@ class PositionScaledAttention(Attention):
         return attend(q * factors[:, None, None], k, v, self, context).view(len(qkv), -1)
 
 
-def _factors(scale: PositionScale, positions: int) -> Tensor:
-    """[positions] float32, in transformers' order of operations."""
-    turns = torch.floor((torch.arange(positions) + scale.offset) / scale.original)
-    return 1 + scale.beta * torch.log(1 + turns)
+def position_factors(scale: PositionScale, build: Build) -> Tensor:
+    """Returns the queries' factors [positions], in transformers' order of operations."""
+    turns = torch.floor((torch.arange(build.positions) + scale.offset) / scale.original)
+    return (1 + scale.beta * torch.log(1 + turns)).to(build.device, build.dtype)
 
 
 def attend(

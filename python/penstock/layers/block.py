@@ -63,7 +63,7 @@ def attention_of(
         gated = GatedAttention if spec.gate is Gate.OWN else QueryGatedAttention
         return gated(build, residual, spec, index)
     scale = spec.position_scale
-    scaled = scale is not None and build.positions + scale.offset > scale.original
+    scaled = scale is not None and scale.grows(build.positions)
     return _variant(spec, scaled)(build, residual, spec, index)
 
 
