@@ -36,6 +36,32 @@ PUBLISHED_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
         "tie_word_embeddings": False, "topk_group": 1, "transformers_version": "4.57.3",
         "use_cache": True, "use_grouped_mm": True, "vocab_size": 200192,
     }),
+    "poolside/Laguna-S-2.1": (117_561_977_600, {
+        "architectures": ["LagunaForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "decoder_sparse_step": 1, "eos_token_id": [2, 24],
+        "gating": "per-head", "gating_types": ["per_head"] * 48, "head_dim": 128,
+        "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 12288,
+        "layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 12,
+        "max_position_embeddings": 1048576, "mlp_layer_types": ["dense"] + ["sparse"] * 47,
+        "mlp_only_layers": [0], "model_type": "laguna", "moe_apply_router_weight_on_input": False,
+        "moe_intermediate_size": 1024, "moe_routed_scaling_factor": 2.5,
+        "moe_router_logit_softcapping": 0.0, "norm_topk_prob": True, "num_attention_heads": 48,
+        "num_attention_heads_per_layer": [48, 72, 72, 72] * 12, "num_experts": 256,
+        "num_experts_per_tok": 10, "num_hidden_layers": 48, "num_key_value_heads": 8,
+        "pad_token_id": 9, "qkv_bias": False, "rms_norm_eps": 1e-06, "rope_parameters": {
+            "full_attention": {
+                "attention_factor": 1.4852030263919618, "beta_fast": 32.0, "beta_slow": 1.0,
+                "factor": 128.0, "original_max_position_embeddings": 8192,
+                "partial_rotary_factor": 0.5, "rope_theta": 500000.0, "rope_type": "yarn",
+            },
+            "sliding_attention": {
+                "partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default",
+            },
+        },
+        "router_aux_loss_coef": 0.0, "shared_expert_intermediate_size": 1024,
+        "sliding_window": 512, "swa_attention_sink_enabled": False,
+        "tie_word_embeddings": False, "vocab_size": 100352,
+    }),
     "mistralai/Mistral-Small-4-119B-2603": (118_972_826_624, {
         "architectures": ["Mistral3ForConditionalGeneration"], "dtype": "bfloat16",
         "image_token_index": 10, "model_type": "mistral3", "multimodal_projector_bias": False,

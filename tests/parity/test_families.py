@@ -47,6 +47,7 @@ EXPERTS = [
     "mimo",
     "minimax-m2",
     "gemma4-moe",
+    "laguna",
     "llama4",
     "llama4-no-qk-norm",
 ]

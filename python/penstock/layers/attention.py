@@ -160,8 +160,8 @@ class Attention(SelfAttention):
             values = {} if spec.keys_as_values else {"v": spec.kv_heads * self.value_dim}
             parts |= {"k": keys, **values}
         shares = {part: self.kv_share for part in parts if part != "q"}
-        if spec.gate is Gate.OWN:
-            parts["gate"] = queries
+        if spec.gate in (Gate.OWN, Gate.PER_HEAD):
+            parts["gate"] = queries if spec.gate is Gate.OWN else spec.heads
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         inputs = spec.heads * self.value_dim
         self.out = RowLinear(build.below("out"), residual, inputs, spec.output_bias)
@@ -309,6 +309,17 @@ class GatedAttention(NormedAttention):
         q, k = normed_heads(q, k, self.q_norm, self.k_norm)
         mixed = attend(q, k, v, self, context).mul_(gate.sigmoid())
         return mixed.view(len(qkv), -1)
+
+
+class HeadGatedAttention(NormedAttention):
+    """Attention with normalised queries and keys, whose heads are multiplied by the softplus of one
+    number each."""
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `NormedAttention.mix`, of q, k, v and numbers side by side."""
+        mixed = super().mix(qkv[:, : -self.heads], context).view(len(qkv), self.heads, -1)
+        gates = F.softplus(qkv[:, -self.heads :])
+        return mixed.mul_(gates[:, :, None]).view(len(qkv), -1)
 
 
 class QueryGatedAttention(GatedAttention):

@@ -65,6 +65,7 @@ FAMILIES: dict[str, str] = {
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
+    "LagunaForCausalLM": "laguna:Laguna",
     "Lfm2ForCausalLM": "lfm2:Lfm2",
     "Lfm2MoeForCausalLM": "lfm2_moe:Lfm2Moe",
     "Llama4ForCausalLM": "llama4:Llama4Text",

@@ -21,7 +21,7 @@ FAMILIES: dict[str, type[Mistral] | type[Mistral4]] = {
 
 
 class Mistral3(Decoder):
-    """Mistral Small 3.1 to 4, and Ministral 3. The names of Mistral Small 4 are all there are."""
+    """Mistral Small 3.1 to 4, and Ministral 3. Names of Mistral Small 4 include the others'."""
 
     names: ClassVar[Mapping[str, str]] = {
         f"language_model.{module}": path for module, path in Mistral4.names.items()
