@@ -62,6 +62,21 @@ PUBLISHED_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
         "sliding_window": 512, "swa_attention_sink_enabled": False,
         "tie_word_embeddings": False, "vocab_size": 100352,
     }),
+    "CohereLabs/North-Mini-Code-1.0": (30_484_303_872, {
+        "architectures": ["Cohere2MoeForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "expert_selection_fn": "sigmoid", "first_k_dense_replace": 1,
+        "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 768, "layer_types": (
+            ["full_attention"] + (["sliding_attention"] * 3 + ["full_attention"]) * 12
+        ),
+        "logit_scale": 1.0, "max_position_embeddings": 262144, "model_type": "cohere2_moe",
+        "norm_topk_prob": False, "num_attention_heads": 32, "num_experts": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 49, "num_key_value_heads": 4,
+        "num_shared_experts": 0, "prefix_dense_intermediate_size": 3072,
+        "prefix_dense_sliding_window_pattern": 1, "rms_norm_eps": 1e-06, "rope_theta": 50000,
+        "sliding_window": 4096, "tie_word_embeddings": True, "use_parallel_block": True,
+        "use_qk_norm": False, "vocab_size": 262144,
+    }),
     "mistralai/Mistral-Small-4-119B-2603": (118_972_826_624, {
         "architectures": ["Mistral3ForConditionalGeneration"], "dtype": "bfloat16",
         "image_token_index": 10, "model_type": "mistral3", "multimodal_projector_bias": False,

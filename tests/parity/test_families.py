@@ -47,6 +47,7 @@ EXPERTS = [
     "mimo",
     "minimax-m2",
     "gemma4-moe",
+    "cohere2_moe",
     "laguna",
     "llama4",
     "llama4-no-qk-norm",
@@ -372,6 +373,16 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
             "exaone_moe",
             ("layer_types", "rope_parameters", "routed_scaling_factor"),
             {"sliding_window_pattern": 2, "rope_theta": 9000.0, "n_group": 1, "topk_group": 1},
+        ),
+        (
+            "cohere2_moe",
+            ("layer_types", "mlp_layer_types", "rope_parameters", "logit_scale"),
+            {
+                "prefix_dense_sliding_window_pattern": 2,
+                "first_k_dense_replace": 1,
+                "expert_selection_fn": "softmax",
+                "shared_expert_combination_strategy": "sum",
+            },
         ),
         ("solar_open", ("rope_parameters", "intermediate_size"), {"first_k_dense_replace": 0}),
         (

@@ -290,6 +290,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         ("mimo", {"v_head_dim": 48}, "v_head_dim 48 above head_dim is not supported"),
         ("mimo", {"moe_layer_freq": 2}, "mlp_layer_types must hold"),
         ("ernie4_5-moe", {"use_bias": True}, "use_bias True is not supported"),
+        ("cohere2_moe", {"expert_selection_fn": "tanh"}, "expert_selection_fn 'tanh'"),
+        (
+            "cohere2_moe",
+            {"shared_expert_combination_strategy": "max"},
+            "shared_expert_combination_strategy 'max' is not supported",
+        ),
         ("laguna", {"gating": "per-element"}, "gating 'per-element' is not supported"),
         ("laguna", {"mlp_only_layers": [0]}, "mlp_only_layers [0] is not supported, only [1]"),
         ("laguna", {"num_attention_heads_per_layer": [4]}, "a number for each of 3 layers"),

@@ -26,6 +26,7 @@ FAMILIES: dict[str, str] = {
     "BambaForCausalLM": "bamba:Bamba",
     "BloomForCausalLM": "bloom:Bloom",
     "Cohere2ForCausalLM": "cohere:Cohere2",
+    "Cohere2MoeForCausalLM": "cohere2_moe:Cohere2Moe",
     "CohereForCausalLM": "cohere:Cohere",
     "DeepseekV2ForCausalLM": "deepseek:DeepseekV2",
     "DeepseekV3ForCausalLM": "deepseek:DeepseekV3",
