@@ -66,6 +66,8 @@ FAMILIES: dict[str, str] = {
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
+    "KimiK25ForConditionalGeneration": "kimi:KimiK25",
+    "Kimi_K25ForConditionalGeneration": "kimi:KimiK25",
     "LagunaForCausalLM": "laguna:Laguna",
     "Lfm2ForCausalLM": "lfm2:Lfm2",
     "Lfm2MoeForCausalLM": "lfm2_moe:Lfm2Moe",
