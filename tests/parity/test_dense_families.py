@@ -292,6 +292,7 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("exaone4", ["layer_types", "rope_parameters"], {"rope_theta": 1e6}),
     ("falcon-7b", ["rope_parameters", "num_ln_in_parallel_attn"],
      {"rope_theta": 9000.0}),
+    ("apertus", ["rope_parameters"], {}),
     ("gemma", ["rope_parameters"], {"hidden_act": "gelu"}),
     ("gemma4", ["per_layer_config"], {"global_head_dim": 32, "num_global_key_value_heads": 1}),
     ("gemma4-shared", ["per_layer_config", "rope_parameters"], {"global_head_dim": 32}),
@@ -341,6 +342,8 @@ def test_older_fields_and_defaults(
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_parallel_block": False}, "use_parallel_block False"),
     ("cohere2", {"order_of_interleaved_layers": "x"}, "order_of_interleaved_layers 'x'"),
+    ("apertus", {"hidden_act": "silu"}, "hidden_act 'silu'"),
+    ("apertus", {"qk_norm": False}, "qk_norm False"),
     ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm True"),
     ("falcon-7b", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn 2 with"),
     ("falcon-40b", {"parallel_attn": False}, "parallel_attn False"),

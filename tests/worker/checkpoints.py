@@ -72,7 +72,15 @@ PARTIAL: dict[str, Any] = {
     }
 }
 # Ends of names of what is random too, though transformers makes it 0 or 1.
-FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale", "router.gate.weight"
+FACTORS = (
+    "bias",
+    "alpha_p",
+    "alpha_n",
+    "layer_scalar",
+    "router.scale",
+    "per_expert_scale",
+    "router.gate.weight",
+)
 
 CASES: dict[str, dict[str, Any]] = {
     "llama2": {"model_type": "llama", "num_key_value_heads": 4},
@@ -370,6 +378,7 @@ FALCON: dict[str, Any] = {
 }
 MINISTRAL3_ROPE: dict[str, Any] = {**YARN, "llama_4_scaling_beta": 0.3}
 DENSE: dict[str, dict[str, Any]] = {
+    "apertus": {"model_type": "apertus", "attention_bias": True, "rope_parameters": LLAMA3_ROPE},
     "arcee": {"model_type": "arcee", "hidden_act": "relu2"},
     "bloom": {**GPT, "model_type": "bloom", "hidden_size": 192, "n_head": 12, "n_inner": None},
     "cohere": {"model_type": "cohere", "logit_scale": 0.25, "tie_word_embeddings": True},

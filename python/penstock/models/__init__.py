@@ -20,6 +20,7 @@ from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
     "AfmoeForCausalLM": "afmoe:Afmoe",
+    "ApertusForCausalLM": "apertus:Apertus",
     "ArceeForCausalLM": "arcee:Arcee",
     "BaiChuanForCausalLM": "baichuan:Baichuan",
     "BaichuanForCausalLM": "baichuan:Baichuan2",
