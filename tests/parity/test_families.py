@@ -48,7 +48,9 @@ EXPERTS = [
     "minimax-m2",
     "gemma4-moe",
     "cohere2_moe",
+    "granitemoe_swa",
     "laguna",
+    "mellum",
     "llama4",
     "llama4-no-qk-norm",
 ]
@@ -384,6 +386,8 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
                 "shared_expert_combination_strategy": "sum",
             },
         ),
+        ("mellum", ("num_key_value_heads", "layer_types"), {"num_key_value_heads": 2}),
+        ("granitemoe_swa", ("layer_types", "layer_rope_theta", "rope_parameters"), {}),
         ("solar_open", ("rope_parameters", "intermediate_size"), {"first_k_dense_replace": 0}),
         (
             "llama4",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from expert_cases import GROUPED, SIGMOID
+from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
@@ -76,6 +76,7 @@ FACTORS = (
     "bias",
     "alpha_p",
     "alpha_n",
+    "sinks",
     "layer_scalar",
     "router.scale",
     "per_expert_scale",
@@ -465,6 +466,16 @@ DENSE: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
     },
+    "granite_swa": {
+        "model_type": "granite_swa",
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "layer_rope_theta": [9000.0, 0, 300.0],
+        "sliding_window": 24,
+    },
     "ministral": {
         "model_type": "ministral",
         "head_dim": 16,
@@ -514,7 +525,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
 DENSE |= HUNYUAN_DENSE | RECURRENT
-CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID | GROUPED
+CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID | SOFTMAX
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 

@@ -94,7 +94,39 @@ SIGMOID: dict[str, dict[str, Any]] = {
     },
 }
 
-GROUPED: dict[str, dict[str, Any]] = {
+SOFTMAX: dict[str, dict[str, Any]] = {
+    "granitemoe_swa": {
+        "model_type": "granitemoe_swa",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "shared_intermediate_size": 48,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+        "sliding_window": 24,
+        "layer_rope_theta": [0, 9000.0, 300.0],
+    },
+    "mellum": {
+        "model_type": "mellum",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 24,
+        "head_dim": 32,
+        "attention_bias": True,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 9000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 800.0},
+        },
+    },
     "mistral4": {
         "model_type": "mistral4",
         "num_key_value_heads": 4,
