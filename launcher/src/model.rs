@@ -405,8 +405,13 @@ mod tests {
         assert!(found.sliding);
         for (family, kv_heads, head_dim, slides) in [
             ("afmoe", 16, 128, true),
+            ("cohere2_moe", 16, 128, true),
+            ("granite_swa", 4, 32, true),
             ("hy_v3", 8, 128, false),
+            ("laguna", 8, 128, false),
+            ("mellum", 4, 128, false),
             ("mimo_v2_flash", 8, 192, true), // in layers with windows
+            ("mistral4", 1, 320, false),     // a row of latents
             ("solar_open", 16, 128, false),
         ] {
             let found = facts(&json!({

@@ -1,9 +1,10 @@
 //! What transformers assumes where a family's config.json lacks a field.
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 14] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 17] = [
     "afmoe",
     "cohere2",
+    "cohere2_moe",
     "dots1",
     "exaone4",
     "exaone_moe",
@@ -12,6 +13,8 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 14] = [
     "gemma4_text",
     "gemma4_unified_text",
     "gpt_oss",
+    "granite_swa",
+    "granitemoe_swa",
     "llama4_text",
     "mimo_v2_flash",
     "ministral",
@@ -38,8 +41,9 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
         ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
-            "afmoe" | "ernie4_5" | "glm" | "glm4" | "hy_v3" | "internlm3" | "llama4_text"
-            | "minimax_m2" | "ministral3" | "qwen3" | "qwen3_vl_text" | "seed_oss" | "solar_open",
+            "afmoe" | "cohere2_moe" | "ernie4_5" | "glm" | "glm4" | "hy_v3" | "internlm3"
+            | "laguna" | "llama4_text" | "mellum" | "minimax_m2" | "ministral3" | "qwen3"
+            | "qwen3_vl_text" | "seed_oss" | "solar_open",
             "head_dim",
         ) => Some(128),
         (
@@ -51,8 +55,8 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
         ("mimo_v2_flash", "head_dim") => Some(192),
-        ("mimo_v2_flash", "num_key_value_heads") => Some(4),
-        ("hy_v3", "num_key_value_heads") => Some(8),
+        ("granite_swa" | "mellum" | "mimo_v2_flash", "num_key_value_heads") => Some(4),
+        ("hy_v3" | "laguna", "num_key_value_heads") => Some(8),
         ("nemotron_h", "head_dim") => Some(128),
         ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
             Some(8)
@@ -71,6 +75,8 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
             "qk_rope_head_dim",
         ) => Some(64),
         ("deepseek_v32" | "glm_moe_dsa", "index_head_dim") => Some(128),
+        ("mistral4", "kv_lora_rank") => Some(256),
+        ("mistral4", "qk_rope_head_dim") => Some(64),
         _ => None,
     }
 }

@@ -199,7 +199,7 @@ def test_internlm3_is_a_llama(tmp_path: Path) -> None:
     assert sequence.tokens == generate(reference(llama, torch.float64), prompt(90), 24)
 
 
-@pytest.mark.parametrize("case", ["mistral-window", "ministral3"])
+@pytest.mark.parametrize("case", ["mistral-window", "ministral3", "mistral4"])
 def test_text_of_mistrals_checkpoints_with_images(tmp_path: Path, case: str) -> None:
     vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1} | {
         "num_attention_heads": 2,
@@ -292,12 +292,14 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("exaone4", ["layer_types", "rope_parameters"], {"rope_theta": 1e6}),
     ("falcon-7b", ["rope_parameters", "num_ln_in_parallel_attn"],
      {"rope_theta": 9000.0}),
+    ("apertus", ["rope_parameters"], {}),
     ("gemma", ["rope_parameters"], {"hidden_act": "gelu"}),
     ("gemma4", ["per_layer_config"], {"global_head_dim": 32, "num_global_key_value_heads": 1}),
     ("gemma4-shared", ["per_layer_config", "rope_parameters"], {"global_head_dim": 32}),
     ("gemma4", ["sliding_window", "final_logit_softcapping"],
      {"use_bidirectional_attention": "vision"}),
     ("glm", ["rope_parameters"], {"rope_theta": 500.0}),
+    ("granite_swa", ["layer_types", "layer_rope_theta", "rms_norm_eps"], {"rope_theta": 9000.0}),
     ("granitemoehybrid-dense", [],
      {"layer_types": ["mamba", "attention", "mamba", "mamba"], "mamba_d_head": "auto"}),
     ("hunyuan", ["rope_parameters", "rms_norm_eps"],
@@ -341,6 +343,8 @@ def test_older_fields_and_defaults(
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_parallel_block": False}, "use_parallel_block False"),
     ("cohere2", {"order_of_interleaved_layers": "x"}, "order_of_interleaved_layers 'x'"),
+    ("apertus", {"hidden_act": "silu"}, "hidden_act 'silu'"),
+    ("apertus", {"qk_norm": False}, "qk_norm False"),
     ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm True"),
     ("falcon-7b", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn 2 with"),
     ("falcon-40b", {"parallel_attn": False}, "parallel_attn False"),
@@ -359,6 +363,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention True"),
     ("gptj", {"rotary_dim": 5}, "the number must be even"),
     ("granite", {"residual_multiplier": 0}, "residual_multiplier must be a number above 0"),
+    ("granite_swa", {"layer_rope_theta": [9000.0]}, "a number for each of 3 layers"),
+    ("granite_swa", {"layer_rope_theta": [-1.0] * 3}, "layer_rope_theta must be a number above 0"),
     ("granitemoehybrid-dense", {"mamba_n_groups": 3}, "not a multiple of 3 groups"),
     ("granitemoehybrid-dense", {"mamba_d_conv": 1}, "must have a width of at least 2"),
     ("granitemoehybrid-dense", {"time_step_limit": [0.0]}, "time_step_limit must be two numbers"),

@@ -102,9 +102,9 @@ def test_sampling_grammars_and_logprobs_are_those_of_native_families(
 
 
 def test_every_type_without_a_family_takes_the_fallback(tmp_path: Path) -> None:
-    path = write("apertus", tmp_path)
+    path = write("ctrl", tmp_path)
     config = json.loads((path / "config.json").read_text())
-    config["architectures"] = ["ApertusForCausalLM"]
+    config["architectures"] = ["CTRLLMHeadModel"]
     worker = LocalWorker()
     assert worker.load(path).model_backend == "transformers"
     with pytest.raises(Refused, match="is not supported; supported: "):

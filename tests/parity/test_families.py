@@ -47,10 +47,21 @@ EXPERTS = [
     "mimo",
     "minimax-m2",
     "gemma4-moe",
+    "cohere2_moe",
+    "granitemoe_swa",
+    "laguna",
+    "mellum",
     "llama4",
     "llama4-no-qk-norm",
 ]
-LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v32", "glm-moe-dsa"]
+LATENT = [
+    "deepseek-v2",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "deepseek-v32",
+    "glm-moe-dsa",
+    "mistral4",
+]
 RECURRENT = [
     "granitemoehybrid",
     "lfm2-moe",
@@ -374,6 +385,18 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
             ("layer_types", "rope_parameters", "routed_scaling_factor"),
             {"sliding_window_pattern": 2, "rope_theta": 9000.0, "n_group": 1, "topk_group": 1},
         ),
+        (
+            "cohere2_moe",
+            ("layer_types", "mlp_layer_types", "rope_parameters", "logit_scale"),
+            {
+                "prefix_dense_sliding_window_pattern": 2,
+                "first_k_dense_replace": 1,
+                "expert_selection_fn": "softmax",
+                "shared_expert_combination_strategy": "sum",
+            },
+        ),
+        ("mellum", ("num_key_value_heads", "layer_types"), {"num_key_value_heads": 2}),
+        ("granitemoe_swa", ("layer_types", "layer_rope_theta", "rope_parameters"), {}),
         ("solar_open", ("rope_parameters", "intermediate_size"), {"first_k_dense_replace": 0}),
         (
             "llama4",

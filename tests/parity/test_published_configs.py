@@ -167,6 +167,18 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
                          "original_max_position_embeddings": 8192, "rope_type": "llama3"},
         "rope_theta": 500000.0, "tie_word_embeddings": False, "vocab_size": 128256,
     }),
+    "swiss-ai/Apertus-8B-Instruct-2509": (8_053_338_240, {
+        "architectures": ["ApertusForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "hidden_act": "xielu", "hidden_dropout": 0.0,
+        "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 21504,
+        "max_position_embeddings": 65536, "mlp_bias": False, "model_type": "apertus",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "post_norm": False, "qk_norm": True, "rms_norm_eps": 1e-05, "rope_scaling": {
+            "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3", "type": "llama3",
+        },
+        "rope_theta": 12000000, "tie_word_embeddings": False, "vocab_size": 131072,
+    }),
     "HuggingFaceTB/SmolLM2-135M": (134_515_008, {
         "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 576,
         "intermediate_size": 1536, "is_llama_config": True, "max_position_embeddings": 8192,

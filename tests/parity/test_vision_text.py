@@ -1,4 +1,4 @@
-"""The text of Qwen's and GLM's checkpoints with images, whose RoPE has three axes."""
+"""The text of checkpoints with images: Qwen's and GLM's, whose RoPE has three axes, and Kimi's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import prompt
 from driver import greedy
-from image_checkpoints import KINDS, OLDER, by_inputs, older, written
+from image_checkpoints import KINDS, OLDER, written
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
 from test_dense_families import run
@@ -23,7 +23,7 @@ from test_dense_families import run
 def test_text_is_computed_as_by_transformers(tmp_path: Path, kind: str, is_older: bool) -> None:
     model = written(tmp_path, kind)
     if is_older:
-        (by_inputs if kind == "qwen3-vl-moe" else older)(tmp_path)
+        OLDER[kind](tmp_path)
     ids, sequence = prompt(90), greedy(prompt(90), 24)
     logits = run(tmp_path, sequence)
     with torch.inference_mode():

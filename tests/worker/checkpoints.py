@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from expert_cases import SIGMOID
+from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
+
+# transformers lacks this entry: it reads the model as a part of one with images.
+AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
 
 VOCAB = 501  # odd, so that two ranks cannot share it equally
 SHAPE: dict[str, Any] = {
@@ -69,7 +72,16 @@ PARTIAL: dict[str, Any] = {
     }
 }
 # Ends of names of what is random too, though transformers makes it 0 or 1.
-FACTORS = "bias", "layer_scalar", "router.scale", "per_expert_scale", "router.gate.weight"
+FACTORS = (
+    "bias",
+    "alpha_p",
+    "alpha_n",
+    "sinks",
+    "layer_scalar",
+    "router.scale",
+    "per_expert_scale",
+    "router.gate.weight",
+)
 
 CASES: dict[str, dict[str, Any]] = {
     "llama2": {"model_type": "llama", "num_key_value_heads": 4},
@@ -392,6 +404,7 @@ FALCON: dict[str, Any] = {
 }
 MINISTRAL3_ROPE: dict[str, Any] = {**YARN, "llama_4_scaling_beta": 0.3}
 DENSE: dict[str, dict[str, Any]] = {
+    "apertus": {"model_type": "apertus", "attention_bias": True, "rope_parameters": LLAMA3_ROPE},
     "arcee": {"model_type": "arcee", "hidden_act": "relu2"},
     "bloom": {**GPT, "model_type": "bloom", "hidden_size": 192, "n_head": 12, "n_inner": None},
     "cohere": {"model_type": "cohere", "logit_scale": 0.25, "tie_word_embeddings": True},
@@ -478,6 +491,16 @@ DENSE: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
     },
+    "granite_swa": {
+        "model_type": "granite_swa",
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "layer_rope_theta": [9000.0, 0, 300.0],
+        "sliding_window": 24,
+    },
     "ministral": {
         "model_type": "ministral",
         "head_dim": 16,
@@ -527,7 +550,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
 DENSE |= HUNYUAN_DENSE | RECURRENT
-CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID
+CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID | SOFTMAX
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
 

@@ -1,5 +1,4 @@
-"""Fields of config.json of tiny models whose experts are chosen by sigmoid; checkpoints.py writes
-them."""
+"""Fields of config.json of tiny models with experts; checkpoints.py writes them."""
 
 from __future__ import annotations
 
@@ -19,6 +18,25 @@ SIGMOID: dict[str, dict[str, Any]] = {
         "sliding_window": 24,
         "head_dim": 32,
     },
+    "cohere2_moe": {
+        "model_type": "cohere2_moe",
+        "num_hidden_layers": 5,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "num_shared_experts": 2,
+        "expert_selection_fn": "sigmoid",
+        "norm_topk_prob": False,
+        "prefix_dense_intermediate_size": 80,
+        "first_k_dense_replace": 1,
+        "sliding_window_pattern": 2,
+        "sliding_window": 24,
+        "head_dim": 32,
+        "rms_norm_eps": 1e-5,
+        "logit_scale": 0.25,
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+    },
     "exaone_moe": {
         "model_type": "exaone_moe",
         "num_experts": 8,
@@ -31,6 +49,30 @@ SIGMOID: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "sliding_window": 24,
         "head_dim": 32,
+    },
+    "laguna": {
+        "model_type": "laguna",
+        "num_attention_heads_per_layer": [4, 8, 4],
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+        "moe_routed_scaling_factor": 2.5,
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "sliding_window": 24,
+        "head_dim": 32,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 9000.0,
+                "partial_rotary_factor": 0.5,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "attention_factor": 1.2,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 8000.0},
+        },
     },
     "solar_open": {
         "model_type": "solar_open",
@@ -48,6 +90,67 @@ SIGMOID: dict[str, dict[str, Any]] = {
             "rope_theta": 9000.0,
             "factor": 4.0,
             "original_max_position_embeddings": 64,
+        },
+    },
+}
+
+SOFTMAX: dict[str, dict[str, Any]] = {
+    "granitemoe_swa": {
+        "model_type": "granitemoe_swa",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "shared_intermediate_size": 48,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+        "sliding_window": 24,
+        "layer_rope_theta": [0, 9000.0, 300.0],
+    },
+    "mellum": {
+        "model_type": "mellum",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 24,
+        "head_dim": 32,
+        "attention_bias": True,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 9000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 800.0},
+        },
+    },
+    "mistral4": {
+        "model_type": "mistral4",
+        "num_key_value_heads": 4,
+        "q_lora_rank": 40,
+        "kv_lora_rank": 24,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 20,
+        "moe_intermediate_size": 32,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 2,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 2.5,
+        "rope_parameters": {
+            "type": "yarn",
+            "rope_theta": 9000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.7,
+            "llama_4_scaling_beta": 0.3,
         },
     },
 }

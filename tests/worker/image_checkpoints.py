@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from checkpoints import SHAPE
+from checkpoints import CASES, SHAPE
 from safetensors.torch import load_file, save_file
 from transformers import (
     Glm4vConfig,
     Glm4vForConditionalGeneration,
     Glm4vMoeConfig,
     Glm4vMoeForConditionalGeneration,
+    Kimi_K25Config,
+    Kimi_K25ForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
@@ -40,16 +43,22 @@ GLM |= {"patch_size": 4, "spatial_merge_size": 1, "out_hidden_size": 64}
 PARTLY = {"partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
 SHARED = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 SHARED |= {"rope_parameters": {**AXES, **PARTLY}, "routed_scaling_factor": 2.5, "head_dim": 16}
+KIMI = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 32}
+KIMI |= {"intermediate_size": 32, "pos_emb_height": 4, "pos_emb_width": 4, "patch_size": 4}
 KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "qwen2-vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig, QWEN2, WINDOW),
     "qwen2.5-vl": (Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, QWEN25, {}),
     "qwen3-vl": (Qwen3VLForConditionalGeneration, Qwen3VLConfig, QWEN3, {"head_dim": 16}),
     "qwen3-vl-moe": (Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeConfig, QWEN3, MIXTURE),
+    "kimi-k25": (
+        Kimi_K25ForConditionalGeneration,
+        Kimi_K25Config,
+        KIMI,
+        {**CASES["deepseek-v3"], "num_nextn_predict_layers": 0},
+    ),
     "glm4v": (Glm4vForConditionalGeneration, Glm4vConfig, GLM, {}),
     "glm4v-moe": (Glm4vMoeForConditionalGeneration, Glm4vMoeConfig, GLM, SHARED),
 }
-OLDER = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl-moe"]
-"""Those that were published with other names, or other matrices."""
 
 
 def written(path: Path, kind: str, **more: Any) -> Any:
@@ -92,6 +101,15 @@ def older(path: Path) -> None:
     (path / "config.json").write_text(json.dumps(raw))
 
 
+def in_layers(path: Path) -> None:
+    """Renames the layers of text as Kimi K2.5 was published."""
+    found = {
+        name.replace("language_model.model.blocks.", "language_model.model.layers."): tensor
+        for name, tensor in load_file(path / "model.safetensors").items()
+    }
+    save_file(found, path / "model.safetensors")
+
+
 def by_inputs(path: Path) -> None:
     """Stores the matrices of experts by inputs first, as Qwen3-VL was published."""
     found = {
@@ -99,3 +117,12 @@ def by_inputs(path: Path) -> None:
         for name, tensor in load_file(path / "model.safetensors").items()
     }
     save_file(found, path / "model.safetensors")
+
+
+OLDER: dict[str, Callable[[Path], None]] = {
+    "qwen2-vl": older,
+    "qwen2.5-vl": older,
+    "qwen3-vl-moe": by_inputs,
+    "kimi-k25": in_layers,
+}
+"""How to rewrite those that were published with other names, or other matrices."""

@@ -217,6 +217,13 @@ def test_layers_that_predict_more_tokens_are_not_loaded(
             {"mlp_layer_types": ["sparse", "dense", "sparse"]},
             "mlp_layer_types must",
         ),
+        ("mistral4", {"head_dim": 16}, "head_dim 16 is not supported, only 20 is"),
+        (
+            "mistral4",
+            {"rope_parameters": {"rope_type": "yarn", "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor 0.5 is not supported",
+        ),
+        ("mistral4", {"attention_bias": True}, "attention_bias True is not supported"),
         ("deepseek-v3", {"n_group": 3}, "8 experts do not form 3 equal groups"),
         (
             "deepseek-v3",

@@ -441,6 +441,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
     ("case", "text"),
     [
         ("gpt-oss", "tensors of all experts at once"),
+        ("mistral4", "tensors of all experts at once"),
         ("falcon_h1", "recurrent layers beside attention"),
         ("gemma4-shared", "layers that need more than the one before"),
         ("glm-moe-dsa", "layers that need more than the one before"),

@@ -133,14 +133,21 @@ class PositionScale:
     original: int
     offset: int = 0
 
+    def grows(self, positions: int) -> bool:
+        """Whether the factor is above 1 at any of `positions` positions."""
+        return positions + self.offset > self.original
+
 
 class Gate(Enum):
-    """What yields the gate of an attention's output."""
+    """What yields the gate of an attention's output. Its sigmoid multiplies the output, except that
+    of `PER_HEAD`."""
 
     WITH_QUERIES = "with_queries"
     """The query projection, behind each head's queries."""
     OWN = "own"
     """A projection of its own."""
+    PER_HEAD = "per_head"
+    """A projection of its own to one number per head, whose softplus multiplies the head."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +196,7 @@ class AttentionSpec:
     kv_layer: int | None = None
     """The earlier layer whose keys and values this layer reads; None = it has its own."""
     gate: Gate | None = None
-    """The output is multiplied by the sigmoid of this gate; None = there is none."""
+    """What multiplies the output; None = nothing."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""

@@ -18,6 +18,8 @@ class Activation(Enum):
     GELU_TANH = "gelu_tanh"
     GELU = "gelu"
     RELU_SQUARED = "relu_squared"
+    XIELU = "xielu"
+    """With numbers that each layer has learned."""
     CLAMPED_SWIGLU = "clamped_swiglu"
     """Of experts only: min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
 
@@ -36,8 +38,8 @@ class MlpSpec:
 
     def __post_init__(self) -> None:
         """Raises BadModel for a gate that has no implementation."""
-        if self.gated and self.activation is Activation.RELU_SQUARED:
-            raise Unsupported("config.json: a gate with squared ReLU is not supported")
+        if self.gated and self.activation in (Activation.RELU_SQUARED, Activation.XIELU):
+            raise Unsupported(f"config.json: a gate with {self.activation.value} is not supported")
 
 
 class ExpertStorage(Enum):

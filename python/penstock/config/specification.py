@@ -256,7 +256,7 @@ class Specification:
 
     @property
     def heads(self) -> int:
-        """Query heads of every layer that caches keys and values."""
+        """Query heads of the first layer that caches keys and values."""
         return self.softmax_layers[0].heads
 
     @property
@@ -303,9 +303,11 @@ class Specification:
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns sizes that the ranks must be able to share equally, by config.json's names or in
         words. `expert_parallel`: ranks share the experts, not their intermediate size."""
-        found = {("num_attention_heads", self.heads): None}
+        found: dict[tuple[str, int], None] = {}
         for attention in (layer.attention for layer in self.layers):
-            if not isinstance(attention, AttentionSpec):
+            if isinstance(attention, AttentionSpec):
+                found["num_attention_heads", attention.heads] = None
+            else:
                 found[attention.shared] = None
         for mlp in (layer.mlp for layer in self.layers):
             if mlp is None:

@@ -177,8 +177,8 @@ class Attention(SelfAttention):
             values = {} if spec.keys_as_values else {"v": spec.kv_heads * self.value_dim}
             parts |= {"k": keys, **values}
         shares = {part: self.kv_share for part in parts if part != "q"}
-        if spec.gate is Gate.OWN:
-            parts["gate"] = queries
+        if spec.gate in (Gate.OWN, Gate.PER_HEAD):
+            parts["gate"] = queries if spec.gate is Gate.OWN else spec.heads
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         inputs = spec.heads * self.value_dim
         self.out = RowLinear(build.below("out"), residual, inputs, spec.output_bias)
@@ -328,6 +328,17 @@ class GatedAttention(NormedAttention):
         return mixed.view(len(qkv), -1)
 
 
+class HeadGatedAttention(NormedAttention):
+    """Attention with normalised queries and keys, whose heads are multiplied by the softplus of one
+    number each."""
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `NormedAttention.mix`, of q, k, v and numbers side by side."""
+        mixed = super().mix(qkv[:, : -self.heads], context).view(len(qkv), self.heads, -1)
+        gates = F.softplus(qkv[:, -self.heads :])
+        return mixed.mul_(gates[:, :, None]).view(len(qkv), -1)
+
+
 class QueryGatedAttention(GatedAttention):
     """As GatedAttention, of checkpoints that have each head's gate behind its query."""
 
@@ -387,7 +398,7 @@ class PositionScaledAttention(Attention):
     ) -> None:
         super().__init__(build, residual, spec, index)
         assert spec.position_scale is not None
-        self.factors = _factors(spec.position_scale, build.positions).to(build.device, build.dtype)
+        self.factors = position_factors(spec.position_scale, build)
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """As `Attention.mix`, with scaled queries."""
@@ -397,10 +408,10 @@ class PositionScaledAttention(Attention):
         return attend(q * factors[:, None, None], k, v, self, context).view(len(qkv), -1)
 
 
-def _factors(scale: PositionScale, positions: int) -> Tensor:
-    """[positions] float32, in transformers' order of operations."""
-    turns = torch.floor((torch.arange(positions) + scale.offset) / scale.original)
-    return 1 + scale.beta * torch.log(1 + turns)
+def position_factors(scale: PositionScale, build: Build) -> Tensor:
+    """Returns the queries' factors [positions], in transformers' order of operations."""
+    turns = torch.floor((torch.arange(build.positions) + scale.offset) / scale.original)
+    return (1 + scale.beta * torch.log(1 + turns)).to(build.device, build.dtype)
 
 
 def attend(

@@ -24,6 +24,7 @@ from penstock.layers.attention import (
     Attention,
     ClippedAttention,
     GatedAttention,
+    HeadGatedAttention,
     NarrowValueAttention,
     NormedAttention,
     PositionScaledAttention,
@@ -63,11 +64,17 @@ def attention_of(
     if spec.gate is not None:
         if spec.qk_norm is None or spec.position_scale is not None:
             raise BadModel("a gate of attention needs norms of queries and keys, and no factor")
-        gated = GatedAttention if spec.gate is Gate.OWN else QueryGatedAttention
-        return gated(build, residual, spec, index)
+        return _GATED[spec.gate](build, residual, spec, index)
     scale = spec.position_scale
-    scaled = scale is not None and build.positions + scale.offset > scale.original
+    scaled = scale is not None and scale.grows(build.positions)
     return _variant(spec, scaled)(build, residual, spec, index)
+
+
+_GATED: dict[Gate, type[Attention]] = {
+    Gate.WITH_QUERIES: QueryGatedAttention,
+    Gate.OWN: GatedAttention,
+    Gate.PER_HEAD: HeadGatedAttention,
+}
 
 
 def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:

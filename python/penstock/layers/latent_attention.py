@@ -16,7 +16,7 @@ from penstock_kernels import latent_attention, latent_kv_write
 from torch import Tensor
 
 from penstock.config import AttentionSpec, ResidualSpec
-from penstock.layers.attention import SelfAttention, StepContext
+from penstock.layers.attention import SelfAttention, StepContext, position_factors
 from penstock.layers.base import Build, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import RmsNorm
@@ -65,6 +65,9 @@ class LatentAttention(SelfAttention):
         self.scale = spec.scale
         self.interleaved = rope.interleaved
         self.cos_sin = build.rope_table(rope, latent.rotated)
+        factor = spec.position_scale
+        scaled = factor is not None and factor.grows(build.positions)
+        self.factors = position_factors(factor, build) if factor and scaled else None
         queries = {"q": spec.heads * sum(self.sizes)}
         down = {"q_a": latent.query_rank} if latent.query_rank else queries
         parts = {**down, "kv": self.row}
@@ -92,6 +95,8 @@ class LatentAttention(SelfAttention):
         """Attends: q [T, heads * key elements], kv [T, rank + R] -> [T, heads * value]."""
         keys, values = self.kv_up.keys, self.kv_up.values
         assert keys is not None and values is not None
+        if self.factors is not None:
+            q = q * self.factors.index_select(0, context.positions)[:, None]
         still, rotated = q.view(len(q), self.heads, -1).split(self.sizes, dim=2)
         query = q.new_empty((len(q), self.heads, self.row))
         _multiply(still, keys, query[..., : self.rank])

@@ -13,6 +13,7 @@ from penstock.config import Activation, MlpSpec, ResidualSpec
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import Norm
+from penstock.layers.xielu import Xielu
 
 
 class GatedMlp(Layer):
@@ -74,7 +75,8 @@ class Mlp(Layer):
         parts = {"up": spec.intermediate}
         self.inner = ColumnLinear(build.below("inner"), parts, residual, spec.bias)
         self.down = RowLinear(build.below("down"), residual, spec.intermediate, spec.bias)
-        self.activate = ACTIVATIONS[spec.activation]
+        learned = spec.activation is Activation.XIELU
+        self.activate = Xielu(build) if learned else ACTIVATIONS[spec.activation]
 
     def __call__(self, norm: Norm, residual: Residual) -> Residual:
         """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer."""

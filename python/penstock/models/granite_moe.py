@@ -38,6 +38,7 @@ class GraniteMoe(Granite):
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Replaces the feed-forward layers."""
         fields, spec = Fields(raw), super().read_config(raw)
+        fields.require_unset("mlp_bias")
         expert = read_gated(fields, "intermediate_size")
         shared = int(fields.number("shared_intermediate_size", 0))
         moe = MoeSpec(

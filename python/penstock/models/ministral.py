@@ -1,9 +1,9 @@
-"""Ministral, Ministral 3, and the text part of Mistral's checkpoints with images."""
+"""Ministral, and Ministral 3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.config import (
     FULL,
@@ -13,9 +13,7 @@ from penstock.config import (
     Specification,
     layered,
     read_layer_types,
-    read_text_config,
 )
-from penstock.faults import Unsupported
 from penstock.models.llama import Llama, Mistral
 
 BETA, ORIGINAL = "llama_4_scaling_beta", "original_max_position_embeddings"
@@ -48,22 +46,3 @@ class Ministral3(Mistral):
         spec = super().read_config(layered({"rope_parameters": plain}, raw, defaults))
         scale = PositionScale(beta, original) if beta else None
         return spec.with_attention(spec.windows, position_scale=scale)
-
-
-class Mistral3(Mistral):
-    """Mistral Small 3.1, 3.2 and Ministral 3 with images, which requests cannot contain."""
-
-    names: ClassVar[Mapping[str, str]] = {
-        f"language_model.{module}": path for module, path in Mistral.names.items()
-    }
-    ignored = (r"vision_tower\..*", r"multi_modal_projector\..*")
-
-    @classmethod
-    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Reads `text_config` by the family that it names. Raises BadModel."""
-        text = read_text_config(raw)
-        families = {"mistral": Mistral, "ministral3": Ministral3}
-        kind = text.get("model_type", "mistral")
-        if kind not in families:
-            raise Unsupported(f"config.json: text_config.model_type {kind!r} is not supported")
-        return families[kind].read_config(text)

@@ -98,7 +98,8 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
     cls = family(raw)
     if not issubclass(cls, Decoder):
         raise BadModel(f"penstock quantize does not support {cls.__name__}")
-    spec = read_specification(cls, raw)
+    shapes = {name: checkpoint[name].shape for name in checkpoint}
+    spec = cls.as_stored(read_specification(cls, raw), shapes)
     _check_layers(spec)
     if cls.checkpoint_names(spec).forms:
         raise BadModel(f"penstock quantize does not support how {cls.__name__} stores matrices")
