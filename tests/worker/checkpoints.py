@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
+from latent_cases import LATENT_CASES, YARN
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
 
@@ -36,13 +37,6 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-YARN: dict[str, Any] = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-
 GEMMA: dict[str, Any] = {
     "head_dim": 32,
     "query_pre_attn_scalar": 24,
@@ -311,81 +305,7 @@ CASES |= {
     },
 }
 
-LATENT: dict[str, Any] = {
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 24,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 20,
-    "moe_intermediate_size": 32,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 3,
-    "n_shared_experts": 2,
-    "first_k_dense_replace": 1,
-}
-INDEXED: dict[str, Any] = {
-    "q_lora_rank": 40,
-    "index_n_heads": 16,
-    "index_head_dim": 20,
-    "index_topk": 8,
-}
-CASES |= {
-    "deepseek-v2": {
-        **LATENT,
-        "model_type": "deepseek_v2",
-        "q_lora_rank": 40,
-        "topk_method": "group_limited_greedy",
-        "n_group": 4,
-        "topk_group": 2,
-        "routed_scaling_factor": 4.0,
-        "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
-    },
-    "deepseek-v2-lite": {**LATENT, "model_type": "deepseek_v2", "q_lora_rank": None},
-    "deepseek-v3": {
-        **LATENT,
-        "model_type": "deepseek_v3",
-        "q_lora_rank": 40,
-        "n_group": 4,
-        "topk_group": 2,
-        "n_shared_experts": 1,
-        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
-    },
-    "glm4-moe-lite": {
-        **{name: value for name, value in LATENT.items() if name != "first_k_dense_replace"},
-        "model_type": "glm4_moe_lite",
-        "q_lora_rank": 40,
-        "routed_scaling_factor": 1.8,
-        "mlp_layer_types": ["dense", "dense", "sparse"],
-    },
-    # Many index heads: few scores are 0, and ties have no order in transformers.
-    "deepseek-v32": {
-        **LATENT,
-        **INDEXED,
-        "model_type": "deepseek_v32",
-        "n_group": 4,
-        "topk_group": 2,
-        "routed_scaling_factor": 1.5,
-        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
-    },
-    "glm-moe-dsa": {
-        **LATENT,
-        **INDEXED,
-        "model_type": "glm_moe_dsa",
-        "num_hidden_layers": 4,
-        "indexer_types": ["full", "shared", "full", "shared"],
-        "routed_scaling_factor": 1.8,
-        "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
-    },
-    "deepseek-v3-halves": {
-        **LATENT,
-        "model_type": "deepseek_v3",
-        "q_lora_rank": None,
-        "rope_interleave": False,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": False,
-    },
-}
+CASES |= LATENT_CASES
 GPT: dict[str, Any] = {
     "n_inner": 96,
     "tie_word_embeddings": True,
