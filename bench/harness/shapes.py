@@ -320,27 +320,37 @@ SHAPES["qwen3-30b-a3b-fp8"] = SHAPES["qwen3-30b-a3b"] | {
         ],
     }
 }
-_INT4: dict[str, Any] = {
-    "quantization_config": {
-        "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "quantization_status": "compressed",
-        "ignore": ["lm_head"],
-        "config_groups": {
-            "group_0": {
-                "targets": ["Linear"],
-                "input_activations": None,
-                "output_activations": None,
-                "weights": {
-                    "num_bits": 4,
-                    "type": "int",
-                    "symmetric": True,
-                    "strategy": "group",
-                    "group_size": 128,
-                    "dynamic": False,
-                },
-            }
-        },
+
+
+def _compressed(
+    form: str, weights: dict[str, Any], inputs: dict[str, Any] | None
+) -> dict[str, Any]:
+    """A quantization_config of compressed-tensors for all linear layers except the head."""
+    group = {
+        "targets": ["Linear"],
+        "input_activations": inputs,
+        "output_activations": None,
+        "weights": {"symmetric": True, "dynamic": False, **weights},
     }
-}
+    return {
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "format": form,
+            "quantization_status": "compressed",
+            "ignore": ["lm_head"],
+            "config_groups": {"group_0": group},
+        }
+    }
+
+
+_INT4 = _compressed(
+    "pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}, None
+)
+_FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
+_FP8 = _compressed(
+    "float-quantized",
+    {**_FLOAT8, "strategy": "channel"},
+    {**_FLOAT8, "strategy": "token", "dynamic": True},
+)
 SHAPES |= {f"{name}-int4": SHAPES[name] | _INT4 for name in ("8b", "70b")}
+SHAPES |= {f"{name}-fp8": SHAPES[name] | _FP8 for name in ("8b", "70b")}
