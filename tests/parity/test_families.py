@@ -395,6 +395,7 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
                 "shared_expert_combination_strategy": "sum",
             },
         ),
+        ("deepseek-v32", (), {"layer_types": ["deepseek_sparse_attention"] * 3}),
         ("mellum", ("num_key_value_heads", "layer_types"), {"num_key_value_heads": 2}),
         ("granitemoe_swa", ("layer_types", "layer_rope_theta", "rope_parameters"), {}),
         ("solar_open", ("rope_parameters", "intermediate_size"), {"first_k_dense_replace": 0}),

@@ -12,10 +12,7 @@ from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from latent_cases import LATENT_CASES, YARN
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
-from transformers import AutoConfig, AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
-
-# transformers lacks this entry: it reads the model as a part of one with images.
-AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
+from transformers import AutoConfig, AutoModelForCausalLM, Mistral4ForCausalLM
 
 VOCAB = 501  # odd, so that two ranks cannot share it equally
 SHAPE: dict[str, Any] = {
@@ -484,7 +481,11 @@ def write(path: Path, **changes: Any) -> Path:
     random too."""
     fields = {**SHAPE, **changes}
     torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).eval()
+    config = AutoConfig.for_model(**fields)
+    # transformers reads this type only as a part of a model with images.
+    alone = config.model_type == "mistral4"
+    make_model = Mistral4ForCausalLM if alone else AutoModelForCausalLM.from_config
+    model = make_model(config).eval()
     with torch.no_grad():
         for name, parameter in (*model.named_parameters(), *model.named_buffers()):
             chosen = name.endswith(FACTORS) or "norm" in name or ".ln_" in name
@@ -502,9 +503,10 @@ def checkpoint_maker(directory: Path) -> Callable[[str], Path]:
 def reference(path: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
     """The transformers model of a checkpoint, with its plainest attention and experts."""
     # The plainest attention of Falcon adds ALiBi twice: to scores, and in the mask.
-    twice = getattr(AutoConfig.from_pretrained(path), "alibi", False)
-    kind = "sdpa" if twice else "eager"
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=kind)
+    config = AutoConfig.from_pretrained(path)
+    kind = "sdpa" if getattr(config, "alibi", False) else "eager"
+    cls = Mistral4ForCausalLM if config.model_type == "mistral4" else AutoModelForCausalLM
+    model = cls.from_pretrained(path, dtype=dtype, attn_implementation=kind)
     model.set_experts_implementation("eager")  # the others do not compute in float64
     return model.eval().to(device)
 

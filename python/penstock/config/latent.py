@@ -63,7 +63,10 @@ def read_indexed_attention(fields: Fields, interleaved: bool) -> AttentionSpec:
     fields.require("rope_interleave", True)
     fields.require("indexer_rope_interleave", interleaved)
     layers = fields.count("num_hidden_layers")
-    fields.require("layer_types", ["indexed_attention"] * layers)
+    kinds = fields.raw.get("layer_types")
+    # As transformers called it before 5.23.
+    former = kinds == ["deepseek_sparse_attention"] * layers
+    fields.require("layer_types", kinds if former else ["indexed_attention"] * layers)
     fields.require("moe_router_dtype", "float32")
     fields.ignore("head_dim")  # files have any of three widths there
     attention = _read_attention(fields)
