@@ -3,7 +3,8 @@
 
 use crate::SECOND;
 use crate::random::Random;
-use crate::server::{Server, Speed, Transport, percentile};
+use crate::server::{Server, Transport, percentile};
+use crate::times::Speed;
 
 /// As measured with an 8B model: a step begins on an idle device 1 ms after its plan, and its outcome
 /// arrives 0.4 ms after its end.

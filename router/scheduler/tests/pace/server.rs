@@ -1,7 +1,8 @@
-//! A server in virtual time: a scheduler, workers with the step times of an 8B model on an H200,
-//! and clients that record when their tokens arrive.
+//! A server in virtual time: a scheduler, workers with the step times of a model on a GPU, and
+//! clients that record when their tokens arrive.
 
 use crate::random::Random;
+use crate::times::{Speed, Step, table_sizes};
 use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
@@ -9,89 +10,10 @@ use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FairShare, FirstComeFirstServed, Scheduler};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Tokens of a step, and the microseconds of its matrix products in all 32 layers and the head.
-const PRODUCTS: [(u32, f64); 12] = [
-    (1, 3_500.0),
-    (32, 3_870.0),
-    (64, 4_100.0),
-    (128, 5_030.0),
-    (192, 5_800.0),
-    (256, 6_400.0),
-    (384, 9_000.0),
-    (512, 11_000.0),
-    (768, 16_400.0),
-    (1_024, 19_500.0),
-    (1_536, 30_300.0),
-    (2_048, 40_800.0),
-];
-/// Per token of larger steps.
-const PRODUCT: f64 = 20.7;
-/// Norms, gates and rotations, per token; sampling, launches and the like, per step.
-const TOKEN: f64 = 1.4;
-const STEP_ALONE: f64 = 550.0;
-/// Per pair of a prompt token and a token that it attends to, and the cost of splitting long
-/// contexts.
-const PAIR: f64 = 9.8e-4;
-const SPLIT: f64 = 600.0;
-/// Pairs of a step's prompt tokens above which contexts are split.
-const DEEP: f64 = 200_000.0;
-/// Per token that a decode attends to: 128 KiB at 4 TB/s.
-const CONTEXT: f64 = 0.0322;
-
-/// The same on an H100, whose memory is slower: one sequence takes 5.5 ms, 32 of 640 tokens 6.8, with
-/// 224 prompt tokens 9.2, and 212 of 1,100 with 812 prompt tokens 31.
-const H100_PRODUCTS: [(u32, f64); 12] = [
-    (1, 4_950.0),
-    (32, 5_270.0),
-    (64, 5_550.0),
-    (128, 6_300.0),
-    (192, 6_900.0),
-    (256, 7_350.0),
-    (384, 9_300.0),
-    (512, 11_000.0),
-    (768, 16_000.0),
-    (1_024, 18_300.0),
-    (1_536, 29_000.0),
-    (2_048, 39_500.0),
-];
-const H100_CONTEXT: f64 = 0.045;
-
 pub(crate) const SLOTS: u32 = 512;
 pub(crate) const STEP: u32 = 16_896;
 /// Tokens of the largest step beside decodes, and of a step while few prompts wait.
 pub(crate) const PREFILL_SIZE: u32 = 8_192;
-
-/// Under sustained load: microseconds per prompt token in steps of any size, and per token that a
-/// decode attends to, as on an H200 of 708 TFLOP/s: 256 decodes take 16.5 ms.
-const SUSTAINED_TOKEN: f64 = 21.0;
-const SUSTAINED_CONTEXT: f64 = 0.0298;
-
-/// How fast the device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Speed {
-    /// As in bursts.
-    Burst,
-    /// As under load.
-    Sustained,
-    /// Three times as slow as in bursts.
-    Slow,
-    /// Ten times as fast, behind a host that takes 8 ms to launch any step.
-    Hosted,
-    /// As in bursts, on an H100.
-    H100,
-}
-
-/// One step, as the tests see it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Step {
-    pub(crate) decodes: u32,
-    pub(crate) prompt: u32,
-    pub(crate) took: u64,
-    /// Tokens that the decodes attend to.
-    context: f64,
-    /// Pairs of a prompt token and a token that it attends to.
-    pairs: f64,
-}
 
 /// Most plans in flight in any of the tests.
 const DEPTH: usize = 3;
@@ -455,13 +377,7 @@ impl Server {
                 outcome.token_ids.push(TokenId(plan.step.0 as u32));
             }
         }
-        let took = match self.speed {
-            Speed::Burst => burst(step),
-            Speed::Sustained => sustained(step),
-            Speed::Slow => 3.0 * burst(step),
-            Speed::Hosted => (burst(step) / 10.0).max(8_000.0),
-            Speed::H100 => timed(step, &H100_PRODUCTS, H100_CONTEXT),
-        };
+        let took = self.speed.micros(step);
         let (began, heat) = self.heat;
         let took = took * (1.0 + heat * (-((self.now - began) as f64) / 2e6).exp());
         let more = self.cold.as_mut().map_or(0, |cold| cold.delay(step));
@@ -508,9 +424,8 @@ fn config() -> SchedulerConfig {
 
 /// Returns the step sizes that a GPU worker declares.
 fn sizes() -> Vec<u32> {
-    let padded = PRODUCTS.iter().map(|(tokens, _)| *tokens);
     let larger = (2_560..=PREFILL_SIZE).step_by(512);
-    padded
+    table_sizes()
         .skip_while(|&tokens| tokens < 64)
         .chain(larger)
         .collect()
@@ -520,69 +435,6 @@ fn sizes() -> Vec<u32> {
 fn padded(tokens: u32) -> u32 {
     let mut sizes = sizes().into_iter();
     sizes.find(|&size| size >= tokens).unwrap_or(tokens)
-}
-
-/// Returns the microseconds of a step on an H200.
-fn burst(step: Step) -> f64 {
-    timed(step, &PRODUCTS, CONTEXT)
-}
-
-/// Returns the microseconds of a step on a device: the times of its matrix products, and per token
-/// that a decode attends to.
-fn timed(step: Step, table: &[(u32, f64)], context: f64) -> f64 {
-    let tokens = f64::from(step.decodes + step.prompt);
-    let split = if step.pairs > DEEP { SPLIT } else { 0.0 };
-    let attention = context * step.context + PAIR * step.pairs + split;
-    STEP_ALONE + products_of(step, table) + TOKEN * tokens + attention
-}
-
-/// Returns the microseconds of a step under load. Padding costs as much as prompt tokens.
-fn sustained(step: Step) -> f64 {
-    let alone = Step { prompt: 0, ..step };
-    let products = if step.decodes > 0 {
-        products(alone)
-    } else {
-        0.0
-    };
-    let decoding = products + TOKEN * f64::from(step.decodes) + SUSTAINED_CONTEXT * step.context;
-    let tokens = step.decodes + step.prompt;
-    let mut sizes = PRODUCTS.iter().map(|(size, _)| *size);
-    let padded = sizes.find(|size| *size >= tokens);
-    let more = match step.prompt {
-        0 => 0,
-        _ => padded.unwrap_or(tokens) - step.decodes,
-    };
-    STEP_ALONE + decoding + SUSTAINED_TOKEN * f64::from(more)
-}
-
-/// Returns the microseconds of a closed loop if every step had all streams decode without padding:
-/// no order of the same work takes less.
-pub(crate) fn least(streams: u32, requests: u32, (prompt, answer): (u32, u32)) -> f64 {
-    let step = sustained(Step {
-        decodes: streams,
-        context: f64::from(streams) * f64::from(prompt + answer / 2),
-        ..Step::default()
-    });
-    let steps = f64::from(requests * answer) / f64::from(streams);
-    steps * step + SUSTAINED_TOKEN * f64::from(requests * prompt)
-}
-
-/// Returns the microseconds of a step's matrix products. Steps with prompts are padded.
-fn products(step: Step) -> f64 {
-    products_of(step, &PRODUCTS)
-}
-
-fn products_of(step: Step, table: &[(u32, f64)]) -> f64 {
-    let tokens = step.decodes + step.prompt;
-    let Some(after) = table.iter().position(|(size, _)| *size >= tokens) else {
-        return PRODUCT * f64::from(tokens);
-    };
-    let (size, took) = table[after];
-    if step.prompt > 0 || after == 0 {
-        return took;
-    }
-    let (less, sooner) = table[after - 1];
-    sooner + (took - sooner) * f64::from(tokens - less) / f64::from(size - less)
 }
 
 impl Client {
