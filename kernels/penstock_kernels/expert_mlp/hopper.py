@@ -38,7 +38,7 @@ from ..packed_linear.hopper_codes import TILE
 from ..packed_linear.plan import RING_BYTES
 from ..packed_linear.weight import LINE, Kind, PackedWeight
 from .experts import LIMIT, SLOPE
-from .sort import Side, Tiled, ordered
+from .sort import Side, Tiled, ordered, targets
 
 GROUP = gl.constexpr(8)  # as in `triton`
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
@@ -253,7 +253,7 @@ def _product(
 
 def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | None) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched. See `triton.product`."""
-    x, weight, bias, out = side.x, side.weight, side.bias, side.out
+    x, weight, out = side.x, side.weight, side.out
     assert isinstance(weight, PackedWeight)
     count = scales_of_turn(weight)
     sides = weight.outputs // out.shape[1]
@@ -272,12 +272,7 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         _words_of(weight),
         *(table_view(table.flatten(0, 1), count) for table in (tables[0], tables[-1])),
         view_of(x, tiled.rows),
-        (
-            out,
-            x if bias is None else bias,
-            tiled.order,
-            tiled.order if choice_weights is None else choice_weights,
-        ),
+        targets(tiled, side, choice_weights),
         tiled.tiles,
         tiled.most,
         weight.outputs,
@@ -288,7 +283,7 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         SIDES=sides,
         COUNT=count,
         HAS_ZEROS=weight.zeros is not None,
-        HAS_BIAS=bias is not None,
+        HAS_BIAS=side.bias is not None,
         ROWS=tiled.rows,
         STAGES=max(2, min(MOST_STAGES, RING_BYTES // turn_bytes)),
         SCALED=not few or count > 2,

@@ -28,10 +28,10 @@ from ..device import divided_up, early_options, processors
 from ..hopper import ROWS, as_blocks, copy, make_bars
 from ..packed_linear.hopper import table_view
 from ..packed_linear.weight import LINE, PackedWeight
-from .hopper_many import finish, tile_at
+from .hopper_many import finish, pass_turns, tile_at
 from .plan import MOST_ROWS
 from .round_rows import rounded, takes_float8
-from .sort import Side, Tiled
+from .sort import Side, Tiled, targets
 
 DEPTH = gl.constexpr(LINE)  # inputs of one turn, which share a scale of x
 STAGES = gl.constexpr(6)  # turns in the ring
@@ -111,10 +111,7 @@ def _multiply(
             place = expert, row, end, tile
             finish(outs, total, place, sizes, SIDES, FIRST, HAS_BIAS, ACTIVATION)
         else:
-            for turn in range(turns):
-                stage = (done + turn) % STAGES
-                mbarrier.wait(full.index(stage), (done + turn) // STAGES & 1)
-                mbarrier.arrive(empty.index(stage), count=1)
+            pass_turns(bars, done, turns, STAGES)
         done += turns
 
 
@@ -159,7 +156,7 @@ def _product(
 
 def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | None) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched. See `triton.product`."""
-    x, weight, bias, out = side.x, side.weight, side.bias, side.out
+    x, weight, out = side.x, side.weight, side.out
     assert isinstance(weight, PackedWeight)
     if tiled.rows != MOST_ROWS or not takes_float8(weight, x.dtype):
         return False
@@ -173,12 +170,7 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         (rows.scales, rows.scales.shape[1]),
         _view_of(weight.words.flatten(0, 1).view(torch.float8_e4m3fn), each),
         table_view(weight.scales.flatten(0, 1), 1, each),
-        (
-            out,
-            x if bias is None else bias,
-            tiled.order,
-            tiled.order if choice_weights is None else choice_weights,
-        ),
+        targets(tiled, side, choice_weights),
         tiled.tiles,
         tiled.most,
         out.shape[1],
@@ -186,7 +178,7 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         weight.group,
         SIDES=sides,
         FIRST=first,
-        HAS_BIAS=bias is not None,
+        HAS_BIAS=side.bias is not None,
         ACTIVATION=activation,
         num_warps=4,
         maxnreg=168,

@@ -29,7 +29,7 @@ from ..device import divided_up, early_options, processors
 from ..hopper import ATOM, KINDS, ROWS, banded, copied, copy, in_rows, make_bars, view_of
 from .hopper import activated
 from .plan import HOPPER_ROWS
-from .sort import Side, Tiled, ordered
+from .sort import Side, Tiled, ordered, targets
 
 DEPTH = gl.constexpr(ATOM.value)  # inputs of one turn
 STAGES = gl.constexpr(4)  # turns in the ring
@@ -76,6 +76,16 @@ def _copy(x_desc, weight_desc, rings, bars, tiles, sizes, SIDES: gl.constexpr):
 
 
 @gluon.jit
+def pass_turns(bars, done, turns, STAGES: gl.constexpr):
+    """Frees the ring's tiles as they come: a warp group without rows multiplies nothing."""
+    full, empty = bars
+    for turn in range(turns):
+        stage = (done + turn) % STAGES
+        mbarrier.wait(full.index(stage), (done + turn) // STAGES & 1)
+        mbarrier.arrive(empty.index(stage), count=1)
+
+
+@gluon.jit
 def _multiply(
     outs, rings, bars, tiles, sizes,
     GROUP: gl.constexpr, SIDES: gl.constexpr, FIRST: gl.constexpr, HAS_BIAS: gl.constexpr,
@@ -107,10 +117,7 @@ def _multiply(
             place = expert, row, end, tile
             finish(outs, total, place, sizes, SIDES, FIRST, HAS_BIAS, ACTIVATION)
         else:
-            for turn in range(turns):
-                stage = (done + turn) % STAGES
-                mbarrier.wait(full.index(stage), (done + turn) // STAGES & 1)
-                mbarrier.arrive(empty.index(stage), count=1)
+            pass_turns(bars, done, turns, STAGES)
         done += turns
 
 
@@ -186,7 +193,7 @@ def _product(
 
 def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | None) -> bool:
     """Whether this kernel takes such tensors; if so, it is launched. See `triton.product`."""
-    x, weight, bias, out = side.x, side.weight, side.bias, side.out
+    x, weight, out = side.x, side.weight, side.out
     assert isinstance(weight, Tensor)
     first = choice_weights is None
     weights = weight.flatten(0, 1)
@@ -199,19 +206,14 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
     _product[(min(processors(x.device), programs),)](
         view_of(x, ROWS.value),
         view_of(weights, WIDTH.value // sides),
-        (
-            out,
-            x if bias is None else bias,
-            tiled.order,
-            tiled.order if choice_weights is None else choice_weights,
-        ),
+        targets(tiled, side, choice_weights),
         tiled.tiles,
         tiled.most,
         out.shape[1],
         weight.shape[2],
         SIDES=sides,
         FIRST=first,
-        HAS_BIAS=bias is not None,
+        HAS_BIAS=side.bias is not None,
         ACTIVATION=activation,
         num_warps=4,
         maxnreg=96,

@@ -194,6 +194,9 @@ class Side:
     out: Tensor
 
 
+Targets = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
 @dataclass(frozen=True)
 class Tiled:
     """Choices sorted by expert, in tiles of rows."""
@@ -212,6 +215,13 @@ class Tiled:
     x: Tensor | None
     """[choices + rows, inputs]: rows in the order of places, the last ones unwritten; if asked for
     and if there is one chunk."""
+
+
+def targets(tiled: Tiled, side: Side, choice_weights: Tensor | None) -> Targets:
+    """What the end of a product writes and reads: outputs, biases, order, weights of choices. A
+    kernel does not read what is not there, and gets any tensor."""
+    bias = side.x if side.bias is None else side.bias
+    return side.out, bias, tiled.order, tiled.order if choice_weights is None else choice_weights
 
 
 def sort_choices(rows: int, routed: Routed, experts: Experts, x: Tensor | None = None) -> Tiled:
