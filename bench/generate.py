@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--output", type=int, default=256, help="tokens of an answer")
     parser.add_argument("--requests", type=int, default=6)
     options = parser.parse_args()
+    if options.output < 2:
+        parser.error("--output must be at least 2: the time per token is of those after the first")
     if not torch.cuda.is_available():
         sys.exit("bench/generate.py times a GPU, and torch sees no CUDA device here.")
     model = load(options.checkpoint, options.quantize)

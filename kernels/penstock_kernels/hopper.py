@@ -18,6 +18,7 @@ copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_t
 # scale, window (0: none), whether windows are aligned, sinks
 Rule = tuple[float, int, bool, Tensor | None]
 KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+COPIED_KINDS = {**KINDS, torch.float8_e4m3fn: gl.float8e4nv}
 
 
 @gluon.jit
@@ -147,9 +148,9 @@ def blocks_of(kv_cache: Tensor) -> TensorDescriptor:
 
 
 def view_of(matrix: Tensor, rows: int) -> TensorDescriptor:
-    """The copy engine's view of a matrix of 16 bits, in blocks of `rows` rows and ATOM columns."""
-    block = [rows, ATOM.value]
-    layout = gl.NVMMASharedLayout.get_default_for(block, KINDS[matrix.dtype])
+    """The copy engine's view of a matrix, in blocks of `rows` rows and of 128 bytes of each."""
+    block = [rows, 2 * ATOM.value // matrix.itemsize]
+    layout = gl.NVMMASharedLayout.get_default_for(block, COPIED_KINDS[matrix.dtype])
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), block, layout)
 
 

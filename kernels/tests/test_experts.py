@@ -101,6 +101,16 @@ def test_experts_of_ranks_add_up() -> None:
     torch.testing.assert_close(total, expert_mlp(x, routed, experts))
 
 
+def test_plans_do_not_depend_on_how_experts_are_shared_out() -> None:
+    """Of few tokens, a rank with few experts must not round what a rank with all does not."""
+    from penstock_kernels.expert_mlp.triton import problem_of
+
+    x, routed, experts = some()
+    part = replace(experts, gate_up=experts.gate_up[1:], down=experts.down[1:], first=1)
+    part = replace(part, elsewhere=1)
+    assert problem_of(x, routed, part) == problem_of(x, routed, experts)
+
+
 def test_gpt_oss_clamps_gates_from_above_and_ups_on_both_sides() -> None:
     gate_up = torch.tensor([9.0, -9.0, 1.0, 1.0, 1.0, 1.0, 9.0, -9.0])
     weights = torch.nn.functional.pad(gate_up[:, None], (0, 3))[None]

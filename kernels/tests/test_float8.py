@@ -67,7 +67,7 @@ def test_rows_are_rounded_in_blocks_at_the_places_of_their_choices(spread: bool)
     tiled = Tiled(16, 1, ids.shape[1], order, places, torch.empty(0), None)
     x = torch.randn(3 if spread else 6, 392, dtype=torch.float16)[:, :384]
     found = rounded(x, tiled, spread)
-    assert found.codes.shape == (6 + 16, 384) and found.scales.shape == (3, 22)
+    assert found.codes.shape == (6 + 16, 384) and found.scales.shape == (3, 32)
     source = x[order[:5] // 2] if spread else x[:5]
     values = found.codes[:5].float().unflatten(1, (3, 128)) * found.scales[:, :5].t()[..., None]
     expected = in_lanes(source).float().unflatten(1, (3, 128))

@@ -397,6 +397,9 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
         ),
         ("deepseek-v32", (), {"layer_types": ["deepseek_sparse_attention"] * 3}),
         ("mellum", ("num_key_value_heads", "layer_types"), {"num_key_value_heads": 2}),
+        ("mellum", (), {"rope_parameters": None}),
+        ("laguna", (), {"rope_parameters": None}),
+        ("mistral4", (), {"rope_parameters": None}),
         ("granitemoe_swa", ("layer_types", "layer_rope_theta", "rope_parameters"), {}),
         ("solar_open", ("rope_parameters", "intermediate_size"), {"first_k_dense_replace": 0}),
         (

@@ -94,7 +94,8 @@ def _case(size: Size, dtype_name: str, problem: Problem, name: str = "") -> Case
     bound = operations > OPERATIONS_PER_BYTE * moved
     # Gates and ups, what the activation makes, and the summands of many rows are rounded; where a
     # GPU multiplies float8, rows of x and what the activation makes, to 4 bits.
-    mean = power_of_two(problem.tokens) * problem.top_k / problem.experts
+    everyone = problem.first + problem.experts + problem.after
+    mean = power_of_two(problem.tokens) * problem.top_k / everyone
     float8 = packing == FP8 and dtype == torch.bfloat16 and mean > FEW_TILE_ROWS[-1][1]
     tolerance = 0.09 if float8 else 4 * TOLERANCE[dtype]
     return Case(
@@ -131,6 +132,7 @@ def _experts(problem: Problem, dtype: torch.dtype, device: torch.device) -> Expe
         down_bias=bias(hidden),
         activation=problem.activation,
         first=problem.first,
+        elsewhere=problem.first + problem.after,
     )
 
 

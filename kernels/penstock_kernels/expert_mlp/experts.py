@@ -49,6 +49,8 @@ class Experts:
     activation: Activation = Activation.SILU
     first: int = 0
     """Id of the first expert here. Experts of other ids add nothing (expert parallel)."""
+    elsewhere: int = 0
+    """Experts that other ranks hold."""
 
     @property
     def count(self) -> int:

@@ -21,11 +21,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..device import divided_up, early_options, processors
-from ..hopper import ROWS, as_blocks, copy, make_bars
+from ..hopper import ROWS, as_blocks, copy, make_bars, view_of
 from ..packed_linear.hopper import table_view
 from ..packed_linear.weight import LINE, PackedWeight
 from .hopper_many import finish, pass_turns, tile_at
@@ -166,9 +165,9 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
     rows = rounded(x, tiled, spread=first)
     programs = tiled.most * divided_up(out.shape[1], each)
     _product[(min(processors(x.device), programs),)](
-        _view_of(rows.codes, ROWS.value),
+        view_of(rows.codes, ROWS.value),
         (rows.scales, rows.scales.shape[1]),
-        _view_of(weight.words.flatten(0, 1).view(torch.float8_e4m3fn), each),
+        view_of(weight.words.flatten(0, 1).view(torch.float8_e4m3fn), each),
         table_view(weight.scales.flatten(0, 1), 1, each),
         targets(tiled, side, choice_weights),
         tiled.tiles,
@@ -185,10 +184,3 @@ def launch(tiled: Tiled, side: Side, activation: str, choice_weights: Tensor | N
         **early_options(x.device),
     )
     return True
-
-
-def _view_of(codes: Tensor, rows: int) -> TensorDescriptor:
-    """The copy engine's view of float8 codes, in blocks of `rows` rows and one turn's inputs."""
-    block = [rows, LINE]
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.float8e4nv)
-    return TensorDescriptor(codes, list(codes.shape), list(codes.stride()), block, layout)

@@ -42,7 +42,7 @@ class Problem:
     tokens: int
     top_k: int
     experts: int
-    """Of this rank."""
+    """Of all ranks: how many rows each has on average does not depend on how they are shared."""
     hidden: int
     inner: int
     bits: int

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..device import early_options, power_of_two
+from ..device import divided_up, early_options, power_of_two
 from ..packed_linear.float8 import LARGEST, lanes_of
 from ..packed_linear.weight import LINE, Kind, PackedWeight
 from .sort import MOST_COLUMNS, Tiled
@@ -27,7 +27,7 @@ class Rounded(NamedTuple):
     codes: Tensor
     """[choices + rows, inputs] e4m3, inputs in the order of `in_lanes`."""
     scales: Tensor
-    """[inputs / 128, choices + rows] float32: of each row's blocks."""
+    """[inputs / 128, at least choices + rows] float32: of each row's blocks."""
 
 
 @triton.jit
@@ -59,7 +59,9 @@ def rounded(x: Tensor, tiled: Tiled, spread: bool) -> Rounded:
     """Rows of x, rounded. `spread`: x are tokens' rows [T, inputs]; otherwise they have places."""
     inputs, places = x.shape[1], len(tiled.order) + tiled.rows
     codes = torch.empty((places, inputs), dtype=torch.float8_e4m3fn, device=x.device)
-    scales = torch.empty((inputs // LINE, places), dtype=torch.float32, device=x.device)
+    # Triton compiles a kernel again for numbers that 16 does not divide.
+    length = divided_up(places, 16) * 16
+    scales = torch.empty((inputs // LINE, length), dtype=torch.float32, device=x.device)
     block = min(MOST_COLUMNS, power_of_two(inputs))
     round_row[(len(x) if spread else len(tiled.order),)](
         x,

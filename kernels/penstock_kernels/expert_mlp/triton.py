@@ -236,22 +236,26 @@ def add_choices(
 
 def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
     """See the public function."""
+    if not len(x):
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    chosen = plan(problem_of(x, routed, experts), shared_bytes(x.device))
+    return run(chosen, x, routed, experts)
+
+
+def problem_of(x: Tensor, routed: Routed, experts: Experts) -> Problem:
+    """What the plan is chosen for."""
     tokens, hidden = x.shape
-    if not tokens:
-        return torch.empty((0, hidden), dtype=x.dtype, device=x.device)
-    packed = not (isinstance(experts.gate_up, Tensor) and isinstance(experts.down, Tensor))
-    problem = Problem(
+    return Problem(
         tokens=tokens,
         top_k=routed.ids.shape[1],
-        experts=experts.count,
+        experts=experts.count + experts.elsewhere,
         hidden=hidden,
         inner=experts.inner,
         bits=8 * x.itemsize,
-        packed=packed,
+        packed=not (isinstance(experts.gate_up, Tensor) and isinstance(experts.down, Tensor)),
         sides=experts.sides,
         high=_high(x, experts),
     )
-    return run(plan(problem, shared_bytes(x.device)), x, routed, experts)
 
 
 def run(plan: Plan, x: Tensor, routed: Routed, experts: Experts) -> Tensor:

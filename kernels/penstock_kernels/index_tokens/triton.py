@@ -5,6 +5,8 @@ tokens above it and as many of its equals as are wanted. No sort.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -143,6 +145,10 @@ def _choose_row(
             tl.store(out + place, tl.full((TILE,), -1, tl.int32), place < most)
 
 
+Places = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Block tables, slots, first queries of sequences (any tensor if each has one), tokens of each."""
+
+
 def index_tokens(
     q: Tensor,
     weights: Tensor,
@@ -155,7 +161,7 @@ def index_tokens(
     counts: Tensor,
 ) -> None:
     """See the public function."""
-    tokens, heads, size = q.shape
+    tokens = len(q)
     most, block_tokens = rows.shape[1], kv_cache.shape[3]
     capacity = block_tables.shape[1] * block_tokens
     if not tokens or not len(kv_len):
@@ -164,46 +170,15 @@ def index_tokens(
     scored = capacity > most
     shape = (at_once, capacity) if scored else (0, 0)
     scores = torch.empty(shape, dtype=torch.float32, device=q.device)
-    starts = kv_len if query_start is None else query_start
-    wide = q.dtype == torch.float32
-    span = SPAN if at_once < MANY else 8 * SPAN
+    places = block_tables, slots, kv_len if query_start is None else query_start, kv_len
     common = {"BLOCK_TOKENS": block_tokens, "DECODE": query_start is None}
     for first in range(0, tokens, at_once):
         some = min(at_once, tokens - first)
         if scored:
-            _score_span[(some, divided_up(capacity, span))](
-                q,
-                weights,
-                kv_cache,
-                block_tables,
-                slots,
-                starts,
-                kv_len,
-                scores,
-                q.stride()[:2],
-                weights.stride(0),
-                block_tables.stride(0),
-                first,
-                len(kv_len),
-                span,
-                heads,
-                most,
-                capacity,
-                D=size,
-                W=kv_cache.shape[-1],
-                COLUMNS=max(16, power_of_two(size)),
-                HEADS=max(16, power_of_two(heads)),
-                KEYS=16 if wide else KEYS,
-                num_warps=8 if wide else 4,
-                num_stages=2,
-                **common,
-            )
+            _score((q, weights), kv_cache, places, scores, (first, some), most, common)
         _choose_row[(some,)](
             scores,
-            block_tables,
-            slots,
-            starts,
-            kv_len,
+            *places,
             rows,
             counts,
             block_tables.stride(0),
@@ -215,3 +190,44 @@ def index_tokens(
             num_warps=8,
             **common,
         )
+
+
+def _score(
+    queries: tuple[Tensor, Tensor],
+    kv_cache: Tensor,
+    places: Places,
+    scores: Tensor,
+    rows: tuple[int, int],
+    most: int,
+    common: dict[str, Any],
+) -> None:
+    """Fills the scores of the queries from the row `rows[0]` on, `rows[1]` of them."""
+    q, weights = queries
+    _, heads, size = q.shape
+    at_once, capacity = scores.shape
+    wide = q.dtype == torch.float32
+    span = SPAN if at_once < MANY else 8 * SPAN
+    _score_span[(rows[1], divided_up(capacity, span))](
+        q,
+        weights,
+        kv_cache,
+        *places,
+        scores,
+        q.stride()[:2],
+        weights.stride(0),
+        places[0].stride(0),
+        rows[0],
+        len(places[3]),
+        span,
+        heads,
+        most,
+        capacity,
+        D=size,
+        W=kv_cache.shape[-1],
+        COLUMNS=max(16, power_of_two(size)),
+        HEADS=max(16, power_of_two(heads)),
+        KEYS=16 if wide else KEYS,
+        num_warps=8 if wide else 4,
+        num_stages=2,
+        **common,
+    )

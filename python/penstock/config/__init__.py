@@ -60,7 +60,7 @@ from penstock.config.layer_types import (
 )
 from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.pattern import read_pattern_layers
-from penstock.config.rope import read_rope, yarn_temperature
+from penstock.config.rope import read_rope, with_rope, yarn_temperature
 from penstock.config.specification import (
     DeltaNetSpec,
     LayerSpec,
@@ -146,6 +146,7 @@ __all__ = [
     "read_text_config",
     "read_text_with_axes",
     "with_head_dim",
+    "with_rope",
     "with_shared_indexers",
     "yarn_temperature",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.config.attention_spec import RopeSpec
-from penstock.config.fields import Fields, ReadFields
+from penstock.config.fields import Fields, ReadFields, layered
 from penstock.config.layer_types import FULL, SLIDING
 from penstock.faults import BadModel, Unsupported
 
@@ -71,6 +71,12 @@ def read_rope(
     spec = RopeSpec(kind, theta, read, fraction)
     raw.refuse_unread()
     return spec
+
+
+def with_rope(raw: Mapping[str, Any], default: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields, with `default` as `rope_parameters` where config.json has none, or null."""
+    given = raw.get("rope_parameters") or raw.get("rope_scaling")
+    return raw if given else layered({"rope_parameters": default}, raw)
 
 
 def yarn_temperature(factor: float, weight: float) -> float:

@@ -279,6 +279,7 @@ class ExpertMlps(Layer):
             down_bias=self.down_bias,
             activation=self.activation,
             first=self.first,
+            elsewhere=self.total - self.count,
         )
 
     def kept(self) -> Iterator[Tensor]:

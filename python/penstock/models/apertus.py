@@ -6,22 +6,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from penstock.config import Activation, Fields, MlpSpec, QkNorm, Specification, layered
+from penstock.config import (
+    Activation,
+    Fields,
+    MlpSpec,
+    QkNorm,
+    Specification,
+    layered,
+    with_rope,
+)
 from penstock.models.arcee import Arcee
 from penstock.models.decoder import QK_NORM_NAMES
 from penstock.models.llama import Llama
 
 LAYER = "model.layers.{}."
-DEFAULTS = {
-    "rms_norm_eps": 1e-5,
-    "rope_parameters": {
-        "rope_type": "llama3",
-        "rope_theta": 12_000_000.0,
-        "factor": 8.0,
-        "original_max_position_embeddings": 8192,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-    },
+DEFAULTS = {"rms_norm_eps": 1e-5, "rope_theta": 12_000_000.0}
+ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
 }
 
 
@@ -39,7 +44,7 @@ class Apertus(Llama):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Adds the norms, and replaces the feed-forward layers."""
-        fields = Fields(layered(raw, DEFAULTS))
+        fields = Fields(layered(with_rope(raw, ROPE), DEFAULTS))
         fields.require("hidden_act", "xielu")
         fields.require("qk_norm", True)
         fields.require_unset("mlp_bias")

@@ -26,8 +26,7 @@ DEFAULTS |= {"vocab_size_per_layer_input": 262_144, "tie_word_embeddings": True}
 
 def read_gemma4(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> config.Specification:
     """Reads the fields; `defaults` come before DEFAULTS. Raises BadModel."""
-    given = {} if raw.get("rope_parameters") else {"rope_parameters": ROPE}
-    fields = Fields(config.layered(given, raw, defaults, DEFAULTS))
+    fields = Fields(config.layered(config.with_rope(raw, ROPE), defaults, DEFAULTS))
     seen = fields.raw.get("use_bidirectional_attention")
     if seen not in (None, "vision"):  # images alone do not change text
         raise Unsupported(f"config.json: use_bidirectional_attention {seen!r} is not supported")

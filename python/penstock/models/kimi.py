@@ -20,7 +20,11 @@ class KimiK25(DeepseekV3):
     older: ClassVar[Mapping[str, str]] = {
         "language_model.model.blocks.": "language_model.model.layers."
     }
-    ignored: tuple[str, ...] = (r"vision_tower\..*", r"(model\.)?mm_projector\..*")
+    ignored: tuple[str, ...] = (
+        r"vision_tower\..*",
+        r"(model\.)?mm_projector\..*",
+        *(rf"language_model\.{name}" for name in DeepseekV3.ignored),
+    )
 
     def __init__(self, spec: Specification, build: Build) -> None:
         super().__init__(spec, build)

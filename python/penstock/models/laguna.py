@@ -21,7 +21,7 @@ HEADS = "num_attention_heads_per_layer"
 
 
 class Laguna(Decoder):
-    """Laguna XS, S and M."""
+    """Laguna XS and S."""
 
     names: ClassVar[Mapping[str, str]] = {
         **(Qwen3.names | EXPERT_NAMES),
@@ -36,24 +36,24 @@ class Laguna(Decoder):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, with transformers' defaults. Raises BadModel."""
-        fields = Fields(config.layered(raw, DEFAULTS, {"rope_parameters": ROPES}))
+        fields = Fields(config.layered(config.with_rope(raw, ROPES), DEFAULTS))
         count = fields.count("num_hidden_layers")
         fields.require_unset("attention_bias")
-        if fields.raw.get("gating") is not True:
-            fields.require("gating", "per-head")
+        fields.require("gating", True if fields.raw.get("gating") is True else "per-head")
         fields.require("gating_types", ["per_head"] * count)
         sparse = config.read_listed_sparse_layers(fields, count)
         fields.require("mlp_only_layers", [i for i in range(count) if not sparse[i]])
         fields.require("decoder_sparse_step", 1)
         kinds = config.read_layer_types(fields, [FULL] * count)
         ropes = {kind: config.read_rope(fields, layer_type=kind, partial=True) for kind in kinds}
-        window, norm = fields.count("sliding_window"), QkNorm(config.read_residual(fields).norm)
+        window = fields.count("sliding_window") if SLIDING in kinds else 0
+        norm = QkNorm(config.read_residual(fields).norm)
         one = config.read_attention(fields, None, qk_norm=norm, gate=Gate.PER_HEAD)
-        moe, dense = _experts(fields), config.read_gated(fields, "intermediate_size")
+        mlps = config.read_gated(fields, "intermediate_size"), _experts(fields)
         layers = [
             LayerSpec(
                 replace(one, heads=heads, rope=ropes[kind], window=window * (kind == SLIDING)),
-                moe if has_experts else dense,
+                mlps[has_experts],
             )
             for heads, kind, has_experts in zip(_heads(fields, count), kinds, sparse, strict=True)
         ]

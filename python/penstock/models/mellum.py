@@ -16,9 +16,9 @@ DEFAULTS = {
     "head_dim": 128,
     "norm_topk_prob": True,
     "num_key_value_heads": 4,
-    "rope_parameters": {FULL: {"rope_theta": 500_000.0}, SLIDING: {"rope_theta": 10_000.0}},
     "sliding_window": 1024,
 }
+ROPES = {FULL: {"rope_theta": 500_000.0}, SLIDING: {"rope_theta": 10_000.0}}
 
 
 class Mellum(Qwen3Moe):
@@ -29,7 +29,7 @@ class Mellum(Qwen3Moe):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `mlp_layer_types`, which say what `mlp_only_layers` do in Qwen3-MoE."""
-        fields = Fields(layered(raw, DEFAULTS))
+        fields = Fields(layered(config.with_rope(raw, ROPES), DEFAULTS))
         for name in ("num_mtp_layers", "num_nextn_predict_layers"):
             if fields.number(name, 0) > 1:
                 raise Unsupported(f"config.json: {name} above 1 is not supported")

@@ -17,6 +17,7 @@ from penstock.config import (
     layered,
     read_shared_moe,
     read_sigmoid_routing,
+    with_rope,
 )
 from penstock.models.deepseek import DeepseekV3
 from penstock.models.ministral import BETA, ORIGINAL
@@ -37,7 +38,6 @@ DEFAULTS = {
     "kv_lora_rank": 256,
     "q_lora_rank": 1024,
     "n_shared_experts": 1,
-    "rope_parameters": YARN,
 }
 
 
@@ -51,7 +51,7 @@ class Mistral4(DeepseekV3):
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Adds the factor. `head_dim` and the share that rotates say again what other fields do.
         Raises BadModel."""
-        fields = Fields(layered(raw, DEFAULTS))
+        fields = Fields(layered(with_rope(raw, YARN), DEFAULTS))
         rotated = fields.count("qk_rope_head_dim", 64)
         head_dim = fields.count("qk_nope_head_dim") + rotated
         fields.require("head_dim", head_dim)
