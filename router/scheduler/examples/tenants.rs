@@ -11,6 +11,8 @@
 mod random;
 #[path = "../tests/pace/server.rs"]
 mod server;
+#[path = "../tests/pace/times.rs"]
+mod times;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
