@@ -116,6 +116,17 @@ class ArchKernel:
         self.applies = applies
         self._unbuildable = Unbuildable()
 
+    def available(self, device: torch.device) -> bool:
+        """Whether the device has the kernel, as far as is known: for plans that suit it alone."""
+        if not self.applies(device) or self._unbuildable.any():
+            return False
+        try:
+            importlib.import_module(self.module)
+        except Exception as error:
+            self._note(error, ())
+            return False
+        return True
+
     def launch(self, device: torch.device, *args: Any) -> bool:
         """Launches the kernel if it supports the arguments; returns whether it did."""
         if not self.applies(device) or self._unbuildable.holds(args):
@@ -123,16 +134,20 @@ class ArchKernel:
         try:
             return bool(importlib.import_module(self.module).launch(*args))
         except Exception as error:
-            if not cannot_build(error):
-                raise
-            if self._unbuildable.add(args):
-                log.warning(
-                    "%s cannot be built for some sizes here, so a portable kernel computes them, "
-                    "which takes up to twice as long: %s",
-                    self.module,
-                    reason(error),
-                )
+            self._note(error, args)
             return False
+
+    def _note(self, error: Exception, args: tuple[object, ...]) -> None:
+        """Remembers that the kernel cannot be built for a call; raises any other error again."""
+        if not cannot_build(error):
+            raise error
+        if self._unbuildable.add(args):
+            log.warning(
+                "%s cannot be built for some sizes here, so a portable kernel computes them, "
+                "which takes up to twice as long: %s",
+                self.module,
+                reason(error),
+            )
 
 
 def cannot_build(error: Exception) -> bool:

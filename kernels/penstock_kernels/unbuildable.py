@@ -20,6 +20,10 @@ class Unbuildable:
     def __init__(self) -> None:
         self._known: set[Hashable] = set()
 
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._known)
+
     def holds(self, args: Iterable[object]) -> bool:
         """Whether a call with these arguments must not use the kernel."""
         if not self._known:

@@ -47,3 +47,23 @@ def test_errors_of_the_work_itself_are_not_hidden(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(ValueError, match="17 is too many"):
         arch_kernel(monkeypatch, launch).launch(CPU)
+
+
+def test_plans_learn_whether_it_is_available(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert arch_kernel(monkeypatch, bool).available(CPU)
+    assert not arch_kernel(monkeypatch, bool, applies=False).available(CPU)
+    kernel = ArchKernel("no_such_module", lambda device: True)
+    with caplog.at_level(logging.WARNING, "penstock.kernels"):
+        assert not kernel.available(CPU)
+        assert not kernel.available(CPU)
+    assert len(caplog.records) == 1
+
+    def launch() -> bool:
+        raise ImportError("a name of another version")
+
+    failed = arch_kernel(monkeypatch, launch)
+    assert failed.available(CPU)
+    assert not failed.launch(CPU)
+    assert not failed.available(CPU)

@@ -274,9 +274,9 @@ def _high(x: Tensor, experts: Experts) -> int:
     """See `Problem.high`."""
     gate_up, down = experts.gate_up, experts.down
     if isinstance(gate_up, Tensor) or isinstance(down, Tensor):
-        return HOPPER_ROWS if HOPPER_MANY.applies(x.device) else 0
+        return HOPPER_ROWS if HOPPER_MANY.available(x.device) else 0
     float8 = all(takes_float8(weight, x.dtype) for weight in (gate_up, down))
-    return MOST_ROWS if float8 and HOPPER_FLOAT8.applies(x.device) else 0
+    return MOST_ROWS if float8 and HOPPER_FLOAT8.available(x.device) else 0
 
 
 def _packed(experts: Experts) -> bool:
