@@ -55,6 +55,7 @@ EXPERTS = [
     "llama4-no-qk-norm",
 ]
 LATENT = [
+    "axk1",
     "deepseek-v2",
     "deepseek-v2-lite",
     "deepseek-v3",

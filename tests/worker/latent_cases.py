@@ -56,6 +56,17 @@ LATENT_CASES: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.8,
         "mlp_layer_types": ["dense", "dense", "sparse"],
     },
+    "axk1": {
+        **{name: value for name, value in LATENT.items() if name != "first_k_dense_replace"},
+        "model_type": "axk1",
+        "q_lora_rank": 40,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.8,
+        "rope_interleave": False,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    },
     # Many index heads: few scores are 0, and ties have no order in transformers.
     "deepseek-v32": {
         **LATENT,

@@ -157,6 +157,23 @@ def test_indexers_that_no_layer_runs_are_not_loaded(
     assert LocalWorker().load(path).vocab_size == 501
 
 
+def test_ax_k1_without_a_correction_bias(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """As its published files are, which also have a norm in dense layers that nothing runs."""
+    path = tmp_path / "published"
+    shutil.copytree(checkpoint("axk1"), path)
+    tensors = load_file(path / WEIGHTS)
+    kept = {name: each for name, each in tensors.items() if "e_score_correction" not in name}
+    assert len(tensors) - len(kept) == 2
+    kept["model.layers.0.post_mlp_layernorm.weight"] = torch.ones(64)
+    save_file(kept, path / WEIGHTS, metadata={"format": "pt"})
+    worker, sequence = LocalWorker(), greedy(prompt(90), 8)
+    driver = Driver([worker], worker.load(path, dtype="float64"))
+    driver.enter(sequence)
+    driver.finish([sequence])
+    driver.stream.close()
+    assert sequence.tokens == generate(reference(path, torch.float64), prompt(90), 8)
+
+
 def _specification(raw: dict[str, Any]) -> Any:
     return read_specification(family(raw), raw)
 

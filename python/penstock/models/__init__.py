@@ -19,6 +19,7 @@ from penstock.layers.attention import StepContext
 from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
+    "AXK1ForCausalLM": "axk1:Axk1",
     "AfmoeForCausalLM": "afmoe:Afmoe",
     "ApertusForCausalLM": "apertus:Apertus",
     "ArceeForCausalLM": "arcee:Arcee",
