@@ -56,6 +56,7 @@ EXPERTS = [
 ]
 LATENT = [
     "axk1",
+    "axk2",
     "deepseek-v2",
     "deepseek-v2-lite",
     "deepseek-v3",

@@ -77,6 +77,15 @@ LATENT_CASES: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.5,
         "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
     },
+    "axk2": {
+        **{name: value for name, value in LATENT.items() if name != "first_k_dense_replace"},
+        **INDEXED,
+        "model_type": "axk2",
+        "gated_norm_rank": 5,
+        "routed_scaling_factor": 1.8,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    },
     "glm-moe-dsa": {
         **LATENT,
         **INDEXED,

@@ -224,6 +224,8 @@ def test_layers_that_predict_more_tokens_are_not_loaded(
         ("deepseek-v32", {"indexer_rope_interleave": True}, "indexer_rope_interleave True"),
         ("deepseek-v32", {"index_topk_freq": 4}, "index_topk_freq 4 is not supported"),
         ("deepseek-v32", {"layer_types": ["full_attention"] * 3}, "layer_types ['full_attention'"),
+        ("axk2", {"n_group": 4, "topk_group": 2}, "n_group 4 is not supported"),
+        ("axk2", {"gated_norm_rank": 0}, "gated_norm_rank must be a whole number"),
         ("glm-moe-dsa", {"indexer_rope_interleave": False}, "indexer_rope_interleave False"),
         ("glm-moe-dsa", {"rope_interleave": False}, "rope_interleave False"),
         ("glm-moe-dsa", {"indexer_types": ["shared", "full"] * 2}, "and full for the first"),

@@ -201,6 +201,8 @@ class ResidualSpec:
     placement: Placement = Placement.PRE
     multiplier: float = 1.0
     """Factor of each layer's output before it is added."""
+    gate_rank: int = 0
+    """Elements between the two matrices of a norm's gate (A.X K2); 0 = norms have no gates."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
     "AXK1ForCausalLM": "axk1:Axk1",
+    "AXK2ForCausalLM": "axk2:Axk2",
     "AfmoeForCausalLM": "afmoe:Afmoe",
     "ApertusForCausalLM": "apertus:Apertus",
     "ArceeForCausalLM": "arcee:Arcee",
