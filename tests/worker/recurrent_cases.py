@@ -174,6 +174,17 @@ RECURRENT: dict[str, dict[str, Any]] = {
         ],
         "mlp_bias": True,
     },
+    "olmo_hybrid": {
+        **DELTA_NET,
+        "model_type": "olmo_hybrid",
+        "attention_bias": True,
+        # As many channels of values as of keys: transformers writes three equal convolutions.
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_conv_kernel_dim": 3,
+        "rms_norm_eps": 1e-4,
+        "rope_parameters": {"rope_type": "default", "rope_theta": None},
+    },
     "qwen3_5": {
         **DELTA_NET,
         "model_type": "qwen3_5_text",

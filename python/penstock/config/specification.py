@@ -70,6 +70,8 @@ class DeltaNetSpec:
     norm: NormSpec
     """Of each head's output, before its gate."""
     order: ProjectionOrder = ProjectionOrder.BY_KIND
+    most: float = 1.0
+    """What strengths are below."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
