@@ -1,7 +1,7 @@
 //! What transformers assumes where a family's config.json lacks a field.
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 17] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 18] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -15,6 +15,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 17] = [
     "gpt_oss",
     "granite_swa",
     "granitemoe_swa",
+    "lfm3",
     "llama4_text",
     "mimo_v2_flash",
     "ministral",
@@ -42,7 +43,7 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
             "afmoe" | "cohere2_moe" | "ernie4_5" | "glm" | "glm4" | "hy_v3" | "internlm3"
-            | "laguna" | "llama4_text" | "mellum" | "minimax_m2" | "ministral3" | "qwen3"
+            | "laguna" | "lfm3" | "llama4_text" | "mellum" | "minimax_m2" | "ministral3" | "qwen3"
             | "qwen3_vl_text" | "seed_oss" | "solar_open",
             "head_dim",
         ) => Some(128),
@@ -57,6 +58,8 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("mimo_v2_flash", "head_dim") => Some(192),
         ("granite_swa" | "mellum" | "mimo_v2_flash", "num_key_value_heads") => Some(4),
         ("hy_v3" | "laguna", "num_key_value_heads") => Some(8),
+        ("lfm3", "num_key_value_heads") => Some(4),
+        ("lfm3", "max_position_embeddings") => Some(128_000),
         ("nemotron_h", "head_dim") => Some(128),
         ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
             Some(8)

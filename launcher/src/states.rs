@@ -220,6 +220,17 @@ mod tests {
     }
 
     #[test]
+    fn layers_with_windows_have_attention() {
+        let config = json!({
+            "model_type": "lfm3", "hidden_size": 2048, "conv_L_cache": 7,
+            "layer_types": ["conv", "full_attention", "conv", "sliding_attention"],
+        });
+        let states = States::of(&config, 4).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 4)), (2, 2));
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 2 * 6 * 2048 * 2);
+    }
+
+    #[test]
     fn ranks_keep_the_groups_of_mamba_that_they_do_not_share() {
         let config = json!({
             "model_type": "granitemoehybrid", "hidden_size": 1536, "mamba_n_heads": 48,

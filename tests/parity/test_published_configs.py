@@ -13,6 +13,7 @@ from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from published_experts import PUBLISHED_EXPERTS
 from published_hunyuan import PUBLISHED_HUNYUAN
+from published_recurrent import PUBLISHED_RECURRENT
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -518,22 +519,6 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 512,
         "tie_word_embeddings": False, "use_sliding_window": False, "vocab_size": 151936,
     }),
-    "allenai/Olmo-Hybrid-7B": (7_430_870_688, {
-        "architectures": ["OlmoHybridForCausalLM"], "attention_bias": False,
-        "attention_dropout": 0.0, "dtype": "bfloat16", "hidden_act": "silu", "hidden_size": 3840,
-        "initializer_range": 0.02, "intermediate_size": 11008,
-        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 8,
-        "linear_a_log_max": 16.0, "linear_a_log_min": 0.0, "linear_allow_neg_eigval": True,
-        "linear_conv_kernel_dim": 4, "linear_dt_init_floor": 0.0001, "linear_dt_max": 0.1,
-        "linear_dt_min": 0.001, "linear_key_head_dim": 96, "linear_num_key_heads": 30,
-        "linear_num_value_heads": 30, "linear_value_head_dim": 192,
-        "max_position_embeddings": 65536, "model_type": "olmo_hybrid",
-        "num_attention_heads": 30, "num_hidden_layers": 32, "num_key_value_heads": 30,
-        "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_parameters": {
-            "rope_theta": None, "rope_type": "default",
-        },
-        "tie_word_embeddings": False, "vocab_size": 100352,
-    }),
     "Qwen/Qwen3.5-27B": (26_895_998_464, {
         "architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 248056,
         "model_type": "qwen3_5", "text_config": {
@@ -585,7 +570,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "vision_end_token_id": 248054, "vision_start_token_id": 248053,
     }),
 }  # fmt: skip
-PUBLISHED |= PUBLISHED_EXPERTS
+PUBLISHED |= PUBLISHED_EXPERTS | PUBLISHED_RECURRENT
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

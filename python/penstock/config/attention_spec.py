@@ -148,6 +148,8 @@ class Gate(Enum):
     """A projection of its own."""
     PER_HEAD = "per_head"
     """A projection of its own to one number per head, whose softplus multiplies the head."""
+    PER_HEAD_SIGMOID = "per_head_sigmoid"
+    """As PER_HEAD, but the number's sigmoid multiplies the head."""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ FAMILIES: dict[str, str] = {
     "LagunaForCausalLM": "laguna:Laguna",
     "Lfm2ForCausalLM": "lfm2:Lfm2",
     "Lfm2MoeForCausalLM": "lfm2_moe:Lfm2Moe",
+    "Lfm3ForCausalLM": "lfm3:Lfm3",
     "Llama4ForCausalLM": "llama4:Llama4Text",
     "Llama4ForConditionalGeneration": "llama4:Llama4",
     "LlamaForCausalLM": "llama:Llama",
