@@ -70,14 +70,18 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("lfm2" | "lfm2_moe", "max_position_embeddings") => Some(128_000),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
         (
-            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite" | "glm_moe_dsa",
+            "axk1" | "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite"
+            | "glm_moe_dsa" | "longcat_flash",
             "kv_lora_rank",
         ) => Some(512),
         (
-            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite" | "glm_moe_dsa",
+            "axk1" | "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite"
+            | "glm_moe_dsa" | "longcat_flash",
             "qk_rope_head_dim",
         ) => Some(64),
-        ("deepseek_v32" | "glm_moe_dsa", "index_head_dim") => Some(128),
+        ("axk2" | "deepseek_v32" | "glm_moe_dsa", "index_head_dim") => Some(128),
+        ("axk2", "kv_lora_rank") => Some(128),
+        ("axk2", "qk_rope_head_dim") => Some(32),
         ("mistral4", "kv_lora_rank") => Some(256),
         ("mistral4", "qk_rope_head_dim") => Some(64),
         _ => None,

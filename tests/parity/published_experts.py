@@ -81,6 +81,17 @@ PUBLISHED_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
         "tie_word_embeddings": False, "topk_group": None, "v_head_dim": 64, "vocab_size": 163840,
     }),
+    "meituan-longcat/LongCat-Flash-Chat": (560_664_980_480, {
+        "architectures": ["LongcatFlashForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "attention_method": "MLA", "expert_ffn_hidden_size": 2048,
+        "ffn_hidden_size": 12288, "hidden_size": 6144, "kv_lora_rank": 512,
+        "max_position_embeddings": 131072, "mla_scale_kv_lora": True, "mla_scale_q_lora": True,
+        "model_type": "longcat_flash", "moe_topk": 12, "n_routed_experts": 512,
+        "num_attention_heads": 64, "num_layers": 28, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05,
+        "rope_theta": 10000000.0, "routed_scaling_factor": 6.0, "v_head_dim": 128,
+        "vocab_size": 131072, "zero_expert_num": 256, "zero_expert_type": "identity",
+    }),
     "LGAI-EXAONE/K-EXAONE-236B-A23B": (236_571_156_352, {
         "architectures": ["ExaoneMoEForCausalLM"], "attention_dropout": 0.0, "dtype": "bfloat16",
         "first_last_k_dense_replace": 1, "head_dim": 128, "hidden_act": "silu",

@@ -62,6 +62,7 @@ LATENT = [
     "deepseek-v3",
     "deepseek-v32",
     "glm-moe-dsa",
+    "longcat-flash",
     "mistral4",
 ]
 RECURRENT = [

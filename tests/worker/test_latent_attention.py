@@ -236,6 +236,10 @@ def test_layers_that_predict_more_tokens_are_not_loaded(
             {"mlp_layer_types": ["sparse", "dense", "sparse"]},
             "mlp_layer_types must",
         ),
+        ("longcat-flash", {"router_bias": True}, "router_bias True is not supported"),
+        ("longcat-flash", {"zero_expert_type": "zero"}, "zero_expert_type 'zero'"),
+        ("longcat-flash", {"mla_scale_q_lora": False}, "mla_scale_q_lora False"),
+        ("longcat-flash", {"num_hidden_layers": 2}, "num_hidden_layers 2 is not supported"),
         ("mistral4", {"head_dim": 16}, "head_dim 16 is not supported, only 20 is"),
         (
             "mistral4",

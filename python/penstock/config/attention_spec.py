@@ -119,6 +119,8 @@ class LatentSpec:
     """Elements of each head's values."""
     norm: NormSpec
     """Of the latent, and of the queries' latent."""
+    factor: float = 1.0
+    """Of the normalised latent."""
     query_rank: int = 0
     """Elements of the queries' latent; 0 = queries are projections of the hidden state."""
     indexer: IndexerSpec | None = None

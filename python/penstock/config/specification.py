@@ -28,6 +28,9 @@ class Placement(Enum):
     """As PARALLEL, but each layer has a norm of its own."""
     BESIDE = "beside"
     """As PRE; a block is two layers, whose attentions read the same norm, and are both added."""
+    SHORTCUT = "shortcut"
+    """As PRE; a block is two layers. What the experts of the first one yield is added behind the
+    second."""
 
 
 class ProjectionOrder(Enum):
@@ -245,7 +248,8 @@ class Specification:
     @property
     def blocks(self) -> int:
         """Blocks of the decoder."""
-        return len(self.layers) // (2 if self.residual.placement is Placement.BESIDE else 1)
+        pairs = self.residual.placement in (Placement.BESIDE, Placement.SHORTCUT)
+        return len(self.layers) // (2 if pairs else 1)
 
     @property
     def windows(self) -> tuple[int, ...]:

@@ -82,6 +82,7 @@ FAMILIES: dict[str, str] = {
     "Llama4ForCausalLM": "llama4:Llama4Text",
     "Llama4ForConditionalGeneration": "llama4:Llama4",
     "LlamaForCausalLM": "llama:Llama",
+    "LongcatFlashForCausalLM": "longcat:LongcatFlash",
     "MPTForCausalLM": "mpt:Mpt",
     "MellumForCausalLM": "mellum:Mellum",
     "MiMoV2FlashForCausalLM": "mimo:MiMoV2Flash",
