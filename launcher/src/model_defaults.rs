@@ -52,14 +52,14 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
             "head_dim",
         ) => Some(256),
         ("bloom" | "falcon", "max_position_embeddings") => Some(2048),
-        ("smollm3", "num_key_value_heads") => Some(4),
         ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
         ("mimo_v2_flash", "head_dim") => Some(192),
-        ("granite_swa" | "mellum" | "mimo_v2_flash", "num_key_value_heads") => Some(4),
+        (
+            "granite_swa" | "lfm3" | "mellum" | "mimo_v2_flash" | "smollm3",
+            "num_key_value_heads",
+        ) => Some(4),
         ("hy_v3" | "laguna", "num_key_value_heads") => Some(8),
-        ("lfm3", "num_key_value_heads") => Some(4),
-        ("lfm3", "max_position_embeddings") => Some(128_000),
         ("nemotron_h", "head_dim") => Some(128),
         ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
             Some(8)
@@ -67,23 +67,27 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("bamba", "max_position_embeddings") => Some(262_144),
         ("falcon_h1", "max_position_embeddings") => Some(8192),
         ("nemotron_h", "max_position_embeddings") => Some(4096),
-        ("lfm2" | "lfm2_moe", "max_position_embeddings") => Some(128_000),
+        ("lfm2" | "lfm2_moe" | "lfm3", "max_position_embeddings") => Some(128_000),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
-        (
-            "axk1" | "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite"
-            | "glm_moe_dsa" | "longcat_flash",
-            "kv_lora_rank",
-        ) => Some(512),
-        (
-            "axk1" | "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite"
-            | "glm_moe_dsa" | "longcat_flash",
-            "qk_rope_head_dim",
-        ) => Some(64),
-        ("axk2" | "deepseek_v32" | "glm_moe_dsa", "index_head_dim") => Some(128),
-        ("axk2", "kv_lora_rank") => Some(128),
-        ("axk2", "qk_rope_head_dim") => Some(32),
-        ("mistral4", "kv_lora_rank") => Some(256),
-        ("mistral4", "qk_rope_head_dim") => Some(64),
+        (family, field) => latent_size(family, field),
+    }
+}
+
+/// Returns the sizes of a row of latents where config.json lacks them.
+fn latent_size(family: &str, field: &str) -> Option<u64> {
+    let (rank, rotated, index) = match family {
+        "axk1" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "longcat_flash" => {
+            (512, 64, None)
+        }
+        "deepseek_v32" | "glm_moe_dsa" => (512, 64, Some(128)),
+        "axk2" => (128, 32, Some(128)),
+        "mistral4" => (256, 64, None),
+        _ => return None,
+    };
+    match field {
+        "kv_lora_rank" => Some(rank),
+        "qk_rope_head_dim" => Some(rotated),
+        "index_head_dim" => index,
         _ => None,
     }
 }
