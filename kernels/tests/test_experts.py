@@ -73,7 +73,7 @@ def test_routings_that_contradict_themselves_are_refused() -> None:
         (6, Routing(1, groups=4), "6 experts, which 4 groups"),
         (4, Routing(1, groups=4, group_score=GroupScore.TOP2_SUM), "4 experts, which 4 groups"),
         (8, Routing(3, groups=4), "top_k is 3; expected up to 2"),
-        (513, Routing(1), "expected up to 512"),
+        (1025, Routing(1), "expected up to 1024"),
     ],
 )
 def test_logits_that_do_not_fit_the_routing_are_refused(

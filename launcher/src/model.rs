@@ -273,8 +273,11 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
     size(config, field)?.ok_or_else(|| format!("has no {field}, which every decoder model has"))
 }
 
-/// Returns the number of layers; newer files of Nemotron-H only list them.
+/// Returns the number of layers; newer files of Nemotron-H only list them. `LongCat` counts pairs.
 fn layer_count(config: &Value) -> Result<u64, String> {
+    if model_type(config) == Some("longcat_flash") {
+        return Ok(2 * count(config, "num_layers")?);
+    }
     let listed = listed_kinds(config).map(|kinds| kinds.len() as u64);
     match (size(config, "num_hidden_layers")?, listed) {
         (None, Some(layers)) if layers > 0 => Ok(layers),
@@ -457,6 +460,8 @@ mod tests {
         for ranks in [1, 2] {
             assert_eq!(found.kv_token_bytes(|dim| 2 * dim, ranks), 27 * 2 * 576);
         }
+        let pairs = json!({"model_type": "longcat_flash", "num_layers": 28});
+        assert_eq!(layer_count(&pairs), Ok(56));
     }
 
     #[test]

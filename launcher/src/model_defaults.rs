@@ -1,7 +1,7 @@
 //! What transformers assumes where a family's config.json lacks a field.
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 17] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 18] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -15,6 +15,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 17] = [
     "gpt_oss",
     "granite_swa",
     "granitemoe_swa",
+    "lfm3",
     "llama4_text",
     "mimo_v2_flash",
     "ministral",
@@ -42,7 +43,7 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
             "afmoe" | "cohere2_moe" | "ernie4_5" | "glm" | "glm4" | "hy_v3" | "internlm3"
-            | "laguna" | "llama4_text" | "mellum" | "minimax_m2" | "ministral3" | "qwen3"
+            | "laguna" | "lfm3" | "llama4_text" | "mellum" | "minimax_m2" | "ministral3" | "qwen3"
             | "qwen3_vl_text" | "seed_oss" | "solar_open",
             "head_dim",
         ) => Some(128),
@@ -51,11 +52,13 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
             "head_dim",
         ) => Some(256),
         ("bloom" | "falcon", "max_position_embeddings") => Some(2048),
-        ("smollm3", "num_key_value_heads") => Some(4),
         ("ernie4_5", "num_key_value_heads") => Some(2),
         ("gpt_oss", "head_dim") => Some(64),
         ("mimo_v2_flash", "head_dim") => Some(192),
-        ("granite_swa" | "mellum" | "mimo_v2_flash", "num_key_value_heads") => Some(4),
+        (
+            "granite_swa" | "lfm3" | "mellum" | "mimo_v2_flash" | "smollm3",
+            "num_key_value_heads",
+        ) => Some(4),
         ("hy_v3" | "laguna", "num_key_value_heads") => Some(8),
         ("nemotron_h", "head_dim") => Some(128),
         ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
@@ -64,19 +67,27 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("bamba", "max_position_embeddings") => Some(262_144),
         ("falcon_h1", "max_position_embeddings") => Some(8192),
         ("nemotron_h", "max_position_embeddings") => Some(4096),
-        ("lfm2" | "lfm2_moe", "max_position_embeddings") => Some(128_000),
+        ("lfm2" | "lfm2_moe" | "lfm3", "max_position_embeddings") => Some(128_000),
         ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
-        (
-            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite" | "glm_moe_dsa",
-            "kv_lora_rank",
-        ) => Some(512),
-        (
-            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe_lite" | "glm_moe_dsa",
-            "qk_rope_head_dim",
-        ) => Some(64),
-        ("deepseek_v32" | "glm_moe_dsa", "index_head_dim") => Some(128),
-        ("mistral4", "kv_lora_rank") => Some(256),
-        ("mistral4", "qk_rope_head_dim") => Some(64),
+        (family, field) => latent_size(family, field),
+    }
+}
+
+/// Returns the sizes of a row of latents where config.json lacks them.
+fn latent_size(family: &str, field: &str) -> Option<u64> {
+    let (rank, rotated, index) = match family {
+        "axk1" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "longcat_flash" => {
+            (512, 64, None)
+        }
+        "deepseek_v32" | "glm_moe_dsa" => (512, 64, Some(128)),
+        "axk2" => (128, 32, Some(128)),
+        "mistral4" => (256, 64, None),
+        _ => return None,
+    };
+    match field {
+        "kv_lora_rank" => Some(rank),
+        "qk_rope_head_dim" => Some(rotated),
+        "index_head_dim" => index,
         _ => None,
     }
 }

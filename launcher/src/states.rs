@@ -30,10 +30,9 @@ impl States {
     /// Reads the recurrent ones of a model's `layers` from config.json; `None` if there are none.
     pub fn of(config: &Value, layers: u64) -> Option<Self> {
         let states = match config.get("model_type").and_then(Value::as_str)? {
-            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" => {
-                Self::of_delta_net(config, layers)
-            }
-            "lfm2" | "lfm2_moe" => Self::of_short_convolutions(config, layers),
+            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text"
+            | "olmo_hybrid" => Self::of_delta_net(config, layers),
+            "lfm2" | "lfm2_moe" | "lfm3" => Self::of_short_convolutions(config, layers),
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
             _ => return None,
@@ -111,9 +110,12 @@ impl States {
             Some("falcon_h1") => layers, // each has both
             _ => layers.saturating_sub(self.layers),
         };
-        kinds(config, &["full_attention", "attention", BOTH])
-            .or(pattern.map(|pattern| pattern.matches('*').count() as u64))
-            .unwrap_or(other)
+        kinds(
+            config,
+            &["full_attention", "sliding_attention", "attention", BOTH],
+        )
+        .or(pattern.map(|pattern| pattern.matches('*').count() as u64))
+        .unwrap_or(other)
     }
 
     /// Returns whether `ranks` can share the heads equally.
@@ -215,6 +217,17 @@ mod tests {
         let states = States::of(&config, 16).unwrap();
         assert_eq!(states.layers, 10);
         assert_eq!(states.bytes(Dtype::Bfloat16, 2), 10 * 2 * 1024 * 2);
+    }
+
+    #[test]
+    fn layers_with_windows_have_attention() {
+        let config = json!({
+            "model_type": "lfm3", "hidden_size": 2048, "conv_L_cache": 7,
+            "layer_types": ["conv", "full_attention", "conv", "sliding_attention"],
+        });
+        let states = States::of(&config, 4).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 4)), (2, 2));
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 2 * 6 * 2048 * 2);
     }
 
     #[test]

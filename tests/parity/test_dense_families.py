@@ -240,6 +240,26 @@ def test_text_of_gemma4s_checkpoints_with_images(tmp_path: Path, case: str) -> N
     assert sequence.tokens == generate(model, prompt(90), 16)
 
 
+@pytest.mark.parametrize("layers", ["2", "0123"])
+def test_olmo_hybrids_other_names_of_norms(
+    checkpoint: Checkpoints, tmp_path: Path, layers: str
+) -> None:
+    """Of the layer with attention, or of all layers."""
+    path, older = changed(checkpoint("olmo_hybrid"), tmp_path / "x"), tmp_path / "older"
+    others = {"attention_layer_norm": "input_layernorm"}
+    others["feedforward_layer_norm"] = "post_attention_layernorm"
+    found = {}
+    for name, tensor in load_file(path / "model.safetensors").items():
+        _, _, layer, rest = f"{name}...".split(".", 3)
+        module = rest.partition(".")[0]
+        chosen = layer in layers and module in others
+        found[name.replace(module, others[module]) if chosen else name] = tensor
+    older.mkdir()
+    save_file(found, older / "model.safetensors")
+    (older / "config.json").write_text((path / "config.json").read_text())
+    torch.testing.assert_close(run(older, greedy(prompt(40), 2)), run(path, greedy(prompt(40), 2)))
+
+
 @pytest.mark.parametrize("case", ["qwen3_5", "qwen3_5-moe"])
 @pytest.mark.parametrize("stacked", [False, True])
 def test_text_of_qwens_checkpoints_with_images(tmp_path: Path, case: str, stacked: bool) -> None:
@@ -319,6 +339,9 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("olmo3", ["rope_parameters", "layer_types"],
      {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
                                                 "original_max_position_embeddings": 64}}),
+    ("olmo_hybrid", ["linear_num_key_heads"],
+     {"rope_parameters": {"rope_theta": 9000.0, "rope_type": "default"}, "rms_norm_eps": 1e-6,
+      "linear_allow_neg_eigval": False}),
     ("phi", ["rope_parameters"], {"partial_rotary_factor": 0.25, "rope_theta": 9000.0}),
     ("qwen3_5", ["rope_parameters", "layer_types"],
      {"rope_theta": 9000.0, "partial_rotary_factor": 0.5, "full_attention_interval": 3}),
@@ -378,6 +401,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("hunyuan", {"rope_parameters": {"rope_type": "yarn", "alpha": 50.0}}, "rope_type 'yarn'"),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache must be at least 2"),
     ("lfm2", {"use_pos_enc": False}, "use_pos_enc False"),
+    ("lfm3", {"attention_bias": True}, "attention_bias True is not supported"),
+    ("lfm3", {"layer_types": ["conv"] * 5}, "not conv for all"),
+    ("lfm3", {"layer_types": ["full_attention"]}, "for each of 5 layers"),
     ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln True"),
     ("mpt", {"attn_config": {"alibi": False}}, "alibi False"),
     ("mpt", {"attn_config": {"rope": True}}, "attn_config.rope True"),
@@ -392,6 +418,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron_h", {"layers_block_type": ["mlp", "full_attention"]}, "does not follow attention"),
     ("nemotron_h", {"sliding_window": 9}, "sliding_window 9"),
     ("olmo3", {"layer_types": ["chunked"]}, "layer_types must hold"),
+    ("olmo_hybrid", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+    ("olmo_hybrid", {"rope_parameters": {"rope_theta": None, "rope_type": "yarn"}},
+     "rope_type 'yarn' is not supported, only 'default'"),
     ("phi", {"qk_layernorm": True}, "qk_layernorm True"),
     ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate False"),
     ("qwen3_5", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),

@@ -55,11 +55,14 @@ EXPERTS = [
     "llama4-no-qk-norm",
 ]
 LATENT = [
+    "axk1",
+    "axk2",
     "deepseek-v2",
     "deepseek-v2-lite",
     "deepseek-v3",
     "deepseek-v32",
     "glm-moe-dsa",
+    "longcat-flash",
     "mistral4",
 ]
 RECURRENT = [

@@ -13,6 +13,7 @@ from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from published_experts import PUBLISHED_EXPERTS
 from published_hunyuan import PUBLISHED_HUNYUAN
+from published_recurrent import PUBLISHED_RECURRENT
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -569,7 +570,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "vision_end_token_id": 248054, "vision_start_token_id": 248053,
     }),
 }  # fmt: skip
-PUBLISHED |= PUBLISHED_EXPERTS
+PUBLISHED |= PUBLISHED_EXPERTS | PUBLISHED_RECURRENT
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

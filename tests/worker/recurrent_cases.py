@@ -156,6 +156,28 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "block_ffn_dim_multiplier": 1.3,
         "tie_word_embeddings": True,
     },
+    "lfm3": {
+        "model_type": "lfm3",
+        "num_hidden_layers": 5,
+        "layer_types": ["conv", "sliding_attention", "full_attention", "conv", "sliding_attention"],
+        "sliding_window": 24,
+        "head_dim": 32,
+        "conv_bias": True,
+        "tie_word_embeddings": True,
+    },
+    "lfm3-plain": {
+        "model_type": "lfm3",
+        "layer_types": ["conv", "sliding_attention", "conv"],
+        "sliding_window": 24,
+        "head_dim": 16,
+        "use_sandwich_norm": False,
+        "use_attention_gate": False,
+        "attention_bias": True,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 9000.0},
+            "full_attention": {"rope_type": "default", "rope_theta": 8000.0},
+        },
+    },
     "granitemoehybrid-dense": {
         **MAMBA,
         "model_type": "granitemoehybrid",
@@ -173,6 +195,17 @@ RECURRENT: dict[str, dict[str, Any]] = {
             *("linear_attention", "mlp"),
         ],
         "mlp_bias": True,
+    },
+    "olmo_hybrid": {
+        **DELTA_NET,
+        "model_type": "olmo_hybrid",
+        "attention_bias": True,
+        # As many channels of values as of keys: transformers writes three equal convolutions.
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_conv_kernel_dim": 3,
+        "rms_norm_eps": 1e-4,
+        "rope_parameters": {"rope_type": "default", "rope_theta": None},
     },
     "qwen3_5": {
         **DELTA_NET,

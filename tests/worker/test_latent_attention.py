@@ -157,6 +157,23 @@ def test_indexers_that_no_layer_runs_are_not_loaded(
     assert LocalWorker().load(path).vocab_size == 501
 
 
+def test_ax_k1_without_a_correction_bias(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """As its published files are, which also have a norm in dense layers that nothing runs."""
+    path = tmp_path / "published"
+    shutil.copytree(checkpoint("axk1"), path)
+    tensors = load_file(path / WEIGHTS)
+    kept = {name: each for name, each in tensors.items() if "e_score_correction" not in name}
+    assert len(tensors) - len(kept) == 2
+    kept["model.layers.0.post_mlp_layernorm.weight"] = torch.ones(64)
+    save_file(kept, path / WEIGHTS, metadata={"format": "pt"})
+    worker, sequence = LocalWorker(), greedy(prompt(90), 8)
+    driver = Driver([worker], worker.load(path, dtype="float64"))
+    driver.enter(sequence)
+    driver.finish([sequence])
+    driver.stream.close()
+    assert sequence.tokens == generate(reference(path, torch.float64), prompt(90), 8)
+
+
 def _specification(raw: dict[str, Any]) -> Any:
     return read_specification(family(raw), raw)
 
@@ -207,6 +224,8 @@ def test_layers_that_predict_more_tokens_are_not_loaded(
         ("deepseek-v32", {"indexer_rope_interleave": True}, "indexer_rope_interleave True"),
         ("deepseek-v32", {"index_topk_freq": 4}, "index_topk_freq 4 is not supported"),
         ("deepseek-v32", {"layer_types": ["full_attention"] * 3}, "layer_types ['full_attention'"),
+        ("axk2", {"n_group": 4, "topk_group": 2}, "n_group 4 is not supported"),
+        ("axk2", {"gated_norm_rank": 0}, "gated_norm_rank must be a whole number"),
         ("glm-moe-dsa", {"indexer_rope_interleave": False}, "indexer_rope_interleave False"),
         ("glm-moe-dsa", {"rope_interleave": False}, "rope_interleave False"),
         ("glm-moe-dsa", {"indexer_types": ["shared", "full"] * 2}, "and full for the first"),
@@ -217,6 +236,10 @@ def test_layers_that_predict_more_tokens_are_not_loaded(
             {"mlp_layer_types": ["sparse", "dense", "sparse"]},
             "mlp_layer_types must",
         ),
+        ("longcat-flash", {"router_bias": True}, "router_bias True is not supported"),
+        ("longcat-flash", {"zero_expert_type": "zero"}, "zero_expert_type 'zero'"),
+        ("longcat-flash", {"mla_scale_q_lora": False}, "mla_scale_q_lora False"),
+        ("longcat-flash", {"num_hidden_layers": 2}, "num_hidden_layers 2 is not supported"),
         ("mistral4", {"head_dim": 16}, "head_dim 16 is not supported, only 20 is"),
         (
             "mistral4",

@@ -56,6 +56,8 @@ CASES = [
     _case(Size.SMALL, "bf16", DECODES, 130, 3, plain=True, bias=True),
     _case(Size.SMALL, "f32", CHUNKS, 40, bias=True),
     _case(Size.SMALL, "f32", DECODES, 40, pad=1, bias=True),
+    _case(Size.SMALL, "bf16", CHUNKS, 40, 7, plain=True),
+    _case(Size.SMALL, "f32", DECODES, 40, 7, plain=True),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, 8192),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], 4096),
     _case(Size.FULL, "f16", CHUNKS, 1000),

@@ -24,19 +24,20 @@ def gated_delta_rule(
     states: Tensor,
     runs: Runs,
     out: Tensor | None = None,
+    most: float = 1.0,
 ) -> Tensor:
     """Reads and updates a state S [D, E] of each sequence and value head, token by token:
 
         S = exp(g) S;  S = S + k (b (v - k^T S))^T;  out = q^T S / sqrt(D)
 
-    with g = -exp(decay_log) softplus(decay + decay_bias), b = sigmoid(strength), and q and k
-    divided by their length. A key head serves Hv / Hk consecutive value heads.
+    with g = -exp(decay_log) softplus(decay + decay_bias), b = most * sigmoid(strength), and q
+    and k divided by their length. A key head serves Hv / Hk consecutive value heads.
 
     Args: q and k [T, Hk, D], v [T, Hv, E] of one float dtype, tokens may be strided, heads of a
         token are contiguous; strength and decay [T, Hv] of that dtype, tokens may be strided;
         decay_log and decay_bias [Hv] float32; states [blocks, 1, Hv, D, E] float32 (float64 for
         float64 inputs), written in place; runs: what runs, and where its states are; out
-        [T, Hv, E]: where to put the result.
+        [T, Hv, E]: where to put the result; most: up to 2, then a state may change its sign.
     Returns: [T, Hv, E] of q's dtype; zeros for padding rows of decodes. Rows before query_start[0]
         and from query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: float32 inside; the result is rounded once.
@@ -59,7 +60,7 @@ def gated_delta_rule(
     runs.check(tokens)
     if out is None:
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    return _OP.on(q)(q, k, v, strength, decay, decay_log, decay_bias, states, runs, out)
+    return _OP.on(q)(q, k, v, strength, decay, decay_log, decay_bias, states, runs, out, most)
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -29,6 +29,7 @@ class Layer:
 
 TINY, UNEVEN = Layer(2, 4, 16, 8), Layer(1, 3, 20, 12)
 QWEN = Layer(16, 32, 128, 128)  # Qwen3-Next 80B-A3B, Qwen3.5 35B-A3B
+OLMO = Layer(30, 30, 96, 192)  # OLMo Hybrid 7B
 RANK = Layer(4, 12, 128, 128)  # Qwen3.5 27B on a rank of four
 
 
@@ -39,6 +40,7 @@ def _case(
     layer: Layer,
     pad: int = 0,
     similar: bool = False,
+    most: float = 1.0,
 ) -> Case:
     """With `similar`, keys differ little and hardly anything is forgotten: what a token adds then
     depends most on those before it."""
@@ -69,13 +71,15 @@ def _case(
             "decay_bias": numbers[1] - 2,
             "states": torch.randn(shape, device=device),
             "runs": runs(lengths, device, pad=pad),
+            "most": most,
         }
 
     elements = 2 * layer.key_heads * layer.key_dim + 2 * layer.value_heads * layer.value_dim
     state = layer.value_heads * layer.key_dim * layer.value_dim * 4
     moved = tokens * elements * dtype.itemsize + 2 * len(lengths) * state
     shape = f"{layer.key_heads}:{layer.value_heads}x{layer.key_dim}x{layer.value_dim}"
-    more = f"{f'-pad{pad}' if pad else ''}{'-similar' if similar else ''}"
+    twice = "-twice" if most > 1 else ""
+    more = f"{f'-pad{pad}' if pad else ''}{'-similar' if similar else ''}{twice}"
     name = f"{kind}-{len(lengths)}of{tokens}x{shape}{more}"
     tolerance = max(TOLERANCE[dtype], LEAST_TOLERANCE[dtype])
     return Case(name, size, make, tolerance, bytes_moved=moved if decodes else 0)
@@ -90,11 +94,16 @@ CASES = [
     _case(Size.SMALL, "f16", [(64, 64), (96, 200), (33, 40)], UNEVEN),
     _case(Size.SMALL, "f16", CHUNKS, TINY, similar=True),
     _case(Size.SMALL, "f32", CHUNKS, TINY, similar=True),
+    _case(Size.SMALL, "f32", DECODES, UNEVEN, most=2.0),
+    _case(Size.SMALL, "f32", CHUNKS, UNEVEN, most=2.0),
+    _case(Size.SMALL, "f16", [(64, 64), (96, 200), (33, 40)], TINY, most=2.0),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, QWEN),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], QWEN),
     _case(Size.FULL, "bf16", [(300, 300), (64, 128)], RANK, similar=True),
     _case(Size.FULL, "f16", CHUNKS, RANK),
     _case(Size.FULL, "f32", CHUNKS, Layer(2, 2, 64, 256)),
+    _case(Size.FULL, "bf16", [(1, 700)] * 9, OLMO, most=2.0),
+    _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], OLMO, most=2.0),
     _case(Size.BENCH, "bf16", [(1, 700)], QWEN),
     _case(Size.BENCH, "bf16", [(1, 700)] * 64, QWEN),
     _case(Size.BENCH, "bf16", [(1, 700)] * 256, QWEN),

@@ -34,13 +34,14 @@ CHUNK, COLUMNS, WARPS, STAGES = 32, 16, 4, 2
 
 
 @triton.jit
-def _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head):
+def _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head, most):
     """Strengths, and the sums of g from the chunk's first token on; tokens outside add nothing."""
     taken = tl.load(strength + at * strides[3] + head, inside, other=0).to(tl.float32)
     forget = tl.load(decay + at * strides[4] + head, inside, other=0).to(tl.float32)
     rate = tl.exp(tl.load(decay_log + head))
     g = -rate * softplus(forget + tl.load(decay_bias + head))
-    return tl.where(inside, tl.sigmoid(taken), 0.0), tl.cumsum(tl.where(inside, g, 0.0), 0)
+    taken = tl.where(inside, most * tl.sigmoid(taken), 0.0)
+    return taken, tl.cumsum(tl.where(inside, g, 0.0), 0)
 
 
 @triton.jit
@@ -71,7 +72,7 @@ def _inverse(system, row, L: tl.constexpr):
 @triton.jit
 def _prepare(
     q, k, strength, decay, decay_log, decay_bias, query_start, kv_len, matrices, factors, strides,
-    tokens, eps,
+    tokens, eps, most,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
     L: tl.constexpr,
 ):  # fmt: skip
@@ -85,7 +86,7 @@ def _prepare(
     row = tl.arange(0, L)
     inside = first + row < count
     at = start + first + row
-    taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head)
+    taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head, most)
     key = load_rows(k, at, strides[1], head // SHARED, inside, D, KEYS)
     scale = _lengths(key, eps)
     # Of the transposed system, so that a row of it is a column in `_inverse`.
@@ -165,6 +166,7 @@ def run_chunks(
     states: Tensor,
     runs: Runs,
     out: Tensor,
+    most: float,
 ) -> None:
     """Computes prompts. `heads`: q, k, v; `gates`: strength, decay, decay_log, decay_bias.
 
@@ -182,7 +184,9 @@ def run_chunks(
     places = runs.query_start, runs.kv_len
     shape = {"HEADS": count, "SHARED": count // q.shape[1], "D": size, "KEYS": keys, "L": CHUNK}
     _prepare[(sequences, divided_up(runs.max_query, CHUNK), count)](
-        *(q, k, *gates, *places, matrices, factors, strides, tokens, EPS), **shape, num_warps=1
+        *(q, k, *gates, *places, matrices, factors, strides, tokens, EPS, most),
+        **shape,
+        num_warps=1,
     )
     tables = runs.block_tables, runs.slots, *places
     _run_chunks[(sequences, count, divided_up(value_size, COLUMNS))](

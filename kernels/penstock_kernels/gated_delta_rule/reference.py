@@ -32,6 +32,7 @@ def gated_delta_rule(
     states: Tensor,
     runs: Runs,
     out: Tensor | None = None,
+    most: float = 1.0,
 ) -> Tensor:
     """See the public function."""
     if out is None:
@@ -40,7 +41,7 @@ def gated_delta_rule(
     q = (normed(q) * q.shape[2] ** -0.5).repeat_interleave(shared, 1)
     k = normed(k).repeat_interleave(shared, 1)
     g = -decay_log.to(q.dtype).exp() * softplus(wide(decay) + decay_bias.to(q.dtype))
-    tokens = q, k, wide(v), wide(strength).sigmoid(), g
+    tokens = q, k, wide(v), most * wide(strength).sigmoid(), g
     if runs.query_start is None:
         return _one_each(tokens, states, runs, out)
     return in_chunks(_chunk, tokens, states, runs, out, CHUNK)

@@ -19,7 +19,7 @@ from .reference import EPS
 @triton.jit
 def _step_through(
     q, k, v, strength, decay, decay_log, decay_bias, states,
-    tables, slots, query_start, kv_len, out, strides, table_stride, eps,
+    tables, slots, query_start, kv_len, out, strides, table_stride, eps, most,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     KEYS: tl.constexpr, VALUES: tl.constexpr, ONE: tl.constexpr,
 ):  # fmt: skip
@@ -50,7 +50,7 @@ def _step_through(
         value = tl.load(v + at * strides[2] + head * E + column, column < E, other=0)
         query *= tl.rsqrt(tl.sum(query * query, 0) + eps) * (1.0 / tl.sqrt(D * 1.0))
         key *= tl.rsqrt(tl.sum(key * key, 0) + eps)
-        taken = tl.sigmoid(tl.load(strength + at * strides[3] + head).to(tl.float32))
+        taken = most * tl.sigmoid(tl.load(strength + at * strides[3] + head).to(tl.float32))
         forget = tl.load(decay + at * strides[4] + head).to(tl.float32) + bias
         state *= tl.exp(rate * softplus(forget))
         known = tl.sum(state * key[:, None], 0)
@@ -72,13 +72,14 @@ def gated_delta_rule(
     states: Tensor,
     runs: Runs,
     out: Tensor | None = None,
+    most: float = 1.0,
 ) -> Tensor:
     """See the public function."""
     if out is None:
         out = v.new_empty(v.shape)
     if takes_chunks(q, runs):
         gates = strength, decay, decay_log, decay_bias
-        run_chunks((q, k, v), gates, states, runs, out)
+        run_chunks((q, k, v), gates, states, runs, out, most)
         return out
     size, (heads, value_size) = q.shape[2], v.shape[1:]
     keys = power_of_two(size)
@@ -88,7 +89,7 @@ def gated_delta_rule(
     if len(runs.slots):
         _step_through[(len(runs.slots), heads, divided_up(value_size, values))](
             *(q, k, v, strength, decay, decay_log, decay_bias, states, *places, out),
-            *(strides, runs.block_tables.stride(0), EPS),
+            *(strides, runs.block_tables.stride(0), EPS, most),
             HEADS=heads,
             SHARED=heads // q.shape[1],
             D=size,

@@ -13,7 +13,7 @@ __all__ = ["GroupScore", "Routed", "Routing", "Score", "expect_routing", "route_
 
 _OP = Op("route_experts", reference.route_experts)
 
-MOST_EXPERTS = 512
+MOST_EXPERTS = 1024
 
 
 def route_experts(logits: Tensor, bias: Tensor | None, routing: Routing) -> Routed:
@@ -25,7 +25,7 @@ def route_experts(logits: Tensor, bias: Tensor | None, routing: Routing) -> Rout
     `renormalise`, times `scale`. With `score_after_choice` experts with the largest logit + bias
     are chosen, and weights are the softmax of the chosen logits.
 
-    Args: logits [T, E] float, rows may be strided, up to 512 experts; bias [E] float or None.
+    Args: logits [T, E] float, rows may be strided, up to 1,024 experts; bias [E] float or None.
     Returns: ids [T, top_k] int32, from the best on, and weights [T, top_k] float32.
     Precision: float32 inside. Equal rows give equal results, whatever else is in the batch.
     Bytes moved: T (E + 2 top_k) numbers of 4 bytes.

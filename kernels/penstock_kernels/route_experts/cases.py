@@ -72,7 +72,8 @@ ODD = Problem(
     bias=True,
 )
 BIASED_LOGITS = Problem(3, 20, Routing(3, score_after_choice=True, scale=0.5), bias=True)
-LARGEST = Problem(2, 512, Routing(10, renormalise=True))
+LARGEST = Problem(2, 1024, Routing(10, renormalise=True))
+LONGCAT = Problem(2, 768, Routing(12, scale=6.0), bias=True)
 ALL = Problem(2, 6, Routing(6))
 
 FAMILIES = {
@@ -87,6 +88,7 @@ FAMILIES = {
     "odd": ODD,
     "biased-logits": BIASED_LOGITS,
     "largest": LARGEST,
+    "longcat": LONGCAT,
     "all": ALL,
 }
 

@@ -57,6 +57,7 @@ from penstock.config.layer_types import (
     read_kv_layers,
     read_layer_types,
     read_rotating_layers,
+    read_three_types,
 )
 from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.pattern import read_pattern_layers
@@ -145,6 +146,7 @@ __all__ = [
     "read_sparse_layers",
     "read_text_config",
     "read_text_with_axes",
+    "read_three_types",
     "with_head_dim",
     "with_rope",
     "with_shared_indexers",

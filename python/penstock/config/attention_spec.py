@@ -119,6 +119,8 @@ class LatentSpec:
     """Elements of each head's values."""
     norm: NormSpec
     """Of the latent, and of the queries' latent."""
+    factor: float = 1.0
+    """Of the normalised latent."""
     query_rank: int = 0
     """Elements of the queries' latent; 0 = queries are projections of the hidden state."""
     indexer: IndexerSpec | None = None
@@ -148,6 +150,8 @@ class Gate(Enum):
     """A projection of its own."""
     PER_HEAD = "per_head"
     """A projection of its own to one number per head, whose softplus multiplies the head."""
+    PER_HEAD_SIGMOID = "per_head_sigmoid"
+    """As PER_HEAD, but the number's sigmoid multiplies the head."""
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,8 @@ class MoeSpec:
     latent: int = 0
     """Elements of the projection of a token that the routed experts read, and of their output
     before it is projected back; 0 = they read the token."""
+    identities: int = 0
+    """Experts behind these that yield what they read, without matrices (LongCat-Flash)."""
     own_norms: bool = False
     """Whether router, experts and shared experts have norms of their own (Gemma 4). The router's
     choice is then weighted by a learned factor per expert as well."""
@@ -100,7 +102,7 @@ class MoeSpec:
             raise BadModel(
                 f"config.json: {experts} experts do not form {routing.groups} equal groups"
             )
-        choice = experts // routing.groups * routing.kept_groups
+        choice = experts // routing.groups * routing.kept_groups + self.identities
         if routing.top_k > choice:
             raise BadModel(
                 f"config.json: num_experts_per_tok is {routing.top_k}, but a token can only choose "

@@ -45,6 +45,18 @@ def read_layer_types(fields: Fields, default: Sequence[str], other: str = SLIDIN
     return kinds
 
 
+def read_three_types(fields: Fields, default: Sequence[str], other: str) -> Sequence[str]:
+    """FULL, SLIDING or the recurrent `other` for each layer; at least one has attention."""
+    kinds = fields.raw.get("layer_types") or default
+    known = isinstance(kinds, Sequence) and all(kind in (other, SLIDING, FULL) for kind in kinds)
+    if not known or len(kinds) != len(default) or set(kinds) == {other}:
+        raise BadModel(
+            f"config.json: layer_types must hold {other}, {SLIDING} or {FULL} for each of "
+            f"{len(default)} layers, and not {other} for all, found {kinds!r}"
+        )
+    return kinds
+
+
 def read_rotating_layers(fields: Fields, layers: int) -> list[bool]:
     """Whether each layer has RoPE: 1 and 0 in `no_rope_layers`, or else in all but the last of each
     `no_rope_layer_interval` layers."""

@@ -28,6 +28,9 @@ class Placement(Enum):
     """As PARALLEL, but each layer has a norm of its own."""
     BESIDE = "beside"
     """As PRE; a block is two layers, whose attentions read the same norm, and are both added."""
+    SHORTCUT = "shortcut"
+    """As PRE; a block is two layers. What the experts of the first one yield is added behind the
+    second."""
 
 
 class ProjectionOrder(Enum):
@@ -70,6 +73,8 @@ class DeltaNetSpec:
     norm: NormSpec
     """Of each head's output, before its gate."""
     order: ProjectionOrder = ProjectionOrder.BY_KIND
+    most: float = 1.0
+    """What strengths are below."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
@@ -201,6 +206,8 @@ class ResidualSpec:
     placement: Placement = Placement.PRE
     multiplier: float = 1.0
     """Factor of each layer's output before it is added."""
+    gate_rank: int = 0
+    """Elements between the two matrices of a norm's gate (A.X K2); 0 = norms have no gates."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,8 @@ class Specification:
     @property
     def blocks(self) -> int:
         """Blocks of the decoder."""
-        return len(self.layers) // (2 if self.residual.placement is Placement.BESIDE else 1)
+        pairs = self.residual.placement in (Placement.BESIDE, Placement.SHORTCUT)
+        return len(self.layers) // (2 if pairs else 1)
 
     @property
     def windows(self) -> tuple[int, ...]:

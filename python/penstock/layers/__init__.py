@@ -14,6 +14,7 @@ from penstock.layers.block import (
 )
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
+from penstock.layers.gated_norm import GatedNorm
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mamba import Mamba2
@@ -46,6 +47,7 @@ __all__ = [
     "FullWidthNorm",
     "GatedAttention",
     "GatedMlp",
+    "GatedNorm",
     "Head",
     "HeadNorm",
     "LatentAttention",

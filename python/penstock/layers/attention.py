@@ -177,7 +177,7 @@ class Attention(SelfAttention):
             values = {} if spec.keys_as_values else {"v": spec.kv_heads * self.value_dim}
             parts |= {"k": keys, **values}
         shares = {part: self.kv_share for part in parts if part != "q"}
-        if spec.gate in (Gate.OWN, Gate.PER_HEAD):
+        if spec.gate in (Gate.OWN, Gate.PER_HEAD, Gate.PER_HEAD_SIGMOID):
             parts["gate"] = queries if spec.gate is Gate.OWN else spec.heads
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         inputs = spec.heads * self.value_dim
@@ -335,8 +335,22 @@ class HeadGatedAttention(NormedAttention):
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """As `NormedAttention.mix`, of q, k, v and numbers side by side."""
         mixed = super().mix(qkv[:, : -self.heads], context).view(len(qkv), self.heads, -1)
-        gates = F.softplus(qkv[:, -self.heads :])
+        gates = self.factors(qkv[:, -self.heads :])
         return mixed.mul_(gates[:, :, None]).view(len(qkv), -1)
+
+    @staticmethod
+    def factors(numbers: Tensor) -> Tensor:
+        """The heads' factors, of their numbers, both [T, heads]."""
+        return F.softplus(numbers)
+
+
+class HeadSigmoidAttention(HeadGatedAttention):
+    """As HeadGatedAttention, with sigmoids."""
+
+    @staticmethod
+    def factors(numbers: Tensor) -> Tensor:
+        """The heads' factors, of their numbers, both [T, heads]."""
+        return numbers.sigmoid()
 
 
 class QueryGatedAttention(GatedAttention):

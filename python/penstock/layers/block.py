@@ -25,6 +25,7 @@ from penstock.layers.attention import (
     ClippedAttention,
     GatedAttention,
     HeadGatedAttention,
+    HeadSigmoidAttention,
     NarrowValueAttention,
     NormedAttention,
     PositionScaledAttention,
@@ -74,6 +75,7 @@ _GATED: dict[Gate, type[Attention]] = {
     Gate.WITH_QUERIES: QueryGatedAttention,
     Gate.OWN: GatedAttention,
     Gate.PER_HEAD: HeadGatedAttention,
+    Gate.PER_HEAD_SIGMOID: HeadSigmoidAttention,
 }
 
 

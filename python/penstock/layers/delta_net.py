@@ -127,7 +127,7 @@ class DeltaNet(Recurrent):
         q, k = (heads.unflatten(1, (self.key_heads, -1)) for heads in (q, k))
         v = v.unflatten(1, (self.heads, -1))
         gates = strength, decay, self.decay_log, self.decay_bias
-        gated_delta_rule(q, k, v, *gates, cache.memory, runs, out)
+        gated_delta_rule(q, k, v, *gates, cache.memory, runs, out, self.spec.most)
 
 
 def by_kind(heads: int, sizes: list[int], device: torch.device) -> Tensor:

@@ -36,11 +36,12 @@ class Router(Layer):
         hidden = residual.hidden
         dtype = torch.float32 if spec.router.float32 else build.dtype
         self.routing, self.sparse_mixer = spec.routing, spec.router.sparse_mixer
-        self.weight = build.empty(spec.experts, hidden, dtype=dtype)
-        self.bias = build.empty(spec.experts, dtype=dtype) if spec.router.bias else None
+        experts = spec.experts + spec.identities
+        self.weight = build.empty(experts, hidden, dtype=dtype)
+        self.bias = build.empty(experts, dtype=dtype) if spec.router.bias else None
         self.correction: Tensor | None = None
         if spec.router.correction:
-            self.correction = build.empty(spec.experts, dtype=torch.float32)
+            self.correction = build.empty(experts, dtype=torch.float32)
         rms = residual.norm.kind is not NormKind.LAYER
         self.fused_norm = rms and not self.sparse_mixer and build.device.type == "cuda"
 

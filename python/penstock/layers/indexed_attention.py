@@ -125,12 +125,18 @@ class IndexedLatentAttention(LatentAttention):
 
     def _mix_chosen(self, x: Tensor, context: StepContext) -> Tensor:
         qkv = self.qkv.product(x)
-        assert self.query_norm is not None and self.query_up is not None
+        assert self.query_norm is not None
         latent, _ = self.query_norm(Residual(qkv[:, : -self.row], None, False))
         if self.indexer is not None and not self.dense:
             chosen = self.indexer.choose(x, latent, self.cos_sin, self.index, context)
             context.chosen.choice = chosen
-        return self.mix_heads(self.query_up.product(latent), qkv[:, -self.row :], context)
+        return self.mix_queries(qkv[:, : -self.row], latent, qkv[:, -self.row :], context)
+
+    def mix_queries(self, raw: Tensor, latent: Tensor, kv: Tensor, context: StepContext) -> Tensor:
+        """Attends: the queries' latent [T, rank] before and after its norm, kv [T, rank + R] -> [T,
+        heads * value]."""
+        assert self.query_up is not None
+        return self.mix_heads(self.query_up.product(latent), kv, context)
 
     def attend_rows(self, q: Tensor, context: StepContext, out: Tensor) -> None:
         """As `LatentAttention.attend_rows`: each query is a decode of its own, whose table lists

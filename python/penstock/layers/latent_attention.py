@@ -15,7 +15,7 @@ import torch
 from penstock_kernels import latent_attention, latent_kv_write
 from torch import Tensor
 
-from penstock.config import AttentionSpec, ResidualSpec
+from penstock.config import AttentionSpec, LatentSpec, NormSpec, ResidualSpec
 from penstock.layers.attention import SelfAttention, StepContext, position_factors
 from penstock.layers.base import Build, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
@@ -50,6 +50,28 @@ class LatentUp(ColumnLinear):
         self.values = values.transpose(1, 2)
 
 
+class ScaledNorm(RmsNorm):
+    """RMSNorm times a factor, which the weight contains."""
+
+    def __init__(self, build: Build, size: int, spec: NormSpec, factor: float) -> None:
+        super().__init__(build, size, spec)
+        # In 16 bits the product would be rounded once more.
+        self.weight = build.empty(size, dtype=torch.promote_types(build.dtype, torch.float32))
+        self.factor = factor
+
+    def finish(self) -> None:
+        """Multiplies the weight."""
+        super().finish()
+        self.weight.mul_(self.factor)
+
+
+def latent_norm(build: Build, latent: LatentSpec) -> RmsNorm:
+    """Builds the norm of a latent."""
+    if latent.factor != 1:
+        return ScaledNorm(build, latent.rank, latent.norm, latent.factor)
+    return RmsNorm(build, latent.rank, latent.norm)
+
+
 class LatentAttention(SelfAttention):
     """Multi-head latent attention of layer `index`."""
 
@@ -79,7 +101,7 @@ class LatentAttention(SelfAttention):
             self.query_norm = RmsNorm(build, latent.query_rank, latent.norm)
             stream = replace(residual, hidden=latent.query_rank)
             self.query_up = ColumnLinear(build.below("query_up"), queries, stream, False)
-        self.kv_norm = RmsNorm(build, latent.rank, latent.norm)
+        self.kv_norm = latent_norm(build, latent)
         self.kv_up = LatentUp(build.below("kv_up"), residual, spec)
         self.out = RowLinear(build.below("out"), residual, spec.heads * latent.value, False)
 

@@ -19,6 +19,8 @@ from penstock.layers.attention import StepContext
 from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
+    "AXK1ForCausalLM": "axk1:Axk1",
+    "AXK2ForCausalLM": "axk2:Axk2",
     "AfmoeForCausalLM": "afmoe:Afmoe",
     "ApertusForCausalLM": "apertus:Apertus",
     "ArceeForCausalLM": "arcee:Arcee",
@@ -76,9 +78,11 @@ FAMILIES: dict[str, str] = {
     "LagunaForCausalLM": "laguna:Laguna",
     "Lfm2ForCausalLM": "lfm2:Lfm2",
     "Lfm2MoeForCausalLM": "lfm2_moe:Lfm2Moe",
+    "Lfm3ForCausalLM": "lfm3:Lfm3",
     "Llama4ForCausalLM": "llama4:Llama4Text",
     "Llama4ForConditionalGeneration": "llama4:Llama4",
     "LlamaForCausalLM": "llama:Llama",
+    "LongcatFlashForCausalLM": "longcat:LongcatFlash",
     "MPTForCausalLM": "mpt:Mpt",
     "MellumForCausalLM": "mellum:Mellum",
     "MiMoV2FlashForCausalLM": "mimo:MiMoV2Flash",
@@ -93,6 +97,7 @@ FAMILIES: dict[str, str] = {
     "NemotronHForCausalLM": "nemotron_h:NemotronH",
     "Olmo2ForCausalLM": "olmo:Olmo2",
     "Olmo3ForCausalLM": "olmo:Olmo3",
+    "OlmoHybridForCausalLM": "olmo_hybrid:OlmoHybrid",
     "OlmoeForCausalLM": "olmoe:Olmoe",
     "Phi3ForCausalLM": "phi3:Phi3",
     "PhiForCausalLM": "phi:Phi",

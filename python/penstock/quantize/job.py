@@ -114,12 +114,14 @@ def _check_layers(spec: Specification) -> None:
     """Raises BadModel for layers that cannot be computed one after the other from their inputs."""
     stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
     beside = spec.residual.placement is Placement.BESIDE
+    pairs = spec.residual.placement is Placement.SHORTCUT
     more = spec.per_layer or spec.kv_readers or spec.shares_indexers
     found = {
         "learned positions": spec.learned_positions,
         "tensors of all experts at once": stores - {ExpertStorage.SEPARATE},
         "layers that need more than the one before": more,
         "recurrent layers beside attention (--quantize does)": beside,
+        "pairs of layers (--quantize does)": pairs,
     }
     for what, present in found.items():
         if present:

@@ -1,0 +1,41 @@
+"""Published config.json files of models with recurrent layers, and their numbers of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
+    "LiquidAI/LFM3-1.7B": (1_728_801_536, {
+        "architectures": ["Lfm3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "conv_L_cache": 7, "conv_bias": False, "dtype": "bfloat16", "head_dim": 128,
+        "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 7680,
+        "layer_types": ["conv", "conv", "full_attention", "conv"]
+        + ["sliding_attention", "conv", "full_attention", "conv"] * 5,
+        "max_position_embeddings": 128000, "model_type": "lfm3", "norm_eps": 1e-05,
+        "num_attention_heads": 16, "num_hidden_layers": 24, "num_key_value_heads": 4,
+        "pad_token_id": 124893, "rope_parameters": {
+            "full_attention": {
+                "partial_rotary_factor": 0.5, "rope_theta": 1e6, "rope_type": "proportional",
+            },
+            "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+        },
+        "sliding_window": 256, "tie_word_embeddings": True, "use_attention_gate": True,
+        "use_sandwich_norm": True, "vocab_size": 128000,
+    }),
+    "allenai/Olmo-Hybrid-7B": (7_430_870_688, {
+        "architectures": ["OlmoHybridForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "dtype": "bfloat16", "hidden_act": "silu", "hidden_size": 3840,
+        "initializer_range": 0.02, "intermediate_size": 11008,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 8,
+        "linear_a_log_max": 16.0, "linear_a_log_min": 0.0, "linear_allow_neg_eigval": True,
+        "linear_conv_kernel_dim": 4, "linear_dt_init_floor": 0.0001, "linear_dt_max": 0.1,
+        "linear_dt_min": 0.001, "linear_key_head_dim": 96, "linear_num_key_heads": 30,
+        "linear_num_value_heads": 30, "linear_value_head_dim": 192,
+        "max_position_embeddings": 65536, "model_type": "olmo_hybrid",
+        "num_attention_heads": 30, "num_hidden_layers": 32, "num_key_value_heads": 30,
+        "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_parameters": {
+            "rope_theta": None, "rope_type": "default",
+        },
+        "tie_word_embeddings": False, "vocab_size": 100352,
+    }),
+}  # fmt: skip
