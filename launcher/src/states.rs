@@ -30,9 +30,12 @@ impl States {
     /// Reads the recurrent ones of a model's `layers` from config.json; `None` if there are none.
     pub fn of(config: &Value, layers: u64) -> Option<Self> {
         let states = match config.get("model_type").and_then(Value::as_str)? {
-            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text"
-            | "olmo_hybrid" => Self::of_delta_net(config, layers),
-            "lfm2" | "lfm2_moe" | "lfm3" => Self::of_short_convolutions(config, layers),
+            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" => {
+                Self::of_delta_net(config, layers, [16, 32, 128, 128])
+            }
+            "olmo_hybrid" => Self::of_delta_net(config, layers, olmo_sizes(config)),
+            "lfm2" | "lfm2_moe" => Self::of_short_convolutions(config, layers, 3),
+            "lfm3" => Self::of_short_convolutions(config, layers, 7),
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
             _ => return None,
@@ -40,13 +43,14 @@ impl States {
         (states.layers > 0).then_some(states)
     }
 
-    fn of_delta_net(config: &Value, layers: u64) -> Self {
+    /// `defaults`: heads of keys and of values, and the sizes of both.
+    fn of_delta_net(config: &Value, layers: u64, defaults: [u64; 4]) -> Self {
         let size = |name, default| size(config, name, default);
         let interval = size("full_attention_interval", 4).max(1);
-        let key_heads = size("linear_num_key_heads", 16);
-        let value_heads = size("linear_num_value_heads", 32);
-        let key_dim = size("linear_key_head_dim", 128);
-        let value_dim = size("linear_value_head_dim", 128);
+        let key_heads = size("linear_num_key_heads", defaults[0]);
+        let value_heads = size("linear_num_value_heads", defaults[1]);
+        let key_dim = size("linear_key_head_dim", defaults[2]);
+        let value_dim = size("linear_value_head_dim", defaults[3]);
         let channels = 2 * key_heads * key_dim + value_heads * value_dim;
         let kept = size("linear_conv_kernel_dim", 4).saturating_sub(1);
         Self {
@@ -58,14 +62,18 @@ impl States {
         }
     }
 
-    fn of_short_convolutions(config: &Value, layers: u64) -> Self {
-        let attending = config.get("full_attn_idxs").and_then(Value::as_array);
-        let attending = attending.map_or(layers, |layers| layers.len() as u64);
+    /// `width`: of the convolution, where config.json does not have it.
+    fn of_short_convolutions(config: &Value, layers: u64, width: u64) -> Self {
+        let listed = config.get("full_attn_idxs").and_then(Value::as_array);
+        let attending = match config.get("model_type").and_then(Value::as_str) {
+            Some("lfm3") => (1..layers).filter(|layer| layer % 2 == 0).count() as u64,
+            _ => listed.map_or(layers, |layers| layers.len() as u64),
+        };
         let channels = size(config, "hidden_size", 2560);
         Self {
             layers: kinds(config, &["conv"]).unwrap_or(layers.saturating_sub(attending)),
             shared: ("hidden_size", channels),
-            inputs: channels * size(config, "conv_L_cache", 3).saturating_sub(1),
+            inputs: channels * size(config, "conv_L_cache", width).saturating_sub(1),
             grouped: (0, 1),
             memory: 0,
         }
@@ -169,6 +177,16 @@ fn size(config: &Value, name: &str, default: u64) -> u64 {
     config.get(name).and_then(Value::as_u64).unwrap_or(default)
 }
 
+/// Returns heads and sizes of OLMo Hybrid's keys and values where config.json lacks them.
+fn olmo_sizes(config: &Value) -> [u64; 4] {
+    let heads = size(config, "num_attention_heads", 30);
+    let key_heads = size(config, "linear_num_key_heads", heads);
+    let quarters = 4 * key_heads.max(1);
+    let key_dim = 3 * size(config, "hidden_size", 3840) / quarters;
+    let key_dim = size(config, "linear_key_head_dim", key_dim);
+    [heads, heads, key_dim, 2 * key_dim]
+}
+
 /// Returns the kind of each layer, if config.json lists the kinds.
 pub fn listed_kinds(config: &Value) -> Option<&Vec<Value>> {
     let lists = ["layer_types", "layers_block_type"];
@@ -228,6 +246,21 @@ mod tests {
         let states = States::of(&config, 4).unwrap();
         assert_eq!((states.layers, states.attending(&config, 4)), (2, 2));
         assert_eq!(states.bytes(Dtype::Bfloat16, 1), 2 * 6 * 2048 * 2);
+    }
+
+    #[test]
+    fn families_have_sizes_of_their_own() {
+        let lfm = json!({"model_type": "lfm3", "hidden_size": 2048});
+        let states = States::of(&lfm, 24).unwrap();
+        assert_eq!((states.layers, states.attending(&lfm, 24)), (13, 11));
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 13 * 6 * 2048 * 2);
+        let olmo = json!({
+            "model_type": "olmo_hybrid", "hidden_size": 3840, "num_attention_heads": 30,
+        });
+        let states = States::of(&olmo, 32).unwrap();
+        assert_eq!(states.shared, ("linear_num_key_heads", 30));
+        assert_eq!(states.memory, 30 * 96 * 192);
+        assert!(states.divides(3) && !states.divides(4));
     }
 
     #[test]

@@ -401,6 +401,7 @@ def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any)
         ("deepseek-v32", (), {"layer_types": ["deepseek_sparse_attention"] * 3}),
         ("mellum", ("num_key_value_heads", "layer_types"), {"num_key_value_heads": 2}),
         ("mellum", (), {"rope_parameters": None}),
+        ("axk1", (), {"norm_topk_prob": None, "rope_interleave": None}),
         ("laguna", (), {"rope_parameters": None}),
         ("mistral4", (), {"rope_parameters": None}),
         ("granitemoe_swa", ("layer_types", "layer_rope_theta", "rope_parameters"), {}),

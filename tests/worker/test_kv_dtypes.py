@@ -227,6 +227,14 @@ def test_fp8_uses_the_scales_of_a_checkpoint(
         assert torch.equal(stored, expected) and same == tokens
 
 
+@pytest.mark.parametrize("case", ["lfm3", "qwen3_5"])
+def test_recurrent_layers_have_no_scales(checkpoint: Callable[[str], Path], case: str) -> None:
+    worker = LocalWorker()
+    loaded = worker.load(checkpoint(case), dtype="float64", kv_dtype="fp8_e4m3")
+    (sequence,) = run(worker, loaded, [PROMPTS[0]])
+    assert len(sequence.tokens) == WANTED
+
+
 @pytest.mark.parametrize("numbers", [[0.5, 0.5], [0.0], [-1.0], [torch.inf], [torch.nan]])
 def test_scales_that_are_no_positive_number_are_refused(
     checkpoint: Callable[[str], Path], tmp_path: Path, numbers: list[float]

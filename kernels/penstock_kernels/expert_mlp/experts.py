@@ -50,7 +50,7 @@ class Experts:
     first: int = 0
     """Id of the first expert here. Experts of other ids add nothing (expert parallel)."""
     elsewhere: int = 0
-    """Experts that other ranks hold."""
+    """Experts that are not here: other ranks have them, or they have no matrices."""
 
     @property
     def count(self) -> int:

@@ -142,16 +142,16 @@ class PositionScale:
 
 class Gate(Enum):
     """What yields the gate of an attention's output. Its sigmoid multiplies the output, except that
-    of `PER_HEAD`."""
+    of `PER_HEAD_SOFTPLUS`."""
 
     WITH_QUERIES = "with_queries"
     """The query projection, behind each head's queries."""
     OWN = "own"
     """A projection of its own."""
-    PER_HEAD = "per_head"
+    PER_HEAD_SOFTPLUS = "per_head_softplus"
     """A projection of its own to one number per head, whose softplus multiplies the head."""
-    PER_HEAD_SIGMOID = "per_head_sigmoid"
-    """As PER_HEAD, but the number's sigmoid multiplies the head."""
+    PER_HEAD = "per_head"
+    """As PER_HEAD_SOFTPLUS, but the number's sigmoid multiplies the head."""
 
 
 @dataclass(frozen=True)

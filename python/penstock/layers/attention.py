@@ -177,7 +177,7 @@ class Attention(SelfAttention):
             values = {} if spec.keys_as_values else {"v": spec.kv_heads * self.value_dim}
             parts |= {"k": keys, **values}
         shares = {part: self.kv_share for part in parts if part != "q"}
-        if spec.gate in (Gate.OWN, Gate.PER_HEAD, Gate.PER_HEAD_SIGMOID):
+        if spec.gate in (Gate.OWN, Gate.PER_HEAD_SOFTPLUS, Gate.PER_HEAD):
             parts["gate"] = queries if spec.gate is Gate.OWN else spec.heads
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
         inputs = spec.heads * self.value_dim

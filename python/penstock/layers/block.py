@@ -74,8 +74,8 @@ def attention_of(
 _GATED: dict[Gate, type[Attention]] = {
     Gate.WITH_QUERIES: QueryGatedAttention,
     Gate.OWN: GatedAttention,
-    Gate.PER_HEAD: HeadGatedAttention,
-    Gate.PER_HEAD_SIGMOID: HeadSigmoidAttention,
+    Gate.PER_HEAD_SOFTPLUS: HeadGatedAttention,
+    Gate.PER_HEAD: HeadSigmoidAttention,
 }
 
 

@@ -148,7 +148,7 @@ class ExpertMlps(Layer):
         group, inner, storage = build.group, spec.expert.intermediate, spec.storage
         self.storage = storage
         self.device = build.device
-        self.total = spec.experts
+        self.total, self.identities = spec.experts, spec.identities
         self.group = Group() if build.expert_parallel else group
         self.first = 0
         if build.expert_parallel:
@@ -280,7 +280,7 @@ class ExpertMlps(Layer):
             down_bias=self.down_bias,
             activation=self.activation,
             first=self.first,
-            elsewhere=self.total - self.count,
+            elsewhere=self.total + self.identities - self.count,
         )
 
     def kept(self) -> Iterator[Tensor]:

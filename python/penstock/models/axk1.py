@@ -16,6 +16,7 @@ from penstock.weights import Shapes
 
 NORM = "model.layers.{}.post_mlp_layernorm"
 CORRECTION = "e_score_correction_bias"
+FLAGS = ("norm_topk_prob", "rope_interleave")
 DEFAULTS = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
 
 
@@ -56,7 +57,9 @@ class Axk1(Glm4MoeLite):
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, with transformers' defaults. Raises BadModel."""
         Fields(raw).ignore("topk_method")  # groups compete as in V3, whether there is a bias or not
-        return super().read_config(layered({"topk_method": None}, raw, DEFAULTS))
+        # Null is false for transformers, not its default.
+        null = {name: False for name in FLAGS if raw.get(name, True) is None}
+        return super().read_config(layered({"topk_method": None}, null, raw, DEFAULTS))
 
     @classmethod
     def as_stored(cls, spec: Specification, shapes: Shapes) -> Specification:

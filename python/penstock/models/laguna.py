@@ -48,7 +48,7 @@ class Laguna(Decoder):
         ropes = {kind: config.read_rope(fields, layer_type=kind, partial=True) for kind in kinds}
         window = fields.count("sliding_window") if SLIDING in kinds else 0
         norm = QkNorm(config.read_residual(fields).norm)
-        one = config.read_attention(fields, None, qk_norm=norm, gate=Gate.PER_HEAD)
+        one = config.read_attention(fields, None, qk_norm=norm, gate=Gate.PER_HEAD_SOFTPLUS)
         mlps = config.read_gated(fields, "intermediate_size"), _experts(fields)
         layers = [
             LayerSpec(

@@ -24,6 +24,7 @@ from penstock.config import (
     read_residual,
     read_rope,
     read_three_types,
+    with_rope,
 )
 from penstock.models.decoder import LLAMA_NAMES, QK_NORM_NAMES
 from penstock.models.lfm2 import LAYER, PATH, Lfm2
@@ -50,10 +51,9 @@ class Lfm3(Lfm2):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, with transformers' defaults. Raises BadModel."""
-        fields = Fields(layered(raw, DEFAULTS, {"rope_parameters": ROPES}))
+        fields = Fields(layered(with_rope(raw, ROPES), DEFAULTS))
         layers, norm = fields.count("num_hidden_layers"), NormSpec(fields.number("norm_eps", 1e-5))
-        sandwich = fields.flag("use_sandwich_norm", True)
-        placement = Placement.SANDWICH if sandwich else Placement.PRE
+        placement = Placement.SANDWICH if fields.flag("use_sandwich_norm", True) else Placement.PRE
         sizes = fields.count("hidden_size"), fields.count("conv_L_cache", 7)
         conv = ShortConvSpec(*sizes, fields.flag("conv_bias"))
         kinds = read_three_types(fields, _default(layers), CONV)
@@ -71,10 +71,10 @@ def _default(layers: int) -> list[str]:
 
 
 def _attention(fields: Fields, kind: str, norm: NormSpec) -> Any:
-    gate = Gate.PER_HEAD_SIGMOID if fields.flag("use_attention_gate", True) else None
+    gate = Gate.PER_HEAD if fields.flag("use_attention_gate", True) else None
     if gate is not None:
         fields.require("attention_bias", False)  # the gate has none, and is in the same matrix
     window = fields.count("sliding_window", 256) if kind == SLIDING else 0
-    bias, rope = fields.flag("attention_bias"), read_rope(fields, layer_type=kind)
+    bias, rope = fields.flag("attention_bias"), read_rope(fields, layer_type=kind, theta=1e6)
     changes = {"qkv_bias": bias, "output_bias": bias, "window": window, "gate": gate}
     return read_attention(fields, rope, qk_norm=QkNorm(norm), **changes)

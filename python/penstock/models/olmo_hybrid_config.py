@@ -32,13 +32,14 @@ def read_full(fields: Fields) -> AttentionSpec:
 
 
 def _read_rope(fields: Fields) -> RopeSpec | None:
-    """RoPE; none if its base is null, as in published files."""
-    parameters = fields.raw.get("rope_parameters")
-    if isinstance(parameters, Mapping) and parameters.get("rope_theta", 0) is None:
-        section = fields.section("rope_parameters")
-        section.require("rope_type", "default")
-        return None
-    return read_rope(fields)
+    """RoPE; none if its base is null, there or at the top level, as in published files."""
+    section = fields.raw.get("rope_parameters") or {}
+    outer = {"rope_theta": fields.raw["rope_theta"]} if "rope_theta" in fields.raw else {}
+    if not isinstance(section, Mapping) or {**outer, **section}.get("rope_theta", 0) is not None:
+        return read_rope(fields)
+    if section:
+        fields.section("rope_parameters").require("rope_type", "default")
+    return None
 
 
 def read_delta_net(fields: Fields) -> DeltaNetSpec:

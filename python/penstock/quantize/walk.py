@@ -13,7 +13,17 @@ from torch import Tensor
 from penstock.cache import KvGeometry, StateShape, kv_format, layer_shape
 from penstock.config import Specification
 from penstock.faults import BadModel
-from penstock.layers import Build, ExpertMlps, Layer, Linear, MoeMlp, Residual, Router, SharedGate
+from penstock.layers import (
+    Build,
+    ExpertMlps,
+    GatedNorm,
+    Layer,
+    Linear,
+    MoeMlp,
+    Residual,
+    Router,
+    SharedGate,
+)
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
 from penstock.layers.delta_net import HeadInputs
 from penstock.layers.indexed_attention import HeadWeights, IndexMatrix
@@ -25,8 +35,8 @@ from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.statistics import Inputs
 from penstock.weights import Checkpoint
 
-KEPT = (Router, SharedGate, IndexMatrix, HeadWeights, LatentUp, HeadInputs)
-"""Layers whose matrices stay as they are. Servers keep the last two as floats in any format."""
+KEPT = (Router, SharedGate, IndexMatrix, HeadWeights, GatedNorm, LatentUp, HeadInputs)
+"""Layers whose matrices stay as they are. Servers keep the last three as floats in any format."""
 BLOCK_TOKENS = 16
 STEP_TOKENS = 4096  # about as many rows run at once
 Tensors = Mapping[str, Tensor]

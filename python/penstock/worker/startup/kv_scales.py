@@ -24,8 +24,8 @@ def scale_caches(model: Model, checkpoint: Checkpoint) -> None:
         if match:
             found.setdefault(int(match[1]), {})[match[2]] = _scale(name, checkpoint)
     for block in model.blocks:
-        # A layer may read the cache of another one.
-        scales = found.get(block.attention.kv_layer)
+        # A layer may read the cache of another one, or be recurrent and have none.
+        scales = found.get(getattr(block.attention, "kv_layer", -1))
         if scales is not None:
             both = scales.get("kv", 1.0)
             block.attention.scale_cache(KvScales(scales.get("k", both), scales.get("v", both)))
