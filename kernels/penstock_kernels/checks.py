@@ -150,12 +150,26 @@ def expect_attention(
         )
     if q.dtype not in FLOATS:
         raise ValueError(f"q is {q.dtype}; expected a float")
+    expect_tables(tables, kv_len)
+
+
+def expect_tables(tables: tuple[Tensor, Tensor], kv_len: Tensor) -> None:
+    """Raises ValueError unless `tables` (block_tables, slots) fit the sequences of `kv_len`."""
     block_tables, slots = tables
     expect_rank("block_tables", block_tables, "N, B")
     expect("block_tables", block_tables, tuple(block_tables.shape), INDEX)
     expect_rank("slots", slots, "S")
     expect("slots", slots, tuple(slots.shape), INDEX)
     expect("kv_len", kv_len, tuple(slots.shape), INDEX)
+
+
+def expect_queries(q: Tensor, query_start: Tensor | None, kv_len: Tensor) -> None:
+    """Raises ValueError unless `query_start` fits the sequences of `kv_len`; None: one row of `q`
+    for each."""
+    if query_start is not None:
+        expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
+    elif len(q) != len(kv_len):
+        raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
 
 
 def expect_rule(

@@ -11,8 +11,10 @@ from ..checks import (
     expect,
     expect_contiguous,
     expect_latent,
+    expect_queries,
     expect_rank,
     expect_rows,
+    expect_tables,
 )
 from ..op import Op
 from . import reference
@@ -59,14 +61,8 @@ def index_tokens(
     expect_rows("q", q)
     expect_rows("weights", weights)
     expect_latent(kv_cache, q.dtype, size)
-    expect_rank("block_tables", block_tables, "N, B")
-    expect("block_tables", block_tables, tuple(block_tables.shape), INDEX)
-    expect("slots", slots, (len(slots),), INDEX)
-    expect("kv_len", kv_len, (len(slots),), INDEX)
-    if query_start is not None:
-        expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
-    elif tokens != len(kv_len):
-        raise ValueError(f"q has {tokens} rows for {len(kv_len)} sequences; expected one each")
+    expect_tables((block_tables, slots), kv_len)
+    expect_queries(q, query_start, kv_len)
     expect_rank("rows", rows, "T, K")
     expect("rows", rows, (tokens, rows.shape[1]), INDEX)
     expect("counts", counts, (tokens,), INDEX)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import FLOATS, INDEX, expect, expect_latent, expect_out, expect_rank, expect_rows
+from ..checks import (
+    FLOATS,
+    expect,
+    expect_latent,
+    expect_out,
+    expect_queries,
+    expect_rank,
+    expect_rows,
+    expect_tables,
+)
 from ..op import Op
 from . import reference
 
@@ -56,14 +65,8 @@ def latent_attention(
     expect_latent(kv_cache, q.dtype, size)
     if not 0 < rank < size:
         raise ValueError(f"rank is {rank}; expected 1 to {size - 1}")
-    expect_rank("block_tables", block_tables, "N, B")
-    expect("block_tables", block_tables, tuple(block_tables.shape), INDEX)
-    expect("slots", slots, (len(slots),), INDEX)
-    expect("kv_len", kv_len, (len(slots),), INDEX)
-    if query_start is not None:
-        expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
-    elif tokens != len(kv_len):
-        raise ValueError(f"q has {tokens} rows for {len(kv_len)} sequences; expected one each")
+    expect_tables((block_tables, slots), kv_len)
+    expect_queries(q, query_start, kv_len)
     expect_out(q[..., :rank], out)
     if max_query < 0:
         raise ValueError(f"max_query is {max_query}; expected 0 or more")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import expect_attention, expect_out, expect_rotation, expect_rule
+from ..checks import expect_attention, expect_out, expect_queries, expect_rotation, expect_rule
 from ..op import Op
 from . import reference
 
@@ -64,8 +64,7 @@ def paged_decode_attention(
     expect_rotation((q, k, v), cos_sin, (positions, slot_mapping), (kv_cache, kv_params))
     expect_attention(q, (kv_cache, kv_params), (block_tables, slots), kv_len)
     expect_out(q, out)
-    if len(q) != len(kv_len):
-        raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
+    expect_queries(q, None, kv_len)
     expect_rule(q, window, softcap, sinks, slopes)
     where = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
     rest = kv_params, aligned, slopes
