@@ -158,6 +158,11 @@ class Fields:
             if value not in (None, False):
                 raise Unsupported(f"config.json: {name} {value!r} is not supported")
 
+    def require_at_most(self, name: str, most: int) -> None:
+        """Rejects a model whose number under `name` is present and above `most`."""
+        if self.number(name, 0) > most:
+            raise Unsupported(f"config.json: {name} above {most} is not supported")
+
     def require(self, name: str, wanted: Any) -> None:
         """Rejects a model whose `name` is present and not `wanted`: it would be computed
         wrongly."""

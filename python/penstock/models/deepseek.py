@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from penstock import config
 from penstock.config import Fields, MoeSpec, RouterSpec, Specification, layered
-from penstock.faults import Unsupported
 from penstock.layers import Build
 from penstock.models.decoder import EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES, Decoder
 
@@ -52,8 +51,7 @@ class DeepseekV3(Decoder):
         fields.require("scoring_func", cls.score)
         fields.require("moe_layer_freq", 1)
         fields.require_unset("mlp_bias")
-        if fields.number("num_nextn_predict_layers", 1) > 1:
-            raise Unsupported("config.json: num_nextn_predict_layers above 1 is not supported")
+        fields.require_at_most("num_nextn_predict_layers", 1)
         attention, sparse = cls.attention(fields), cls.moe(fields)
         layers = config.read_dense_first(fields, attention, sparse)
         return config.read_decoder(fields, layers)

@@ -23,7 +23,6 @@ from penstock.config import (
     read_shared_moe,
     read_sigmoid_routing,
 )
-from penstock.faults import Unsupported
 from penstock.layers import Build
 from penstock.models.decoder import EXPERT_NAMES, SHARED_EXPERT_NAMES, Decoder
 from penstock.models.qwen import Qwen3
@@ -52,11 +51,5 @@ class Glm4Moe(Decoder):
         router = RouterSpec(correction=True, float32=True)
         moe = read_shared_moe(fields, read_sigmoid_routing(fields), router)
         specs = read_dense_first(fields, attention, moe)
-        require_one_prediction(fields)
+        fields.require_at_most("num_nextn_predict_layers", 1)
         return read_decoder(fields, specs, read_residual(fields, norm=norm))
-
-
-def require_one_prediction(fields: Fields) -> None:
-    """Refuses more than one layer that predicts several tokens: names of one are ignored."""
-    if fields.number("num_nextn_predict_layers", 1) > 1:
-        raise Unsupported("config.json: num_nextn_predict_layers above 1 is not supported")

@@ -26,7 +26,7 @@ from penstock.config import (
     read_shared_moe,
 )
 from penstock.models.decoder import CORRECTION_PATH, renamed
-from penstock.models.glm4_moe import Glm4Moe, require_one_prediction
+from penstock.models.glm4_moe import Glm4Moe
 
 DEFAULTS = {"num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 11158840}
 ONLY = ("moe_router_enable_expert_bias", "moe_router_use_sigmoid", "qk_norm", "route_norm")
@@ -57,7 +57,7 @@ class HyV3(Glm4Moe):
         attention = read_attention(
             fields, read_rope(fields), qkv_bias=bias, output_bias=bias, qk_norm=norm
         )
-        require_one_prediction(fields)
+        fields.require_at_most("num_nextn_predict_layers", 1)
         moe, dense = _experts(fields), read_gated(fields, "intermediate_size")
         dense = replace(dense, bias=fields.flag("mlp_bias"))
         sparse = read_listed_sparse_layers(fields, fields.count("num_hidden_layers"))

@@ -8,7 +8,6 @@ from typing import Any
 
 from penstock import config
 from penstock.config import FULL, SLIDING, AttentionSpec, Fields, QkNorm, Specification, layered
-from penstock.faults import Unsupported
 from penstock.models.qwen3_moe import Qwen3Moe
 
 DEFAULTS = {
@@ -31,8 +30,7 @@ class Mellum(Qwen3Moe):
         """Reads `mlp_layer_types`, which say what `mlp_only_layers` do in Qwen3-MoE."""
         fields = Fields(layered(config.with_rope(raw, ROPES), DEFAULTS))
         for name in ("num_mtp_layers", "num_nextn_predict_layers"):
-            if fields.number(name, 0) > 1:
-                raise Unsupported(f"config.json: {name} above 1 is not supported")
+            fields.require_at_most(name, 1)
         fields.ignore("mtp_layer_types", "mtp_mlp_layer_types")
         sparse = config.read_listed_sparse_layers(fields, fields.count("num_hidden_layers"))
         dense = [layer for layer, has_experts in enumerate(sparse) if not has_experts]
