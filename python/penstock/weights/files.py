@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,9 +114,11 @@ class Checkpoint:
     def renew(self, older: Mapping[str, str]) -> None:
         """Replaces beginnings of names, those of `older`, by newer ones, unless a name has that
         already."""
-        names = sorted(self._stored)
-        older = {old: new for old, new in older.items() if not _begins_any(names, new)}
+        older = {old: new for old, new in older.items() if not self._has(new)}
         self._stored = {_renewed(name, older): stored for name, stored in self._stored.items()}
+
+    def _has(self, beginning: str) -> bool:
+        return any(name.startswith(beginning) for name in self._stored)
 
     def _index_file(self) -> Path | None:
         """The file that says which file has which tensor. Quantized checkpoints have other names
@@ -187,11 +188,6 @@ def _listed(index: Path) -> dict[str, str]:
         if not isinstance(name, str) or "/" in name:
             raise BadModel(f"{index} names no file for {key}, but {name!r}; download it again")
     return names
-
-
-def _begins_any(names: Sequence[str], beginning: str) -> bool:
-    """Whether any of sorted names has this beginning."""
-    return any(name.startswith(beginning) for name in names[bisect_left(names, beginning) :][:1])
 
 
 def _renewed(name: str, older: Mapping[str, str]) -> str:
