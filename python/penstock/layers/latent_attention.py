@@ -99,11 +99,18 @@ class LatentAttention(SelfAttention):
         self.query_up: ColumnLinear | None = None
         if latent.query_rank:
             self.query_norm = RmsNorm(build, latent.query_rank, latent.norm)
-            stream = replace(residual, hidden=latent.query_rank)
-            self.query_up = ColumnLinear(build.below("query_up"), queries, stream, False)
+            self.query_up = self.query_projection(build.below("query_up"), residual, spec)
         self.kv_norm = latent_norm(build, latent)
         self.kv_up = LatentUp(build.below("kv_up"), residual, spec)
         self.out = RowLinear(build.below("out"), residual, spec.heads * latent.value, False)
+
+    def query_projection(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec
+    ) -> ColumnLinear:
+        """The matrix from the queries' latent to each head's query."""
+        assert spec.latent is not None
+        stream = replace(residual, hidden=spec.latent.query_rank)
+        return ColumnLinear(build, {"q": spec.heads * sum(self.sizes)}, stream, False)
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """Attends: (queries or their latent | latent, key to rotate) [T, ...] -> [T, heads *

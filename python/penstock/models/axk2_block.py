@@ -17,21 +17,21 @@ class GatedIndexedAttention(IndexedLatentAttention):
     """Sparse latent attention. One matrix yields each head's query and gate; it reads the queries'
     latent after and before its norm."""
 
-    def __init__(
-        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
-    ) -> None:
-        super().__init__(build, residual, spec, index)
+    def query_projection(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec
+    ) -> ColumnLinear:
+        """As `LatentAttention.query_projection`, from twice the latent."""
         assert spec.latent is not None
-        self.parts = [sum(self.sizes), spec.latent.value]
         stream = replace(residual, hidden=2 * spec.latent.query_rank)
-        outputs = {"q": spec.heads * sum(self.parts)}
-        self.query_up = ColumnLinear(build.below("query_up"), outputs, stream, False)
+        return ColumnLinear(
+            build, {"q": spec.heads * (sum(self.sizes) + spec.latent.value)}, stream, False
+        )
 
     def mix_queries(self, raw: Tensor, latent: Tensor, kv: Tensor, context: StepContext) -> Tensor:
         """As `IndexedLatentAttention.mix_queries`."""
         assert self.query_up is not None
         both = self.query_up.product(torch.cat((latent, raw), 1))
-        q, gate = both.view(len(raw), self.heads, -1).split(self.parts, 2)
+        q, gate = both.view(len(raw), self.heads, -1).tensor_split([sum(self.sizes)], 2)
         mixed = self.mix_heads(q.flatten(1), kv, context)
         wide = torch.promote_types(mixed.dtype, torch.float32)
         gated: Tensor = mixed * gate.flatten(1).to(wide).sigmoid()
