@@ -34,8 +34,13 @@ impl States {
                 Self::of_delta_net(config, layers, [16, 32, 128, 128])
             }
             "olmo_hybrid" => Self::of_delta_net(config, layers, olmo_sizes(config)),
-            "lfm2" | "lfm2_moe" => Self::of_short_convolutions(config, layers, 3),
-            "lfm3" => Self::of_short_convolutions(config, layers, 7),
+            "lfm2" | "lfm2_moe" => {
+                let listed = config.get("full_attn_idxs").and_then(Value::as_array);
+                let attending = listed.map_or(layers, |listed| listed.len() as u64);
+                Self::of_short_convolutions(config, layers, attending, 3)
+            }
+            // Every second layer attends.
+            "lfm3" => Self::of_short_convolutions(config, layers, layers.saturating_sub(1) / 2, 7),
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
             _ => return None,
@@ -62,13 +67,9 @@ impl States {
         }
     }
 
-    /// `width`: of the convolution, where config.json does not have it.
-    fn of_short_convolutions(config: &Value, layers: u64, width: u64) -> Self {
-        let listed = config.get("full_attn_idxs").and_then(Value::as_array);
-        let attending = match config.get("model_type").and_then(Value::as_str) {
-            Some("lfm3") => (1..layers).filter(|layer| layer % 2 == 0).count() as u64,
-            _ => listed.map_or(layers, |layers| layers.len() as u64),
-        };
+    /// Where config.json does not say it: `attending`, how many layers attend, and `width`, of the
+    /// convolution.
+    fn of_short_convolutions(config: &Value, layers: u64, attending: u64, width: u64) -> Self {
         let channels = size(config, "hidden_size", 2560);
         Self {
             layers: kinds(config, &["conv"]).unwrap_or(layers.saturating_sub(attending)),
