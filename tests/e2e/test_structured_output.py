@@ -68,7 +68,8 @@ def test_structured_output_is_equal_under_preemption_and_restart(
     model: list[str], expected: list[list[tuple[str, str]]], tmp_path: Path, workers: str
 ) -> None:
     """With too little memory for all at once, and again after a worker was killed."""
-    options = ["--tp", workers, "--kv-memory", "256KiB", "--max-len", "160"]
+    memory = f"{192 // int(workers)}KiB"  # of each worker: room for 192 tokens
+    options = ["--tp", workers, "--kv-memory", memory, "--max-len", "160"]
     with Server(tmp_path / "serve.log", [*model, *options]) as server:
         for _ in range(4):  # a first answer may be over before another's grammar is compiled
             assert answers(server) == expected
