@@ -17,7 +17,7 @@ import argparse
 import re
 import statistics
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,9 +28,10 @@ from harness.shapes import SHAPES
 from penstock.cache import KvGeometry, LayerCache, StateCache, kv_format
 from penstock.config import MoeSpec, Specification
 from penstock.layers import Build
-from penstock.models import family
+from penstock.models import Model, family
 from penstock.parallel import Group
 from penstock.quant import read_methods
+from penstock.weights import Target
 from penstock.worker.protocol.sampling_params import SamplingParams
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import NewSequence, Step
@@ -128,30 +129,48 @@ def build(shape: str, quantize: str = "", kv_dtype: str = "auto") -> tuple[Runne
     config = cls.read_config(SHAPES[shape])
     methods = read_methods(SHAPES[shape], torch.bfloat16, CUDA, quantize)
     make = Build(torch.bfloat16, CUDA, Group(), methods, SEQUENCE_TOKENS)
-    before = torch.cuda.memory_allocated()
-    model, embedding, experts, whole = cls(config, make), 0, 0, 0
-    for stage in model.stages():
-        for name, targets in stage.begin().items():
-            for target in targets:
-                shape_here = tuple(target.destination.shape)
-                drawn = replace(stored(name, target), shape=shape_here).draw(CUDA)
-                target.destination.copy_(drawn.view(shape_here))
-                whole += target.destination.nbytes
-                experts += target.destination.nbytes * (".experts." in name)
-                if not config.tied and "embed_tokens" in name:
-                    embedding += target.destination.nbytes
-        stage.finish()
-    read = torch.cuda.memory_allocated() - before - embedding
+    model = cls(config, make)
+    embedding, experts, whole = fill_weights(model)
+    if config.tied:
+        embedding = 0  # the head reads it
     geometry = kv_geometry(config, make, BLOCK_TOKENS, kv_format(kv_dtype, make.dtype))
     pools = divide(geometry, torch.cuda.mem_get_info()[0] - ACTIVATIONS)
     limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, pools, config.vocab)
     kv = geometry.allocate([pool.blocks for pool in pools], CUDA)
     for cache in kv.caches:
         if isinstance(cache, LayerCache):
-            fill(cache)
+            fill_cache(cache)
     rank_model = RankModel(model, Group(), kv, CUDA, make.dtype)
+    read = model.kept_bytes() - embedding
     weights = Weights(read, experts / (whole - embedding), chosen(config))
     return Runner(rank_model, State(limits), DeviceCapture(CUDA)), weights
+
+
+def fill_weights(model: Model) -> tuple[int, int, int]:
+    """Draws random weights; the bytes of embeddings, of routed experts and of all, as stored."""
+    sizes = Counter[str]()
+    for stage in model.stages():
+        for name, targets in stage.begin().items():
+            for target in targets:
+                draw(name, target)
+                sizes[kind_of(name)] += target.destination.nbytes
+        del targets, target  # layers free what they repack, if nothing else holds it
+        stage.finish()
+    return sizes["embedding"], sizes["experts"], sizes.total()
+
+
+def kind_of(name: str) -> str:
+    """What a tensor belongs to."""
+    if ".experts." in name:
+        return "experts"
+    return "embedding" if "embed_tokens" in name else "others"
+
+
+def draw(name: str, target: Target) -> None:
+    """Fills a target with random weights."""
+    shape = tuple(target.destination.shape)
+    drawn = replace(stored(name, target), shape=shape).draw(CUDA)
+    target.destination.copy_(drawn.view(shape))
 
 
 def divide(geometry: KvGeometry, room: int) -> tuple[KvPool, ...]:
@@ -164,7 +183,7 @@ def divide(geometry: KvGeometry, room: int) -> tuple[KvPool, ...]:
     )
 
 
-def fill(cache: LayerCache) -> None:
+def fill_cache(cache: LayerCache) -> None:
     """Random keys and values: zeros would take less power."""
     if cache.params is not None:
         cache.data.random_(256)

@@ -94,8 +94,7 @@ def prefilled(
     model = cls(spec, build)
     with Checkpoint(path) as checkpoint:
         ignored = (*model.ignored, *methods.unused)
-        targets, stages = model.checkpoint_targets(), model.stages()
-        load_weights(checkpoint, targets, ignored, lambda *_: None, stages)
+        load_weights(checkpoint, model, ignored, lambda *_: None)
 
     def ints(*values: int) -> Tensor:
         return torch.tensor(values, dtype=torch.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,15 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker, Refused
+from penstock.config import read_config
 from penstock.faults import BadModel
+from penstock.layers import Build, Linear
+from penstock.models import family
+from penstock.parallel import Group
 from penstock.quant import Fp8, Fp8Layout, Unquantized, read_methods
+from penstock.quant.method import Weights
+from penstock.weights import Checkpoint, load_weights
+from penstock.weights import load as load_module
 from penstock_kernels.packed_linear import PackedWeight
 from quantized import (
     UP,
@@ -236,3 +244,29 @@ def test_a_share_that_no_kernel_can_read_is_refused() -> None:
     method = Fp8(Unquantized(torch.bfloat16, HOST), Fp8Layout(None, (128, 128)))
     with pytest.raises(BadModel, match=r"blocks of 128 inputs .* has 72 inputs"):
         method.allocate(64, 72)
+
+
+def test_loaded_weights_are_freed_layer_by_layer(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a load takes twice the memory of the weights."""
+    path, _ = quantized(checkpoint("llama2"), tmp_path, *FORMATS["channel"])
+    raw = read_config(path)
+    cls: Any = family(raw)
+    methods = read_methods(raw, torch.float32, HOST)
+    model = cls(cls.read_config(raw), Build(torch.float32, HOST, Group(), methods, 8))
+    layers = [layer for _, layer in model.walk() if isinstance(layer, Linear)]
+    loaded = [weakref.ref(layer.weights["weight"]) for layer in layers]
+    alive, finish = [], Fp8.finish
+
+    def count(self: Fp8, weights: Weights) -> Weights:
+        alive.append(sum(one() is not None for one in loaded))
+        return finish(self, weights)
+
+    monkeypatch.setattr(Fp8, "finish", count)
+    monkeypatch.setattr(load_module, "READERS", 1)
+    with Checkpoint(path) as files:
+        load_weights(files, model, model.ignored, lambda *_: None)
+    # A thread drops its last target a moment after it is filled.
+    late = [count - left for count, left in zip(alive, range(len(layers), 0, -1), strict=True)]
+    assert set(late) <= {0, 1}

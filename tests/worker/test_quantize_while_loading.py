@@ -130,8 +130,7 @@ def test_floats_of_one_layer_at_a_time_are_in_memory(checkpoint: Callable[[str],
         most = max(most, len(loaded))
 
     with Checkpoint(path) as files:
-        targets, stages = model.checkpoint_targets(), model.stages()
-        load_weights(files, targets, model.ignored, look, stages)
+        load_weights(files, model, model.ignored, look)
     assert most == 1
     assert not any(block.mlp.down.stored for block in model.blocks)
 
@@ -148,8 +147,7 @@ def test_the_memory_of_weights_is_that_of_their_codes(checkpoint: Callable[[str]
             methods.quantized.on_cpu = False  # type: ignore[attr-defined]
         model = cls(cls.read_config(raw), Build(torch.float64, HOST, Group(), methods, 8))
         with Checkpoint(path) as files:
-            targets, stages = model.checkpoint_targets(), model.stages()
-            load_weights(files, targets, model.ignored, lambda *_: None, stages)
+            load_weights(files, model, model.ignored, lambda *_: None)
         return int(model.kept_bytes())
 
     # q, k, v and o are 64 x 64 (q, k and v fused); gate, up and down 96 x 64. Codes fill blocks of

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from penstock.faults import BadModel, LoadCancelled
-from penstock.weights import Checkpoint, Target, load_weights, transfer
+from penstock.weights import Checkpoint, Stage, Target, load_weights, transfer
 from penstock.weights import load as load_module
 from penstock.weights.files import StoredTensor
 from safetensors.torch import save_file
@@ -30,11 +31,23 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@dataclass(frozen=True)
+class Tensors:
+    """Targets that are loaded at once."""
+
+    targets: dict[str, Target]
+
+    def checkpoint_targets(self) -> dict[str, list[Target]]:
+        return {name: [target] for name, target in self.targets.items()}
+
+    def stages(self) -> list[Stage]:
+        return [Stage(self.checkpoint_targets, lambda: None)]
+
+
 def load(directory: Path, targets: dict[str, Target]) -> int:
     ignored = [name for name in STORED if name not in targets]
     with Checkpoint(directory) as checkpoint:
-        wanted = {name: [target] for name, target in targets.items()}
-        return load_weights(checkpoint, wanted, ignored, lambda done, total: None)
+        return load_weights(checkpoint, Tensors(targets), ignored, lambda done, total: None)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -86,9 +99,9 @@ def test_file_truncated_during_loading_is_reported(directory: Path) -> None:
     path = directory / "model.safetensors"
     with Checkpoint(directory) as checkpoint:
         path.write_bytes(path.read_bytes()[:-40])
-        targets = {name: [Target.whole(tensor.clone())] for name, tensor in STORED.items()}
+        tensors = Tensors({name: Target.whole(t.clone()) for name, t in STORED.items()})
         with pytest.raises(BadModel, match="became shorter"):
-            load_weights(checkpoint, targets, [], lambda done, total: None)
+            load_weights(checkpoint, tensors, [], lambda done, total: None)
 
 
 def test_dtypes_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> None:
@@ -129,8 +142,8 @@ def test_abandoned_load_stops_reading(directory: Path, monkeypatch: pytest.Monke
 
     rows: list[int] = []
     monkeypatch.setattr(StoredTensor, "read", slow)
-    targets = {"vector": [Target.whole(STORED["vector"].clone())]}
+    tensors = Tensors({"vector": Target.whole(STORED["vector"].clone())})
     ignored = [name for name in STORED if name != "vector"]
     with Checkpoint(directory) as checkpoint, pytest.raises(LoadCancelled):
-        load_weights(checkpoint, targets, ignored, give_up)
+        load_weights(checkpoint, tensors, ignored, give_up)
     assert len(rows) < 10

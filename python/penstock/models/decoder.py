@@ -133,10 +133,9 @@ class Decoder(Layer):
 
     def stages(self) -> list[Stage]:
         """How to load this model: as a whole, or child by child if memory is allocated late."""
-        targets = self.all_targets()
-        if not any(target.destination.is_meta for target in targets.values()):
-            return [Stage(lambda: self.tensor_names.targets(targets), self.finish)]
-        return [self._stage(path, child) for path, child in self.children()]
+        if any(target.destination.is_meta for target in self.all_targets().values()):
+            return [self._stage(path, child) for path, child in self.children()]
+        return [Stage(self.checkpoint_targets, self.finish)]
 
     def _stage(self, path: str, child: Layer) -> Stage:
         def begin() -> dict[str, list[Target]]:

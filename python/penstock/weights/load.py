@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from typing import Protocol
 
 import torch
 
@@ -39,21 +41,77 @@ class Stage:
     """Called when they are filled."""
 
 
+class Loadable(Protocol):
+    """A model that is loaded stage by stage."""
+
+    def checkpoint_targets(self) -> Targets:
+        """Returns the targets of each tensor; those of later stages may be on the meta device."""
+
+    def stages(self) -> Sequence[Stage]:
+        """Returns the stages, which together have these targets."""
+
+
 def load_weights(
     checkpoint: Checkpoint,
-    targets: Targets,
+    model: Loadable,
     ignored: Iterable[str],
     progress: Callable[[int, int], None],
-    stages: Sequence[Stage] | None = None,
 ) -> int:
     """Fills all targets from the checkpoint; returns the bytes written.
 
     `ignored` are patterns of checkpoint names that carry nothing. `progress` gets (bytes done,
-    bytes in all). With `stages`, which together have `targets`, fills and finishes one after the
-    other; `targets` may then be on the meta device. Raises BadModel, before it writes anything,
-    naming tensors that are missing, left over, mis-shaped or stored in a dtype that their layer
-    does not take.
+    bytes in all). Raises BadModel, before it writes anything, naming tensors that are missing, left
+    over, mis-shaped or stored in a dtype that their layer does not take.
     """
+    targets = model.checkpoint_targets()
+    names = _checked_names(checkpoint, targets, ignored)
+    mover = Mover(_device(targets))
+    total, done = sum(target.destination.nbytes for target in chain(*targets.values())), 0
+    del targets  # layers that repack their weights free the loaded ones, if nothing else holds them
+    pool = ThreadPoolExecutor(READERS)
+    try:
+        for stage in model.stages():
+            for moved in _fill(stage.begin(), checkpoint, names, mover, pool):
+                done += moved
+                progress(done, total)
+            stage.finish()
+    finally:
+        # After an error nothing more is begun, and what was begun writes to memory until it ends.
+        pool.shutdown(cancel_futures=True)
+        mover.finish()
+    return total
+
+
+def _device(targets: Targets) -> torch.device:
+    """Returns the device of targets that are not on the meta device; a CPU if there are none."""
+    devices = (target.destination.device for target in chain(*targets.values()))
+    return next((device for device in devices if device.type != "meta"), torch.device("cpu"))
+
+
+def _fill(
+    targets: Targets,
+    checkpoint: Checkpoint,
+    names: Mapping[str, str],
+    mover: Mover,
+    pool: ThreadPoolExecutor,
+) -> Iterator[int]:
+    """Fills the targets of a stage; yields the bytes of each part that is written."""
+    mover.finish()  # the memory may be that of the last stage, which the device still reads
+    jobs = [
+        pool.submit(job)
+        for name, parts in targets.items()
+        for target in parts
+        for job in _jobs(checkpoint[names[name]], target, mover)
+    ]
+    for job in as_completed(jobs):
+        yield job.result()
+    mover.finish()
+
+
+def _checked_names(
+    checkpoint: Checkpoint, targets: Targets, ignored: Iterable[str]
+) -> dict[str, str]:
+    """Returns the name of each target's tensor in this checkpoint. Raises as `load_weights`."""
     pattern = re.compile("|".join(ignored) or r"(?!)")
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
     stored = {name: _stored_name(name, parts[0], present) for name, parts in targets.items()}
@@ -67,31 +125,7 @@ def load_weights(
     for name, target in pairs:
         _check(name, checkpoint[name], target)
     _check_shared(checkpoint, pairs)
-    total = sum(target.destination.nbytes for _, target in pairs)
-    done = 0
-    places = (target.destination.device for _, target in pairs)
-    mover = Mover(next((d for d in places if d.type != "meta"), torch.device("cpu")))
-    pool = ThreadPoolExecutor(READERS)
-    try:
-        for stage in stages or [Stage(lambda: targets, lambda: None)]:
-            found = stage.begin()
-            mover.finish()  # the memory may be that of the last stage, which the device still reads
-            jobs = [
-                pool.submit(job)
-                for name, parts in found.items()
-                for target in parts
-                for job in _jobs(checkpoint[stored[name]], target, mover)
-            ]
-            for job in as_completed(jobs):
-                done += job.result()
-                progress(done, total)
-            mover.finish()
-            stage.finish()
-    finally:
-        # After an error nothing more is begun, and what was begun writes to memory until it ends.
-        pool.shutdown(cancel_futures=True)
-        mover.finish()
-    return total
+    return stored
 
 
 def _check_shared(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Target]]) -> None:

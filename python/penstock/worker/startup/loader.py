@@ -191,8 +191,7 @@ class _Loader:
             if self.geometry.format.dtype in FP8:
                 scale_caches(model, checkpoint)
             ignored = (*model.ignored, *self.build.methods.unused, *KV_SCALES)
-            targets, stages = model.checkpoint_targets(), model.stages()
-            return model, load_weights(checkpoint, targets, ignored, report, stages)
+            return model, load_weights(checkpoint, model, ignored, report)
 
     def _sized(self, capacity: memory.Capacity) -> memory.Capacity:
         """Returns the settings with the step and batch sizes that the worker chooses after loading
