@@ -15,6 +15,7 @@ from penstock_kernels.case import QUANTIZED_KV, Heads, paged, stored
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.expert_mlp import hopper_float8 as experts_float8
 from penstock_kernels.expert_mlp import hopper_many as experts_many
+from penstock_kernels.expert_mlp import hopper_many_codes as experts_codes
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.linear import hopper as product
 from penstock_kernels.linear import triton as choice
@@ -172,7 +173,7 @@ def main() -> None:
     choice.is_hopper = lambda _device: True
     packed_kernels = packed, packed_many, packed_row
     of_all = decode, decode_quantized, prefill, splits, product, choice
-    for module in (experts_float8, experts_many, *of_all, *packed_kernels):
+    for module in (experts_codes, experts_float8, experts_many, *of_all, *packed_kernels):
         module.processors = lambda _device: PROCESSORS
     for module in (decode, decode_quantized, peer_sum, *packed_kernels):
         module.early_launch = lambda _device: True
@@ -191,7 +192,8 @@ def main() -> None:
     packed_many_product(Kind.INT4, group=16)  # its zeros and scales do not fit the ring
     packed_many_product(Kind.INT4, group=512, gated=True)
     packed_many_product(Kind.FP4, group=32, gated=True)
-    hopper = experts.HOPPER, experts.HOPPER_FLOAT8, experts.HOPPER_MANY, experts.HOPPER_VECTORS
+    many = experts.HOPPER_MANY, experts.HOPPER_MANY_CODES, experts.HOPPER_FLOAT8
+    hopper = experts.HOPPER, experts.HOPPER_VECTORS, *many
     for kernel in hopper:
         kernel.applies = lambda _device: True
     for tokens in (1, 5):
@@ -199,11 +201,14 @@ def main() -> None:
         mixture(Kind.FP8, tokens, 128, Activation.SILU)
     mixture(Kind.FP8, 1, 128, Activation.RELU_SQUARED)
     mixture(Kind.FP4, 5, 32, Activation.RELU_SQUARED)
+    mixture(Kind.FP4, 2000, 32, Activation.CLAMPED_SWIGLU)
     for activation in (Activation.SILU, Activation.RELU_SQUARED):
         mixture(Kind.INT4, 2000, 128, activation)
         mixture(Kind.FP8, 2000, 128, activation)
     plain_mixture(200, Activation.CLAMPED_SWIGLU, torch.float16)
     plain_mixture(2000, Activation.RELU_SQUARED, torch.bfloat16)
+    # Where one cannot be built, another one is used.
+    assert all(kernel.available(CPU) for kernel in hopper)
     probe(CPU)
 
 

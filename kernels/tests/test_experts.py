@@ -9,7 +9,7 @@ import torch
 from penstock_kernels import expert_mlp, route_experts, use
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.expert_mlp.experts import Matrices
-from penstock_kernels.expert_mlp.plan import Problem, Vectors, most_tiles, plan
+from penstock_kernels.expert_mlp.plan import Grouped, Problem, Vectors, most_tiles, plan
 from penstock_kernels.packed_linear import Kind, PackedWeight, pack
 from penstock_kernels.route_experts import GroupScore, Routed, Routing, Score
 from torch import Tensor
@@ -172,6 +172,16 @@ def test_plans_depend_on_buckets_and_fit(problem: Problem, shared: int) -> None:
             sums = sides * one.tile * chosen.rows / (32 * one.warps)
             assert sums <= 128  # registers of a thread
     assert len(found) >= 2
+
+
+def test_high_tiles_of_codes_round_summands() -> None:
+    """Their kernel writes rows of x's dtype, of however few tokens they are."""
+    plans = [plan(replace(GPT_OSS, tokens=n, high=256), 227 << 10) for n in (100, 200, 2000)]
+    assert [(one.rows, one.exact) for one in plans if isinstance(one, Grouped)] == [
+        (32, True),
+        (256, False),
+        (256, False),
+    ]
 
 
 @pytest.mark.parametrize(("choices", "experts", "rows"), [(1, 8, 16), (7, 3, 2), (40, 6, 4)])

@@ -206,6 +206,7 @@ FULL = [
         ("bf16", replace(GPT_OSS, tokens=tokens, experts=8, packing=MXFP4), "")
         for tokens in (1, 5, 64, 400)
     ),
+    ("bf16", replace(GPT_OSS, tokens=700, experts=8, packing=MXFP4, skew=1.2), ""),
     *(
         ("bf16", Problem(tokens, 24, 4, 1024, 384, packing=packing), "")
         for packing in (FP8, Packing(Kind.INT4, 128), Packing(Kind.INT4, 128, zeros=True))
@@ -244,7 +245,7 @@ BENCH = [
     *(("bf16", replace(GPT_OSS, tokens=tokens), "") for tokens in (1, 32, 256)),
     *(
         ("bf16", replace(GPT_OSS, tokens=tokens, packing=MXFP4), "")
-        for tokens in (1, 8, 32, 256, 4096)
+        for tokens in (1, 8, 32, 256, 512, 1024, 4096)
     ),
     *(
         ("bf16", replace(QWEN3, tokens=tokens, packing=FP8), "")

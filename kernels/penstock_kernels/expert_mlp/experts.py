@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import torch
 from torch import Tensor
 
+from ..packed_linear.plan import DEPTH, RING_BYTES, TILE, scales_of_turn
 from ..packed_linear.weight import PackedWeight
+from .plan import HOPPER_ROWS, STAGES_OF_CODES
 
 LIMIT = 7.0  # of gate and up, in gpt-oss
 SLOPE = 1.702  # of the sigmoid there
@@ -81,3 +84,16 @@ def outputs(matrices: Matrices) -> int:
 def inputs(matrices: Matrices) -> int:
     """Columns of each expert's matrix."""
     return matrices.shape[2] if isinstance(matrices, Tensor) else matrices.inputs
+
+
+def takes_codes(weight: PackedWeight, dtype: torch.dtype) -> bool:
+    """Whether `hopper_many_codes` multiplies such weights, if experts have many rows of x of a
+    dtype: codes of 4 bits, whose scales the copy engine takes and the ring has room for."""
+    tables = [table for table in (weight.scales, weight.zeros) if table is not None]
+    aligned = all(t.is_contiguous() and weight.outputs * t.itemsize % 16 == 0 for t in tables)
+    count = scales_of_turn(weight)
+    if weight.kind.bits != 4 or not count or not aligned or weight.inputs % 8:
+        return False
+    scales = count * TILE * sum(table.itemsize for table in tables)
+    turn = 2 * (TILE * DEPTH // 2 + scales) + HOPPER_ROWS * DEPTH * 2
+    return dtype in (torch.bfloat16, torch.float16) and turn * STAGES_OF_CODES <= RING_BYTES

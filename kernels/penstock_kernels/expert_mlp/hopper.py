@@ -31,11 +31,10 @@ from ..packed_linear.hopper import (
     add_scaled,
     add_sums,
     copy_x,
-    scales_of_turn,
     table_view,
 )
 from ..packed_linear.hopper_codes import TILE
-from ..packed_linear.plan import RING_BYTES
+from ..packed_linear.plan import RING_BYTES, scales_of_turn
 from ..packed_linear.weight import LINE, Kind, PackedWeight
 from .experts import LIMIT, SLOPE
 from .sort import Side, Tiled, ordered, targets

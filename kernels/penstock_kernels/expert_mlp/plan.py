@@ -26,7 +26,8 @@ MOST_ROWS = 128
 # The same where `hopper_many` or `hopper_float8` multiplies more rows. Their tiles may be high, as
 # they cost little where they are empty.
 FEW_TILE_ROWS = TILE_ROWS[:2]
-HOPPER_ROWS = 256  # of `hopper_many`; of `hopper_float8` MOST_ROWS
+HOPPER_ROWS = 256  # of `hopper_many` and `hopper_many_codes`; of `hopper_float8` MOST_ROWS
+STAGES_OF_CODES = 3  # turns in the ring of `hopper_many_codes`
 FEWEST_ROWS = 16  # smallest side of a matrix instruction
 # Choices that a program sorts. Its work grows with their square, the number of counts that every
 # program reads with the number of programs.
@@ -106,7 +107,7 @@ def plan(problem: Problem, shared: int) -> Plan:
         rows,
         _product(problem, rows, problem.hidden, problem.sides, shared),
         _product(problem, rows, problem.inner, 1, shared),
-        problem.tokens <= EXACT_TOKENS,
+        problem.tokens <= EXACT_TOKENS and not (problem.packed and rows == HOPPER_ROWS),
     )
 
 

@@ -21,7 +21,7 @@ from ..op import ArchKernel
 from ..packed_linear.portable import block
 from ..packed_linear.weight import PackedWeight
 from ..route_experts.routing import Routed
-from .experts import Experts, Matrices, inputs, outputs
+from .experts import Experts, Matrices, inputs, outputs, takes_codes
 from .gate import activated
 from .plan import (
     BLOCK,
@@ -46,7 +46,9 @@ GROUP = tl.constexpr(8)
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 HOPPER_FLOAT8 = ArchKernel(f"{__package__}.hopper_float8", is_hopper)
 HOPPER_MANY = ArchKernel(f"{__package__}.hopper_many", is_hopper)
+HOPPER_MANY_CODES = ArchKernel(f"{__package__}.hopper_many_codes", is_hopper)
 HOPPER_VECTORS = ArchKernel(f"{__package__}.hopper_vectors", is_hopper)
+OF_CODES = HOPPER_FLOAT8, HOPPER_MANY_CODES, HOPPER  # each takes what those before it do not
 COLUMNS = 1024  # of a program that adds or gates rows
 
 
@@ -275,7 +277,10 @@ def _high(x: Tensor, experts: Experts) -> int:
     gate_up, down = experts.gate_up, experts.down
     if isinstance(gate_up, Tensor) or isinstance(down, Tensor):
         return HOPPER_ROWS if HOPPER_MANY.available(x.device) else 0
-    float8 = all(takes_float8(weight, x.dtype) for weight in (gate_up, down))
+    both = gate_up, down
+    if all(takes_codes(weight, x.dtype) for weight in both):
+        return HOPPER_ROWS if HOPPER_MANY_CODES.available(x.device) else 0
+    float8 = all(takes_float8(weight, x.dtype) for weight in both)
     return MOST_ROWS if float8 and HOPPER_FLOAT8.available(x.device) else 0
 
 
@@ -330,7 +335,7 @@ def _product(
     """Launches the second product if choices have weights, otherwise the first; `activation` "":
     of gates and ups as they are."""
     x, weight, bias, out = side.x, side.weight, side.bias, side.out
-    kernels = (HOPPER_FLOAT8, HOPPER) if isinstance(weight, PackedWeight) else (HOPPER_MANY,)
+    kernels = OF_CODES if isinstance(weight, PackedWeight) else (HOPPER_MANY,)
     arguments = tiled, side, activation, choice_weights
     if any(kernel.launch(x.device, *arguments) for kernel in kernels):
         return

@@ -44,7 +44,7 @@ from .hopper_codes import (
     scales_layout,
     words_layout,
 )
-from .plan import COUNTERS, DEPTH, Problem, plan
+from .plan import COUNTERS, DEPTH, Problem, plan, scales_of_turn
 from .weight import LINE, Kind, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
@@ -414,15 +414,6 @@ def launch(x: Tensor, weight: PackedWeight, bias: Tensor | None, gated: bool, ou
         launch_pdl=early,
     )
     return True
-
-
-def scales_of_turn(weight: PackedWeight) -> int:
-    """Groups of the inputs of a turn; 0 if the kernel does not take them."""
-    if weight.group % DEPTH == 0 or weight.group == weight.inputs:
-        return 1
-    counts = (2, 4, 8) if weight.kind.bits == 4 else (2,)
-    count = DEPTH // weight.group
-    return count if count in counts and weight.group * count == DEPTH else 0
 
 
 def copied(x: Tensor, weight: PackedWeight) -> bool:

@@ -32,9 +32,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..device import divided_up, early_launch, processors
 from ..hopper import KINDS, as_blocks, barrier, copy, make_bars, view_of
 from ..online_softmax import LOG2_E
-from .hopper import HALVES, TURN, copied, copy_x, scales_of_turn, table_view
+from .hopper import HALVES, TURN, copied, copy_x, table_view
 from .hopper_codes import TILE, no_zero, numbers_4, pairs_of, scales_layout, words_layout
-from .plan import DEPTH, RING_BYTES, Problem, many
+from .plan import DEPTH, RING_BYTES, Problem, many, scales_of_turn
 from .weight import LINE, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
@@ -110,7 +110,7 @@ def _pairs(table, half, ADDEND: gl.constexpr, dtype: gl.constexpr, COUNT: gl.con
 
 
 @gluon.jit
-def _numbers(
+def scaled_numbers(
     rings, stage, half, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.constexpr,
     COUNT: gl.constexpr, HAS_ZEROS: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
@@ -144,10 +144,10 @@ def _multiply(
         for turn in range(gl.cdiv(inputs, TURN)):
             stage = done % STAGES
             mbarrier.wait(full.index(stage), done // STAGES & 1)
-            a = _numbers(rings, stage, 0, dtype, KIND, BITS, COUNT, HAS_ZEROS, A)
+            a = scaled_numbers(rings, stage, 0, dtype, KIND, BITS, COUNT, HAS_ZEROS, A)
             x = x_ring.index(stage * HALVES).permute((1, 0))
             total = warpgroup_mma(a, x, total, is_async=True)
-            b = _numbers(rings, stage, 1, dtype, KIND, BITS, COUNT, HAS_ZEROS, A)
+            b = scaled_numbers(rings, stage, 1, dtype, KIND, BITS, COUNT, HAS_ZEROS, A)
             total = warpgroup_mma_wait(1, [total])
             if turn > 0:  # the turn before is through
                 mbarrier.arrive(empty.index((done - 1) % STAGES), count=1)

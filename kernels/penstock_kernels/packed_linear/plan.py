@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..device import divided_up
+from .weight import PackedWeight
 
 TILE = 64  # outputs of a warp group
 DEPTH = 128  # inputs of a turn of the Hopper kernel's loop
@@ -129,3 +130,12 @@ def row_plan(problem: Problem, sums: int, processors: int) -> RowPlan:
     # Turns that only fill up the stages would read weights in vain.
     stages = next(size for size in (8, 4, 2, 1) if size <= max(most, 1) and turns % size == 0)
     return RowPlan(warps, turns, stages)
+
+
+def scales_of_turn(weight: PackedWeight) -> int:
+    """Groups of the inputs of a turn; 0 if the Hopper kernels do not take them."""
+    if weight.group % DEPTH == 0 or weight.group == weight.inputs:
+        return 1
+    counts = (2, 4, 8) if weight.kind.bits == 4 else (2,)
+    count = DEPTH // weight.group
+    return count if count in counts and weight.group * count == DEPTH else 0
