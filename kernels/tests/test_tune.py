@@ -123,9 +123,18 @@ def test_some_rows_can_be_measured_alone() -> None:
 
 
 @pytest.mark.usefixtures("on_the_cpu")
-def test_without_time_the_library_stays() -> None:
-    found = tune(PROBLEMS, Options(0.0), lambda line: None)
-    assert {one.plan for one in found} == {Library()}
+def test_without_time_a_table_gets_no_plans() -> None:
+    """The library's may be slower than those of the rule."""
+    lines: list[str] = []
+    assert tune(PROBLEMS, Options(0.0), lines.append) == []
+    assert "g4096x256 rows 16: no time to try a kernel; a rule chooses one" in lines
+
+
+def test_the_most_promising_kernels_of_all_problems_are_compiled_first() -> None:
+    """Those of the second problem do not wait for all of the first one's."""
+    jobs = list(tuner.compile_jobs(PROBLEMS, (1, 32)).values())
+    first = [candidates(problem, rows)[0] for problem in PROBLEMS for rows in (1, 32)]
+    assert [plan for _, _, plan in jobs[:4]] == first
 
 
 def test_a_wrong_product_ends_the_tuning(on_the_cpu: Callable[[Plan], None]) -> None:

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 import triton
@@ -42,6 +43,7 @@ COMPILING_SHARE = 0.5  # of the time, at most
 TOLERANCE = 6e-3  # ||out - exact|| / ||exact||
 
 Variant = tuple[Plan, int, bool, bool, int]  # candidates with equal ones share their kernel
+Job = tuple[Problem, int, Plan]  # a product of that many rows
 
 
 class WrongProduct(Exception):
@@ -71,8 +73,8 @@ class Options:
 def tune(
     problems: list[Problem], options: Options, report: Callable[[str], None]
 ) -> list[Measured]:
-    """Returns the fastest plans found in time, for every problem and bucket; `report` gets
-    progress.
+    """Returns the fastest plans found in time, for problems and buckets that there was time for;
+    `report` gets progress.
 
     Raises WrongProduct if a kernel computes something else here. Call it before this process has
     touched the GPU, or after: the processes that compile are fresh ones.
@@ -232,16 +234,26 @@ def variant(problem: Problem, rows: int, plan: Plan) -> Variant:
     return plan, 0, problem.gated, whole, max(rows, LEAST_ROWS)
 
 
+def compile_jobs(problems: Iterable[Problem], wanted: Iterable[int]) -> dict[Variant, Job]:
+    """Returns a product for each kernel; first those of the most promising plans of all problems
+    and rows, as time may be short."""
+    wanted = tuple(wanted)
+    columns = [
+        [(problem, rows, plan) for plan in candidates(problem, rows)]
+        for problem in problems
+        for rows in wanted
+    ]
+    found: dict[Variant, Job] = {}
+    for row in zip_longest(*columns):
+        found |= {variant(*job): job for job in row if job is not None}
+    return found
+
+
 def compile_all(
     problems: Iterable[Problem], wanted: Iterable[int], deadline: float
 ) -> set[Variant]:
     """Compiles the candidates on all cores; returns those that were done by the deadline."""
-    jobs = {
-        variant(problem, rows, plan): (problem, rows, plan)
-        for problem in problems
-        for rows in wanted
-        for plan in candidates(problem, rows)
-    }
+    jobs = compile_jobs(problems, wanted)
     processes = max(1, min(len(jobs), (os.cpu_count() or 2) - 2))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # torch is imported once for all of them
@@ -298,6 +310,9 @@ def _tune_one(
         now = time.monotonic()
         share = max(until - now, 0.0) / (len(options.rows) - index)
         ranked[rows] = bench.ranked(x, now + share)
+        if not ranked[rows] and candidates(problem, rows):
+            report(f"{_name(problem)} rows {rows}: no time to try a kernel; a rule chooses one")
+            del ranked[rows]
     chosen = best(ranked, library, options.free)
     for rows, timed in chosen.items():
         report(_line(bench, rows, timed, library[rows], len(ranked[rows])))
@@ -312,10 +327,12 @@ def _tune_one(
 
 
 def _line(bench: Bench, rows: int, timed: Timed, library_us: float, tried: int) -> str:
-    problem = bench.problem
-    name = f"{'g' if problem.gated else ''}{problem.outputs}x{problem.inputs}"
     rate = bench.bytes / timed.us / 1e6
     return (
-        f"{name} rows {rows}: {timed.us:.2f} us, {rate:.2f} TB/s, {written(timed.plan)} of "
-        f"{tried} tried; library {library_us:.2f} us"
+        f"{_name(bench.problem)} rows {rows}: {timed.us:.2f} us, {rate:.2f} TB/s, "
+        f"{written(timed.plan)} of {tried} tried; library {library_us:.2f} us"
     )
+
+
+def _name(problem: Problem) -> str:
+    return f"{'g' if problem.gated else ''}{problem.outputs}x{problem.inputs}"
