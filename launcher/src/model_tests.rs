@@ -1,0 +1,276 @@
+use super::*;
+use serde_json::json;
+
+fn facts(config: &Value) -> Result<ModelFacts, String> {
+    let weights = StoredWeights {
+        floats: 1 << 20,
+        linear: 1 << 19,
+        other_bytes: 512,
+    };
+    ModelFacts::from_config(Path::new("/m"), config, weights)
+}
+
+#[test]
+fn missing_fields_are_derived_from_others() {
+    let config = json!({
+        "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,
+        "num_hidden_layers": 4, "max_position_embeddings": 2048, "torch_dtype": "bfloat16",
+    });
+    let facts = facts(&config).unwrap();
+    assert_eq!((facts.kv_heads, facts.head_dim), (8, 64));
+    assert_eq!(facts.dtype, Some(Dtype::Bfloat16));
+    // 2 (key, value) x 4 layers x 4 of 8 heads x 64 elements x 2 bytes.
+    assert_eq!(facts.kv_token_bytes(|dim| 2 * dim, 2), 2 * 4 * 4 * 128);
+    let bytes = facts.rank_weight_bytes(Device::Cpu, Dtype::Float32, None, 2);
+    assert_eq!(bytes, (2 << 20) + 256);
+}
+
+#[test]
+fn listed_layers_are_counted() {
+    let mut config = json!({
+        "model_type": "nemotron_h", "hidden_size": 512, "num_attention_heads": 8,
+        "max_position_embeddings": 2048,
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+    });
+    let listed = facts(&config).unwrap();
+    assert_eq!((listed.layers, listed.states.unwrap().layers), (1, 1));
+    config["layers_block_type"] = json!([]);
+    let error = facts(&config).unwrap_err();
+    assert!(error.contains("num_hidden_layers"), "{error}");
+}
+
+#[test]
+fn quantized_weights_take_their_bits_on_cuda_and_become_floats_on_the_cpu() {
+    let mut config = json!({
+        "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,
+        "num_hidden_layers": 4, "max_position_embeddings": 2048,
+    });
+    let fp8 = Some(Quantize::Fp8);
+    let plain = facts(&config).unwrap();
+    let bytes = plain.rank_weight_bytes(Device::Cuda, Dtype::Bfloat16, fp8, 1);
+    assert_eq!(bytes, (1 << 20) + (1 << 19) + 512);
+    let bytes = plain.rank_weight_bytes(Device::Cpu, Dtype::Float32, fp8, 1);
+    assert_eq!(bytes, (4 << 20) + 512);
+    config["quantization_config"] = json!({"quant_method": "gptq", "bits": 4});
+    let stored = facts(&config).unwrap();
+    let bytes = stored.rank_weight_bytes(Device::Cuda, Dtype::Bfloat16, None, 1);
+    assert_eq!(bytes, (2 << 20) + 512);
+    let bytes = stored.rank_weight_bytes(Device::Cpu, Dtype::Float32, None, 1);
+    assert_eq!(bytes, (4 << 20) + 1024 * 4);
+}
+
+#[test]
+fn fields_of_latents_of_hunyuan_are_unused() {
+    let config = json!({
+        "model_type": "hunyuan_v1_moe", "hidden_size": 512, "num_attention_heads": 8,
+        "num_hidden_layers": 4, "max_position_embeddings": 2048, "head_dim": 64,
+        "num_key_value_heads": 2, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    });
+    let facts = facts(&config).unwrap();
+    assert_eq!((facts.kv_heads, facts.head_dim), (2, 64));
+}
+
+#[test]
+fn families_have_default_sizes() {
+    let config = json!({
+        "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34,
+        },
+    });
+    let found = facts(&config).unwrap();
+    let heads = (found.heads, found.kv_heads, found.head_dim);
+    assert_eq!(heads, (8, 4, 256));
+    assert_eq!(found.max_tokens, 131_072);
+    assert!(found.sliding);
+    for (family, kv_heads, head_dim, slides) in [
+        ("afmoe", 16, 128, true),
+        ("cohere2_moe", 16, 128, true),
+        ("granite_swa", 4, 32, true),
+        ("hy_v3", 8, 128, false),
+        ("laguna", 8, 128, false),
+        ("mellum", 4, 128, false),
+        ("mimo_v2_flash", 8, 192, true), // in layers with windows
+        ("mistral4", 1, 320, false),     // a row of latents
+        ("solar_open", 16, 128, false),
+    ] {
+        let found = facts(&json!({
+            "model_type": family, "hidden_size": 512, "num_attention_heads": 16,
+            "num_hidden_layers": 1, "max_position_embeddings": 2048,
+        }));
+        let found = found.unwrap();
+        assert_eq!(
+            (found.kv_heads, found.head_dim),
+            (kv_heads, head_dim),
+            "{family}"
+        );
+        assert_eq!(found.sliding, slides, "{family}");
+    }
+}
+
+#[test]
+fn layers_of_both_kinds_take_memory() {
+    let config = json!({
+        "model_type": "gemma4", "text_config": {
+            "model_type": "gemma4_text", "num_hidden_layers": 12, "attention_k_eq_v": true,
+            "num_global_key_value_heads": 2, "enable_moe_block": true, "num_experts": 128,
+            "top_k_experts": 8,
+        },
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.layers, found.heads, found.kv_heads), (10, 8, 4));
+    assert_eq!(found.experts.unwrap().per_token, 8);
+    let bytes = 2 * (10 * 2 * 512 + 2 * 1024);
+    assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 2), bytes);
+}
+
+#[test]
+fn latents_are_one_row_per_token_on_every_rank() {
+    let config = json!({
+        "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "num_hidden_layers": 27, "max_position_embeddings": 4096,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64,
+    });
+    let found = facts(&config).unwrap();
+    assert!(found.latent);
+    assert_eq!((found.heads, found.kv_heads, found.head_dim), (16, 1, 576));
+    for ranks in [1, 2] {
+        assert_eq!(found.kv_token_bytes(|dim| 2 * dim, ranks), 27 * 2 * 576);
+    }
+    let pairs = json!({"model_type": "longcat_flash", "num_layers": 28});
+    assert_eq!(layer_count(&pairs), Ok(56));
+}
+
+#[test]
+fn rows_of_sparse_attention_have_an_index_key() {
+    for family in ["deepseek_v32", "glm_moe_dsa"] {
+        let mut config = json!({
+            "model_type": family, "hidden_size": 7168, "num_attention_heads": 128,
+            "num_hidden_layers": 61, "max_position_embeddings": 4096, "head_dim": 192,
+        });
+        assert_eq!(facts(&config).unwrap().head_dim, 512 + 64 + 128);
+        config["index_head_dim"] = json!(64);
+        let found = facts(&config).unwrap();
+        assert_eq!((found.latent, found.head_dim), (true, 640));
+        assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 2), 61 * 2 * 640);
+    }
+}
+
+#[test]
+fn gpt_families_have_other_names() {
+    let mut config = json!({
+        "model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40,
+        "n_positions": 8192,
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.heads, found.kv_heads, found.head_dim), (48, 1, 128));
+    assert_eq!((found.layers, found.max_tokens), (40, 8192));
+    config["multi_query"] = json!(false);
+    assert_eq!(facts(&config).unwrap().kv_heads, 48);
+    config["n_head"] = json!(0);
+    let error = facts(&config).unwrap_err();
+    assert!(
+        error.contains("num_attention_heads must be a whole number"),
+        "{error}"
+    );
+}
+
+#[test]
+fn falcon_has_one_kv_head_or_those_of_the_new_decoder() {
+    let mut config = json!({
+        "model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71,
+        "num_hidden_layers": 32, "num_kv_heads": 71,
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.kv_heads, found.max_tokens), (1, 2048));
+    config["multi_query"] = json!(false);
+    assert_eq!(facts(&config).unwrap().kv_heads, 71);
+    config["new_decoder_architecture"] = json!(true);
+    config["num_kv_heads"] = json!(8);
+    assert_eq!(facts(&config).unwrap().kv_heads, 8);
+}
+
+#[test]
+fn experts_are_found_under_any_name() {
+    for name in [
+        "num_experts",
+        "num_local_experts",
+        "n_routed_experts",
+        "moe_num_experts",
+    ] {
+        let mut config = json!({
+            "model_type": "mixtral", "hidden_size": 512, "num_attention_heads": 16,
+            "num_hidden_layers": 4, "max_position_embeddings": 2048, "moe_topk": [2, 2],
+        });
+        assert_eq!(facts(&config).unwrap().experts, None);
+        config[name] = json!(16);
+        let found = facts(&config).unwrap();
+        let experts = Experts {
+            count: 16,
+            per_token: 2,
+        };
+        assert_eq!((found.experts, found.kv_heads), (Some(experts), 8));
+    }
+}
+
+#[test]
+fn older_names_of_sizes_are_found() {
+    let config = json!({
+        "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 6, "n_positions": 1024,
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.layers, found.heads, found.head_dim), (6, 12, 64));
+    assert_eq!(found.max_tokens, 1024);
+    let config = json!({
+        "model_type": "bloom", "n_embed": 1024, "num_attention_heads": 16, "n_layer": 24,
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.layers, found.kv_heads, found.head_dim), (24, 16, 64));
+    assert_eq!(found.max_tokens, 2048);
+    let config = json!({
+        "model_type": "baichuan", "hidden_size": 5120, "num_attention_heads": 40,
+        "num_hidden_layers": 40, "model_max_length": 4096,
+    });
+    assert_eq!(facts(&config).unwrap().max_tokens, 4096);
+}
+
+#[test]
+fn sliding_windows_are_found() {
+    let windows = |fields: Value| {
+        let mut config = json!({
+            "model_type": "qwen2", "hidden_size": 512, "num_attention_heads": 8,
+            "num_hidden_layers": 4, "max_position_embeddings": 2048,
+        });
+        let more = fields.as_object().unwrap().clone();
+        config.as_object_mut().unwrap().extend(more);
+        facts(&config).unwrap().sliding
+    };
+    assert!(!windows(json!({})));
+    assert!(!windows(json!({"sliding_window": null})));
+    assert!(!windows(
+        json!({"sliding_window": 64, "use_sliding_window": false})
+    ));
+    assert!(windows(json!({"sliding_window": 64})));
+    assert!(windows(json!({"model_type": "cohere2"})));
+    assert!(windows(json!({"model_type": "llama4_text"}))); // chunks
+    assert!(!windows(json!({"model_type": "gemma"})));
+}
+
+#[test]
+fn errors_name_the_field_and_the_value() {
+    let mut config = json!({
+        "hidden_size": 512, "num_attention_heads": 0,
+        "num_hidden_layers": 4, "max_position_embeddings": 2048,
+    });
+    let error = facts(&config).unwrap_err();
+    assert!(
+        error.contains("num_attention_heads must be a whole number above 0, not 0"),
+        "{error}"
+    );
+    config["num_attention_heads"] = Value::Null;
+    assert!(
+        facts(&config)
+            .unwrap_err()
+            .contains("has no num_attention_heads")
+    );
+}
