@@ -1,5 +1,5 @@
 //! Layers with full attention whose keys and values have another shape than those of the others
-//! (Gemma 4, MiMo), and layers that have none (Gemma 4).
+//! (Gemma 4, MiMo), and layers that have none (Gemma 3n, Gemma 4).
 
 use serde_json::Value;
 
@@ -15,7 +15,10 @@ pub struct KvLayers {
 }
 
 const FULL: &str = "full_attention";
-const FAMILIES: [&str; 2] = ["gemma4_text", "gemma4_unified_text"];
+const FAMILIES: [&str; 3] = [GEMMA_3N, "gemma4_text", "gemma4_unified_text"];
+const GEMMA_3N: &str = "gemma3n_text"; // whose layers all have the same shape
+const PERIOD_3N: usize = 5;
+const SHARED_3N: u64 = 15;
 const PERIOD: usize = 6; // of layers where config.json does not list them; the last one is full
 const HEAD_DIM: u64 = 512; // where config.json does not say
 
@@ -32,13 +35,19 @@ impl KvLayers {
         }
         let number = |field| config.get(field).and_then(Value::as_u64);
         let all = usize::try_from(self.layers).ok()?;
-        let shared = number("num_kv_shared_layers").unwrap_or(0);
+        let alike = family == GEMMA_3N;
+        let (shared, period, head_dim) = if alike {
+            (SHARED_3N, PERIOD_3N, self.head_dim)
+        } else {
+            (0, PERIOD, HEAD_DIM)
+        };
+        let shared = number("num_kv_shared_layers").unwrap_or(shared);
         let own = all.saturating_sub(usize::try_from(shared).ok()?);
         let kinds = config.get("layer_types").and_then(Value::as_array);
         let is_full = |layer: usize| match kinds {
-            _ if layer + 1 == all => true,
+            _ if layer + 1 == all && !alike => true,
             Some(kinds) => kinds.get(layer).and_then(Value::as_str) == Some(FULL),
-            None => (layer + 1).is_multiple_of(PERIOD),
+            None => (layer + 1).is_multiple_of(period),
         };
         let full_layers = (0..own).filter(|layer| is_full(*layer)).count();
         let first = (0..all).find(|layer| is_full(*layer))?;
@@ -47,7 +56,7 @@ impl KvLayers {
         let mut full = Self {
             layers: full_layers as u64,
             kv_heads: heads.unwrap_or(self.kv_heads),
-            head_dim: number("global_head_dim").unwrap_or(HEAD_DIM),
+            head_dim: number("global_head_dim").unwrap_or(head_dim),
         };
         if let Some(sizes) = config.get("per_layer_config") {
             let size = |field| sizes.get(first.to_string())?.get(field)?.as_u64();
@@ -121,6 +130,18 @@ mod tests {
         let (sliding, full) = E2B.divided(&config).unwrap();
         assert_eq!((sliding.layers, sliding.head_dim), (12, 256));
         assert_eq!((full.layers, full.kv_heads, full.head_dim), (3, 1, 512));
+    }
+
+    #[test]
+    fn layers_of_gemma_3n_have_one_shape() {
+        let all = KvLayers {
+            layers: 35,
+            kv_heads: 2,
+            head_dim: 256,
+        };
+        let (sliding, full) = all.divided(&json!({"model_type": "gemma3n_text"})).unwrap();
+        assert_eq!((sliding.layers, full.layers), (16, 4)); // of the first 20
+        assert_eq!((full.kv_heads, full.head_dim), (2, 256));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What transformers assumes where a family's config.json lacks a field.
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 18] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 19] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -10,6 +10,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 18] = [
     "exaone_moe",
     "gemma2",
     "gemma3_text",
+    "gemma3n_text",
     "gemma4_text",
     "gemma4_unified_text",
     "gpt_oss",
@@ -26,7 +27,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 18] = [
 pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
     match (family?, field) {
         (
-            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "gemma2" | "gemma3_text" | "gemma3n_text" | "gemma4_text" | "gemma4_unified_text",
             "num_attention_heads",
         ) => Some(8),
         (
@@ -34,12 +35,16 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
             "num_key_value_heads",
         ) => Some(4),
         (
-            "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "gemma" | "gemma2" | "gemma3_text" | "gemma3n_text" | "gemma4_text"
+            | "gemma4_unified_text",
             "head_dim",
         ) => Some(256),
         ("gemma" | "gemma2", "max_position_embeddings") => Some(8192),
         ("gemma3_text" | "gemma4_text", "max_position_embeddings") => Some(131_072),
         ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
+        ("gemma3n_text", "num_key_value_heads") => Some(2),
+        ("gemma3n_text", "max_position_embeddings") => Some(32_768),
+        ("gemma3n_text", "num_hidden_layers") => Some(35),
         ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
             "afmoe" | "cohere2_moe" | "ernie4_5" | "glm" | "glm4" | "hy_v3" | "internlm3"

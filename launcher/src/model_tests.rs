@@ -86,6 +86,7 @@ fn families_have_default_sizes() {
     for (family, kv_heads, head_dim, slides) in [
         ("afmoe", 16, 128, true),
         ("cohere2_moe", 16, 128, true),
+        ("gemma3n_text", 2, 256, true),
         ("granite_swa", 4, 32, true),
         ("hy_v3", 8, 128, false),
         ("laguna", 8, 128, false),

@@ -240,6 +240,28 @@ def test_text_of_gemma4s_checkpoints_with_images(tmp_path: Path, case: str) -> N
     assert sequence.tokens == generate(model, prompt(90), 16)
 
 
+def test_text_of_gemma3ns_checkpoints_with_images(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Nothing reads the projections that layers with a shared cache may have."""
+    text = checkpoint("gemma3n")
+    found = {
+        name.replace("model.", "model.language_model.", 1): tensor
+        for name, tensor in load_file(text / "model.safetensors").items()
+    }
+    found["model.vision_tower.weight"] = torch.zeros(2)
+    found["model.language_model.layers.4.self_attn.k_proj.weight"] = torch.zeros(2)
+    save_file(found, tmp_path / "model.safetensors")
+    whole = {
+        "architectures": ["Gemma3nForConditionalGeneration"],
+        "model_type": "gemma3n",
+        "text_config": json.loads((text / "config.json").read_text()),
+        "vision_config": {"model_type": "gemma3n_vision"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    torch.testing.assert_close(
+        run(tmp_path, greedy(prompt(40), 2)), run(text, greedy(prompt(40), 2))
+    )
+
+
 @pytest.mark.parametrize("layers", ["2", "0123"])
 def test_olmo_hybrids_other_names_of_norms(
     checkpoint: Checkpoints, tmp_path: Path, layers: str
@@ -380,6 +402,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("falcon-7b", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn 2 with"),
     ("falcon-40b", {"parallel_attn": False}, "parallel_attn False"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+    ("gemma3n", {"altup_active_idx": 3}, "altup_active_idx 3 is none of 3 streams"),
+    ("gemma3n", {"activation_sparsity_pattern": [0.5] * 4}, "a number for each of 5 layers"),
+    ("gemma3n", {"activation_sparsity_pattern": [1.0] * 5}, "shares from 0 to below 1"),
     ("gemma4", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all'"),
     ("gemma4", {"num_kv_shared_layers": 1}, "num_kv_shared_layers is 1"),
     ("gemma4", {"per_layer_config": {"2": {"window": 7}}}, "per_layer_config.2.window"),

@@ -15,6 +15,7 @@ from penstock.config.attention_spec import (
 )
 from penstock.config.common import (
     read_activation,
+    read_altup,
     read_attention,
     read_decoder,
     read_gpt_names,
@@ -63,6 +64,7 @@ from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, with_rope, yarn_temperature
 from penstock.config.specification import (
+    AltUpSpec,
     DeltaNetSpec,
     LayerSpec,
     Mamba2Spec,
@@ -84,6 +86,7 @@ __all__ = [
     "MAMBA",
     "SLIDING",
     "Activation",
+    "AltUpSpec",
     "AttentionSpec",
     "DeltaNetSpec",
     "ExpertStorage",
@@ -115,6 +118,7 @@ __all__ = [
     "layered",
     "periodic",
     "read_activation",
+    "read_altup",
     "read_attention",
     "read_config",
     "read_decoder",

@@ -9,12 +9,13 @@ from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, Ro
 from penstock.config.feed_forward import Activation, MlpSpec
 from penstock.config.fields import Fields, layered
 from penstock.config.specification import (
+    AltUpSpec,
     LayerSpec,
     PerLayerSpec,
     ResidualSpec,
     Specification,
 )
-from penstock.faults import Unsupported
+from penstock.faults import BadModel, Unsupported
 
 # transformers' names of activations.
 _ACTIVATIONS = {
@@ -93,18 +94,30 @@ def read_mlp(fields: Fields, name: str, default: str, **changes: Any) -> MlpSpec
     )
 
 
-def read_per_layer(fields: Fields, name: str, default: str) -> PerLayerSpec | None:
-    """Embeddings per layer, unless their size is 0; the gate's activation is under `name`."""
+def read_per_layer(
+    fields: Fields, name: str, default: str, short: bool = False
+) -> PerLayerSpec | None:
+    """Embeddings per layer, unless their size is 0; the gate's activation is under `name`.
+    `short`: whether the vocabulary may have ids without a row."""
     fields.ignore("vocab_size_per_layer_input")
     if not fields.number("hidden_size_per_layer_input"):
         return None
     vocab = fields.count("vocab_size_per_layer_input")
-    if vocab < fields.count("vocab_size"):
+    if not short and vocab < fields.count("vocab_size"):
         raise Unsupported(
             f"config.json: vocab_size_per_layer_input {vocab} below vocab_size is not supported"
         )
     size = fields.count("hidden_size_per_layer_input")
     return PerLayerSpec(size, vocab, read_activation(fields, name, default))
+
+
+def read_altup(fields: Fields) -> AltUpSpec:
+    """The residual streams of Gemma 3n, and the rank of its layer beside attention."""
+    streams, active = fields.count("altup_num_inputs"), int(fields.number("altup_active_idx"))
+    if not 0 <= active < streams:
+        raise BadModel(f"config.json: altup_active_idx {active} is none of {streams} streams")
+    scaled, rank = fields.flag("altup_correct_scale"), fields.count("laurel_rank")
+    return AltUpSpec(streams, active, scaled, rank)
 
 
 def read_gpt_names(raw: Mapping[str, Any]) -> Fields:

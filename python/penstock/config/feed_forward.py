@@ -35,6 +35,9 @@ class MlpSpec:
     gate_scale: float = 1.0
     """Factor of the gate before the activation."""
     output_scale: float = 1.0
+    sparsity: float = 0.0
+    """Share of normally distributed gates that a threshold removes; what exceeds it is activated
+    (Gemma 3n)."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for a gate that has no implementation."""

@@ -118,6 +118,19 @@ class Fields:
             raise BadModel(f"config.json: {name} must be a list of numbers, found {values!r}")
         return tuple(Fields({name: value}).positive(name) for value in values)
 
+    def each(self, name: str, layers: int) -> list[Fields]:
+        """For each layer, fields with its own `name`: of a list, or these fields if all layers
+        share them. Raises BadModel for a list of another length."""
+        found = self.raw.get(name)
+        if not isinstance(found, list):
+            return [self] * layers
+        if len(found) != layers:
+            raise BadModel(
+                f"config.json: {name} must have a number for each of {layers} layers, and has "
+                f"{len(found)}"
+            )
+        return [Fields({name: number}) for number in found]
+
     def section(self, name: str) -> Fields:
         """Returns the object under `name`."""
         value = self.raw.get(name)

@@ -223,6 +223,20 @@ class PerLayerSpec:
 
 
 @dataclass(frozen=True)
+class AltUpSpec:
+    """Several residual streams: each layer computes one and predicts the others (Gemma 3n). Beside
+    attention is a layer of low rank."""
+
+    streams: int
+    active: int
+    """The stream that layers compute."""
+    scaled: bool
+    """Whether learned factors scale the stream that embeddings per layer read."""
+    rank: int
+    """Of the layer beside attention."""
+
+
+@dataclass(frozen=True)
 class Specification:
     """A decoder-only transformer. Sizes are those of the whole model, not of one rank."""
 
@@ -244,6 +258,8 @@ class Specification:
     """Bound c of the logits: c * tanh(logit / c); 0 = none."""
     per_layer: PerLayerSpec | None = None
     """None = there are no embeddings per layer."""
+    altup: AltUpSpec | None = None
+    """None = there is one residual stream."""
 
     @property
     def blocks(self) -> int:

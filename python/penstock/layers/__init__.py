@@ -1,5 +1,6 @@
 """Layers from which model families are built. A layer implements its sharding."""
 
+from penstock.layers.altup import AltUp, Expand, Laurel, Merge
 from penstock.layers.attention import Attention, GatedAttention, NormedAttention, SelfAttention
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import (
@@ -36,6 +37,7 @@ from penstock.layers.short_conv import ShortConv
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
 __all__ = [
+    "AltUp",
     "Attention",
     "Block",
     "Build",
@@ -43,6 +45,7 @@ __all__ = [
     "Convolution",
     "DeltaNet",
     "Embedding",
+    "Expand",
     "ExpertMlps",
     "FullWidthNorm",
     "GatedAttention",
@@ -51,10 +54,12 @@ __all__ = [
     "Head",
     "HeadNorm",
     "LatentAttention",
+    "Laurel",
     "Layer",
     "LayerNorm",
     "Linear",
     "Mamba2",
+    "Merge",
     "Mlp",
     "MoeMlp",
     "Norm",

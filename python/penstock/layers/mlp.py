@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from penstock_kernels import act_mul
 from torch import Tensor
@@ -68,6 +69,29 @@ class ScaledMlp(GatedMlp):
         return act_mul(x, self.activation)
 
 
+class SparseMlp(ScaledMlp):
+    """As ScaledMlp, but of the gates counts what exceeds a threshold, which removes a share of
+    normally distributed ones."""
+
+    def __init__(self, build: Build, residual: ResidualSpec, spec: MlpSpec) -> None:
+        super().__init__(build, residual, spec)
+        self.group, self.count = build.group, spec.intermediate
+        share = torch.tensor(spec.sparsity, dtype=torch.float32)
+        self.deviations = float(torch.special.ndtri(share))
+
+    def _gated(self, x: Tensor) -> Tensor:
+        gates = x[:, : x.shape[1] // 2]
+        wide = gates.to(torch.promote_types(x.dtype, torch.float32))
+        above = wide - self._mean(wide)
+        deviation = self._mean(above.square()).sqrt()
+        gates.copy_(F.relu(above - self.deviations * deviation))
+        return super()._gated(x)
+
+    def _mean(self, x: Tensor) -> Tensor:
+        """Of the rows' elements on all ranks: [T, inner of this rank] -> [T, 1]."""
+        return self.group.summed(x.sum(-1, keepdim=True)) / self.count
+
+
 class Mlp(Layer):
     """down(act(up(x)))."""
 
@@ -91,6 +115,8 @@ class Mlp(Layer):
 
 def dense_mlp(build: Build, residual: ResidualSpec, spec: MlpSpec) -> GatedMlp | Mlp:
     """Builds the feed-forward layer of a specification."""
+    if spec.sparsity:
+        return SparseMlp(build, residual, spec)
     if (spec.gate_scale, spec.output_scale) != (1, 1):
         return ScaledMlp(build, residual, spec)
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)

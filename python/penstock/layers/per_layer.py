@@ -32,7 +32,7 @@ class WholeLinear(Layer):
 
 class PerLayerEmbeddings(Layer):
     """Token ids and their embeddings to a row for each layer. Ranks share the table of rows by
-    vocabulary."""
+    vocabulary. Ids beyond the table, of images and sound, have the row of id 0."""
 
     def __init__(self, build: Build, spec: Specification) -> None:
         assert spec.per_layer is not None
@@ -41,8 +41,8 @@ class PerLayerEmbeddings(Layer):
         self.shape = len(spec.layers), size
         self.group = build.group
         stream = replace(spec.residual, hidden=width)
-        vocab = spec.per_layer.vocab
-        rows = replace(spec, residual=stream, vocab=vocab, embedding_scale=size**0.5)
+        self.vocab = spec.per_layer.vocab
+        rows = replace(spec, residual=stream, vocab=self.vocab, embedding_scale=size**0.5)
         self.rows = Embedding(build, rows)
         self.projection = WholeLinear(build, width, hidden)
         self.scale = hidden**-0.5
@@ -53,7 +53,7 @@ class PerLayerEmbeddings(Layer):
         layers, size = self.shape
         projected = self.projection(embeddings).mul_(self.scale).view(-1, size)
         normed, _ = self.norm(Residual(projected, None, False))
-        rows = self.group.summed(self.rows(ids))
+        rows = self.group.summed(self.rows(ids.where(ids < self.vocab, 0)))
         return normed.add_(rows.view(-1, size)).mul_(2**-0.5).view(-1, layers, size)
 
 

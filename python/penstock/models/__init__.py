@@ -49,6 +49,8 @@ FAMILIES: dict[str, str] = {
     "Gemma2ForCausalLM": "gemma2:Gemma2",
     "Gemma3ForCausalLM": "gemma3:Gemma3Text",
     "Gemma3ForConditionalGeneration": "gemma3:Gemma3",
+    "Gemma3nForCausalLM": "gemma3n:Gemma3nText",
+    "Gemma3nForConditionalGeneration": "gemma3n:Gemma3n",
     "Gemma4ForCausalLM": "gemma4:Gemma4Text",
     "Gemma4ForConditionalGeneration": "gemma4:Gemma4",
     "Gemma4UnifiedForCausalLM": "gemma4:Gemma4UnifiedText",

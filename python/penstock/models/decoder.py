@@ -14,8 +14,11 @@ from penstock.layers import (
     Embedding,
     Head,
     Layer,
+    LayerNorm,
+    Merge,
     PositionEmbedding,
     Residual,
+    RmsNorm,
     block_of,
     norm_of,
 )
@@ -99,7 +102,9 @@ class Decoder(Layer):
         self.embedding = Embedding(build, spec)
         self.positions = PositionEmbedding(build, spec) if spec.learned_positions else None
         self.blocks = [self.block(spec, build, i) for i in range(spec.blocks)]
-        self.norm = norm_of(build, spec.residual.hidden, spec.residual.norm)
+        self.norm: RmsNorm | LayerNorm | Merge = norm_of(
+            build, spec.residual.hidden, spec.residual.norm
+        )
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
         self.ignored = (*self.ignored, *build.methods.unused)
         if spec.tied:

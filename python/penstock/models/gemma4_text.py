@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from penstock.config import Specification
-from penstock.layers import Build, PerLayerEmbeddings
+from penstock.layers import Build, Layer, PerLayerEmbeddings
 from penstock.layers.attention import StepContext
 from penstock.models.decoder import QK_NORM_NAMES, Decoder
 from penstock.models.gemma2 import Gemma2
@@ -50,7 +50,7 @@ class Gemma4Text(Decoder):
         return Names({re.sub(r"^model\b", cls.module, name): path for name, path in names.items()})
 
     @staticmethod
-    def block(spec: Specification, build: Build, index: int) -> Gemma4Block:
+    def block(spec: Specification, build: Build, index: int) -> Layer:
         """Builds layer `index`."""
         return Gemma4Block(spec, build, index)
 

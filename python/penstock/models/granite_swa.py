@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from penstock.config import FULL, SLIDING, Fields, Specification, layered, read_layer_types
-from penstock.faults import BadModel
 from penstock.models.decoder import LLAMA_NAMES
 from penstock.models.granite import Granite
 from penstock.models.granite_moe import GraniteMoe
@@ -53,11 +52,10 @@ def _with_windows(fields: Fields, spec: Specification) -> Specification:
     kinds = read_layer_types(fields, [SLIDING if layer % 4 else FULL for layer in range(count)])
     window = fields.count("sliding_window") if SLIDING in kinds else 0
     spec = spec.with_attention((window * (kind == SLIDING) for kind in kinds), sinks=True)
-    if (thetas := fields.raw.get(THETAS)) is None:
+    if fields.raw.get(THETAS) is None:
         return spec
-    if not isinstance(thetas, list) or len(thetas) != count:
-        raise BadModel(f"config.json: {THETAS} must have a number for each of {count} layers")
-    found = [Fields({THETAS: theta}).positive(THETAS) if theta != 0 else 0.0 for theta in thetas]
+    each = fields.each(THETAS, count)
+    found = [one.positive(THETAS) if one.raw[THETAS] != 0 else 0.0 for one in each]
     return spec.with_each_attention(
         {"rope": attention.rope and replace(attention.rope, theta=theta) if theta else None}
         for attention, theta in zip(spec.softmax_layers, found, strict=True)

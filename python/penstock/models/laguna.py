@@ -10,7 +10,6 @@ from penstock_kernels.route_experts import Score
 
 from penstock import config
 from penstock.config import FULL, SLIDING, Fields, Gate, LayerSpec, MoeSpec, QkNorm, Specification
-from penstock.faults import BadModel
 from penstock.models.decoder import CORRECTION_PATH, EXPERT_NAMES, SHARED_EXPERT_NAMES, Decoder
 from penstock.models.qwen import Qwen3
 
@@ -62,10 +61,10 @@ class Laguna(Decoder):
 
 def _heads(fields: Fields, layers: int) -> list[int]:
     """Each layer's query heads."""
-    found = fields.raw.get(HEADS) or [fields.count("num_attention_heads")] * layers
-    if not isinstance(found, list) or len(found) != layers:
-        raise BadModel(f"config.json: {HEADS} must have a number for each of {layers} layers")
-    return [Fields({HEADS: heads}).count(HEADS) for heads in found]
+    found = [fields.count("num_attention_heads")] * layers
+    if fields.raw.get(HEADS):
+        found = [one.count(HEADS) for one in fields.each(HEADS, layers)]
+    return found
 
 
 def _experts(fields: Fields) -> MoeSpec:
