@@ -1,10 +1,11 @@
 //! What transformers assumes where a family's config.json lacks a field.
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 19] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 21] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
+    "cwm",
     "dots1",
     "exaone4",
     "exaone_moe",
@@ -21,25 +22,27 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 19] = [
     "mimo_v2_flash",
     "ministral",
     "olmo3",
+    "vaultgemma",
 ];
 
 /// Returns the sizes that transformers assumes where a family's config.json lacks them.
 pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
     match (family?, field) {
         (
-            "gemma2" | "gemma3_text" | "gemma3n_text" | "gemma4_text" | "gemma4_unified_text",
+            "gemma2" | "gemma3_text" | "gemma3n_text" | "gemma4_text" | "gemma4_unified_text"
+            | "vaultgemma",
             "num_attention_heads",
         ) => Some(8),
         (
-            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text",
+            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text" | "vaultgemma",
             "num_key_value_heads",
         ) => Some(4),
         (
             "gemma" | "gemma2" | "gemma3_text" | "gemma3n_text" | "gemma4_text"
-            | "gemma4_unified_text",
+            | "gemma4_unified_text" | "vaultgemma",
             "head_dim",
         ) => Some(256),
-        ("gemma" | "gemma2", "max_position_embeddings") => Some(8192),
+        ("gemma" | "gemma2" | "vaultgemma", "max_position_embeddings") => Some(8192),
         ("gemma3_text" | "gemma4_text", "max_position_embeddings") => Some(131_072),
         ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
         ("gemma3n_text", "num_key_value_heads") => Some(2),
@@ -47,7 +50,7 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("gemma3n_text", "num_hidden_layers") => Some(35),
         ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
         (
-            "afmoe" | "cohere2_moe" | "ernie4_5" | "glm" | "glm4" | "hy_v3" | "internlm3"
+            "afmoe" | "cohere2_moe" | "cwm" | "ernie4_5" | "glm" | "glm4" | "helium" | "hy_v3" | "internlm3"
             | "laguna" | "lfm3" | "llama4_text" | "mellum" | "minimax_m2" | "ministral3" | "qwen3"
             | "qwen3_vl_text" | "seed_oss" | "solar_open",
             "head_dim",
@@ -64,7 +67,9 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
             "granite_swa" | "lfm3" | "mellum" | "mimo_v2_flash" | "smollm3",
             "num_key_value_heads",
         ) => Some(4),
-        ("hy_v3" | "laguna", "num_key_value_heads") => Some(8),
+        ("cwm" | "hy_v3" | "laguna", "num_key_value_heads") => Some(8),
+        ("cwm" | "youtu", "max_position_embeddings") => Some(131_072),
+        ("helium", "max_position_embeddings") => Some(4096),
         ("nemotron_h", "head_dim") => Some(128),
         ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
             Some(8)
@@ -81,7 +86,7 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
 /// Returns the sizes of a row of latents where config.json lacks them.
 fn latent_size(family: &str, field: &str) -> Option<u64> {
     let (rank, rotated, index) = match family {
-        "axk1" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "longcat_flash" => {
+        "axk1" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "longcat_flash" | "youtu" => {
             (512, 64, None)
         }
         "deepseek_v32" | "glm_moe_dsa" => (512, 64, Some(128)),

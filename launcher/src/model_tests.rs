@@ -86,6 +86,7 @@ fn families_have_default_sizes() {
     for (family, kv_heads, head_dim, slides) in [
         ("afmoe", 16, 128, true),
         ("cohere2_moe", 16, 128, true),
+        ("cwm", 8, 128, true),
         ("gemma3n_text", 2, 256, true),
         ("granite_swa", 4, 32, true),
         ("hy_v3", 8, 128, false),
@@ -94,6 +95,8 @@ fn families_have_default_sizes() {
         ("mimo_v2_flash", 8, 192, true), // in layers with windows
         ("mistral4", 1, 320, false),     // a row of latents
         ("solar_open", 16, 128, false),
+        ("vaultgemma", 4, 256, true),
+        ("youtu", 1, 576, false), // likewise
     ] {
         let found = facts(&json!({
             "model_type": family, "hidden_size": 512, "num_attention_heads": 16,

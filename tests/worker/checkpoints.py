@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
-from latent_cases import LATENT_CASES, YARN
+from latent_cases import LATENT_CASES, YARN, YOUTU
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM, Mistral4ForCausalLM
 
@@ -386,6 +386,37 @@ DENSE: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 20.0,
         "attention_bias": True,
         "tie_word_embeddings": True,
+    },
+    "cwm": {
+        "model_type": "cwm",
+        "head_dim": 16,
+        "num_hidden_layers": 5,
+        "sliding_window": 24,
+        "rope_parameters": LLAMA3_ROPE,
+    },
+    "helium": {"model_type": "helium", "head_dim": 16, "attention_bias": True},
+    "hyperclovax": {
+        "model_type": "hyperclovax",
+        "head_dim": 16,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 0.5,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "hyperclovax-plain": {"model_type": "hyperclovax", "use_post_norm": False, "head_dim": None},
+    "youtu": YOUTU,
+    "youtu-whole-queries": {**YOUTU, "q_lora_rank": None, "rope_interleave": False},
+    "vaultgemma": {
+        "model_type": "vaultgemma",
+        "head_dim": 16,
+        "sliding_window": 24,
+        "layer_types": [SLIDING, SLIDING, "full_attention"],
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 6.0,
+        "final_logit_softcapping": 20.0,
+        "attention_bias": True,
     },
     "gemma4": {**GEMMA4, "model_type": "gemma4_text"},
     "gemma4-shared": {

@@ -28,6 +28,17 @@ INDEXED: dict[str, Any] = {
     "index_head_dim": 20,
     "index_topk": 8,
 }
+# Without experts.
+YOUTU: dict[str, Any] = {
+    "model_type": "youtu",
+    "num_key_value_heads": 4,
+    "q_lora_rank": 40,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+}
 LATENT_CASES: dict[str, dict[str, Any]] = {
     "deepseek-v2": {
         **LATENT,

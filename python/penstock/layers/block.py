@@ -156,11 +156,13 @@ class Block(Layer):
 
 
 class SandwichBlock(Block):
-    """As Block, with an additional norm on the outputs of attention and feed-forward layer."""
+    """As Block, with an additional norm on the outputs of attention and feed-forward layer, which
+    the multiplier follows."""
 
     def __init__(self, spec: Specification, build: Build, index: int) -> None:
-        super().__init__(spec, build, index)
-        stream = spec.residual
+        stream = replace(spec.residual, multiplier=1.0)
+        super().__init__(replace(spec, residual=stream), build, index)
+        self.multiplier = spec.residual.multiplier
         self.attention_output_norm = norm_of(build, stream.hidden, stream.norm)
         self.mlp_output_norm = norm_of(build, stream.hidden, stream.norm)
 
@@ -182,10 +184,13 @@ class SandwichBlock(Block):
         assert self.mlp is not None and self.mlp_norm is not None
         return self._normed(self.mlp_output_norm, self.mlp(self.mlp_norm, residual))
 
-    @staticmethod
-    def _normed(norm: Norm, residual: Residual) -> Residual:
-        """Returns the stream with its newest output summed over the ranks and normalised."""
-        return residual._replace(x=norm(residual._replace(total=None))[0], partial=False)
+    def _normed(self, norm: Norm, residual: Residual) -> Residual:
+        """Returns the stream with its newest output summed over the ranks, normalised and
+        scaled."""
+        x, _ = norm(residual._replace(total=None))
+        if self.multiplier != 1:
+            x *= self.multiplier
+        return residual._replace(x=x, partial=False)
 
 
 class PostBlock(Layer):

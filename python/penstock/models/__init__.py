@@ -31,6 +31,7 @@ FAMILIES: dict[str, str] = {
     "Cohere2ForCausalLM": "cohere:Cohere2",
     "Cohere2MoeForCausalLM": "cohere2_moe:Cohere2Moe",
     "CohereForCausalLM": "cohere:Cohere",
+    "CwmForCausalLM": "cwm:Cwm",
     "DeepseekV2ForCausalLM": "deepseek:DeepseekV2",
     "DeepseekV32ForCausalLM": "deepseek_v32:DeepseekV32",
     "DeepseekV3ForCausalLM": "deepseek:DeepseekV3",
@@ -71,6 +72,8 @@ FAMILIES: dict[str, str] = {
     "GraniteMoeSharedForCausalLM": "granite_moe:GraniteMoe",
     "GraniteSWAForCausalLM": "granite_swa:GraniteSwa",
     "HYV3ForCausalLM": "hy_v3:HyV3",
+    "HeliumForCausalLM": "helium:Helium",
+    "HyperCLOVAXForCausalLM": "hyperclovax:HyperClovaX",
     "HunYuanDenseV1ForCausalLM": "hunyuan:HunYuan",
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
@@ -123,6 +126,8 @@ FAMILIES: dict[str, str] = {
     "SolarOpenForCausalLM": "solar_open:SolarOpen",
     "StableLmForCausalLM": "stablelm:StableLm",
     "Starcoder2ForCausalLM": "starcoder2:Starcoder2",
+    "VaultGemmaForCausalLM": "vaultgemma:VaultGemma",
+    "YoutuForCausalLM": "youtu:Youtu",
 }
 
 
