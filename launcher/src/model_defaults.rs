@@ -25,61 +25,72 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 21] = [
     "vaultgemma",
 ];
 
+/// Sizes that transformers assumes where config.json lacks them: field, size, families.
+const SIZES: &[(&str, u64, &str)] = &[
+    ("head_dim", 64, "gpt_oss"),
+    (
+        "head_dim",
+        128,
+        "afmoe cohere2_moe cwm ernie4_5 glm glm4 helium hy_v3 internlm3 laguna lfm3 llama4_text \
+        mellum minimax_m2 ministral3 nemotron_h qwen3 qwen3_vl_text seed_oss solar_open",
+    ),
+    ("head_dim", 192, "mimo_v2_flash"),
+    (
+        "head_dim",
+        256,
+        "gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text qwen3_5 \
+        qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next vaultgemma",
+    ),
+    ("max_position_embeddings", 2048, "bloom falcon"),
+    ("max_position_embeddings", 4096, "helium nemotron_h"),
+    (
+        "max_position_embeddings",
+        8192,
+        "falcon_h1 gemma gemma2 vaultgemma",
+    ),
+    ("max_position_embeddings", 32_768, "gemma3n_text"),
+    ("max_position_embeddings", 128_000, "lfm2 lfm2_moe lfm3"),
+    (
+        "max_position_embeddings",
+        131_072,
+        "cwm gemma3_text gemma4_text youtu",
+    ),
+    (
+        "max_position_embeddings",
+        262_144,
+        "bamba gemma4_unified_text",
+    ),
+    (
+        "num_attention_heads",
+        8,
+        "gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma",
+    ),
+    ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
+    ("num_hidden_layers", 35, "gemma3n_text"),
+    ("num_key_value_heads", 2, "ernie4_5 gemma3n_text"),
+    (
+        "num_key_value_heads",
+        4,
+        "gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa lfm3 mellum mimo_v2_flash \
+        smollm3 vaultgemma",
+    ),
+    (
+        "num_key_value_heads",
+        8,
+        "bamba cwm falcon_h1 hy_v3 laguna lfm2 lfm2_moe mixtral nemotron_h phimoe",
+    ),
+];
+
 /// Returns the sizes that transformers assumes where a family's config.json lacks them.
 pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
-    match (family?, field) {
-        (
-            "gemma2" | "gemma3_text" | "gemma3n_text" | "gemma4_text" | "gemma4_unified_text"
-            | "vaultgemma",
-            "num_attention_heads",
-        ) => Some(8),
-        (
-            "gemma2" | "gemma3_text" | "gemma4_text" | "gemma4_unified_text" | "vaultgemma",
-            "num_key_value_heads",
-        ) => Some(4),
-        (
-            "gemma" | "gemma2" | "gemma3_text" | "gemma3n_text" | "gemma4_text"
-            | "gemma4_unified_text" | "vaultgemma",
-            "head_dim",
-        ) => Some(256),
-        ("gemma" | "gemma2" | "vaultgemma", "max_position_embeddings") => Some(8192),
-        ("gemma3_text" | "gemma4_text", "max_position_embeddings") => Some(131_072),
-        ("gemma4_unified_text", "max_position_embeddings") => Some(262_144),
-        ("gemma3n_text", "num_key_value_heads") => Some(2),
-        ("gemma3n_text", "max_position_embeddings") => Some(32_768),
-        ("gemma3n_text", "num_hidden_layers") => Some(35),
-        ("gemma4_text" | "gemma4_unified_text", "num_hidden_layers") => Some(30),
-        (
-            "afmoe" | "cohere2_moe" | "cwm" | "ernie4_5" | "glm" | "glm4" | "helium" | "hy_v3" | "internlm3"
-            | "laguna" | "lfm3" | "llama4_text" | "mellum" | "minimax_m2" | "ministral3" | "qwen3"
-            | "qwen3_vl_text" | "seed_oss" | "solar_open",
-            "head_dim",
-        ) => Some(128),
-        (
-            "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text",
-            "head_dim",
-        ) => Some(256),
-        ("bloom" | "falcon", "max_position_embeddings") => Some(2048),
-        ("ernie4_5", "num_key_value_heads") => Some(2),
-        ("gpt_oss", "head_dim") => Some(64),
-        ("mimo_v2_flash", "head_dim") => Some(192),
-        (
-            "granite_swa" | "lfm3" | "mellum" | "mimo_v2_flash" | "smollm3",
-            "num_key_value_heads",
-        ) => Some(4),
-        ("cwm" | "hy_v3" | "laguna", "num_key_value_heads") => Some(8),
-        ("cwm" | "youtu", "max_position_embeddings") => Some(131_072),
-        ("helium", "max_position_embeddings") => Some(4096),
-        ("nemotron_h", "head_dim") => Some(128),
-        ("nemotron_h" | "lfm2" | "lfm2_moe" | "bamba" | "falcon_h1", "num_key_value_heads") => {
-            Some(8)
-        }
-        ("bamba", "max_position_embeddings") => Some(262_144),
-        ("falcon_h1", "max_position_embeddings") => Some(8192),
-        ("nemotron_h", "max_position_embeddings") => Some(4096),
-        ("lfm2" | "lfm2_moe" | "lfm3", "max_position_embeddings") => Some(128_000),
-        ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
-        (family, field) => latent_size(family, field),
+    let family = family?;
+    let lists = |families: &str| families.split(' ').any(|one| one == family);
+    let listed = SIZES
+        .iter()
+        .find(|(name, _, families)| *name == field && lists(families));
+    match listed {
+        Some((_, size, _)) => Some(*size),
+        None => latent_size(family, field),
     }
 }
 
