@@ -48,7 +48,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         8192,
         "falcon_h1 gemma gemma2 vaultgemma",
     ),
-    ("max_position_embeddings", 32_768, "gemma3n_text"),
+    ("max_position_embeddings", 32_768, "gemma3n_text minicpm3"),
     ("max_position_embeddings", 128_000, "lfm2 lfm2_moe lfm3"),
     (
         "max_position_embeddings",
@@ -102,6 +102,7 @@ fn latent_size(family: &str, field: &str) -> Option<u64> {
         }
         "deepseek_v32" | "glm_moe_dsa" => (512, 64, Some(128)),
         "axk2" => (128, 32, Some(128)),
+        "minicpm3" => (256, 32, None),
         "mistral4" => (256, 64, None),
         _ => return None,
     };

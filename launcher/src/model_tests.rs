@@ -93,7 +93,8 @@ fn families_have_default_sizes() {
         ("laguna", 8, 128, false),
         ("mellum", 4, 128, false),
         ("mimo_v2_flash", 8, 192, true), // in layers with windows
-        ("mistral4", 1, 320, false),     // a row of latents
+        ("minicpm3", 1, 288, false),     // a row of latents
+        ("mistral4", 1, 320, false),
         ("solar_open", 16, 128, false),
         ("vaultgemma", 4, 256, true),
         ("youtu", 1, 576, false), // likewise

@@ -404,6 +404,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
     ("cwm", {"attention_bias": True}, "attention_bias True is not supported"),
     ("helium", {"mlp_bias": True}, "mlp_bias True is not supported"),
+    ("minicpm3", {"scale_depth": -1}, "scale_depth must be a number above 0"),
     ("youtu", {"attention_bias": True}, "attention_bias True is not supported"),
     ("gemma3n", {"altup_active_idx": 3}, "altup_active_idx 3 is none of 3 streams"),
     ("gemma3n", {"activation_sparsity_pattern": [0.5] * 4}, "a number for each of 5 layers"),

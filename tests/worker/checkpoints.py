@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
-from latent_cases import LATENT_CASES, YARN, YOUTU
+from latent_cases import LATENT_CASES, MINICPM3, YARN, YOUTU
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
 from transformers import AutoConfig, AutoModelForCausalLM, Mistral4ForCausalLM
 
@@ -406,6 +406,12 @@ DENSE: dict[str, dict[str, Any]] = {
         "mlp_bias": True,
     },
     "hyperclovax-plain": {"model_type": "hyperclovax", "use_post_norm": False, "head_dim": None},
+    "minicpm3": MINICPM3,
+    "minicpm3-plain": {
+        **MINICPM3,
+        **dict.fromkeys(("q_lora_rank", "scale_depth", "dim_model_base", "rope_parameters")),
+        "v_head_dim": 20,
+    },
     "youtu": YOUTU,
     "youtu-whole-queries": {**YOUTU, "q_lora_rank": None, "rope_interleave": False},
     "vaultgemma": {

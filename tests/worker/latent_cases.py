@@ -39,6 +39,24 @@ YOUTU: dict[str, Any] = {
     "v_head_dim": 20,
     "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
 }
+MINICPM3: dict[str, Any] = {
+    "model_type": "minicpm3",
+    "num_key_value_heads": 4,
+    "q_lora_rank": 40,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "scale_emb": 3,
+    "scale_depth": 0.7,
+    "dim_model_base": 16,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 9000.0,
+        "short_factor": [1.0, 1.1, 1.3, 1.6],
+        "long_factor": [1.0, 1.5, 2.0, 4.0],
+        "original_max_position_embeddings": 64,
+    },
+}
 LATENT_CASES: dict[str, dict[str, Any]] = {
     "deepseek-v2": {
         **LATENT,

@@ -17,7 +17,7 @@ from penstock.config.rope import read_rope, yarn_temperature
 from penstock.config.specification import LayerSpec
 from penstock.faults import BadModel, Unsupported
 
-ROPES = ("default", "yarn")
+ROPES = ("default", "yarn", "longrope")
 INDEXERS = {"full": False, "shared": True, "F": False, "S": True}
 
 
@@ -38,7 +38,7 @@ def _read_attention(fields: Fields) -> AttentionSpec:
     if rope.kind not in ROPES:
         raise Unsupported(
             f"config.json: rope_type {rope.kind!r} is not supported for latent attention, only "
-            f"{' and '.join(ROPES)} are"
+            f"{', '.join(ROPES)} are"
         )
     has_query_latent = fields.raw.get("q_lora_rank") is not None
     latent = LatentSpec(

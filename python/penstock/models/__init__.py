@@ -91,6 +91,7 @@ FAMILIES: dict[str, str] = {
     "MPTForCausalLM": "mpt:Mpt",
     "MellumForCausalLM": "mellum:Mellum",
     "MiMoV2FlashForCausalLM": "mimo:MiMoV2Flash",
+    "MiniCPM3ForCausalLM": "minicpm3:MiniCpm3",
     "MiniMaxM2ForCausalLM": "minimax:MiniMaxM2",
     "Ministral3ForCausalLM": "ministral:Ministral3",
     "MinistralForCausalLM": "ministral:Ministral",
