@@ -95,6 +95,7 @@ fn families_have_default_sizes() {
         ("mimo_v2_flash", 8, 192, true), // in layers with windows
         ("minicpm3", 1, 288, false),     // a row of latents
         ("mistral4", 1, 320, false),
+        ("muse_glimmer_text", 2, 128, true),
         ("solar_open", 16, 128, false),
         ("vaultgemma", 4, 256, true),
         ("youtu", 1, 576, false), // likewise

@@ -39,6 +39,8 @@ def test_text_is_computed_as_by_transformers(tmp_path: Path, kind: str, is_older
         ("qwen2-vl", {"mup_scale": 0.5}, "mup_scale 0.5 is not supported"),
         ("qwen3-vl", {"rope_parameters": {"rope_type": "ntk"}}, "rope_type 'ntk'"),
         ("qwen3-vl-moe", {"norm_topk_prob": False}, "norm_topk_prob False"),
+        ("muse-glimmer", {"layer_rope_theta": [0, 9000.0, 8.0, 0, 0]}, "layer_rope_theta 8.0"),
+        ("muse-glimmer", {"tie_word_embeddings": True}, "tie_word_embeddings True"),
     ],
 )
 def test_fields_of_text_are_refused_by_name(

@@ -11,12 +11,16 @@ import torch
 from checkpoints import CASES, SHAPE
 from safetensors.torch import load_file, save_file
 from transformers import (
+    Exaone4_5_Config,
+    Exaone4_5_ForConditionalGeneration,
     Glm4vConfig,
     Glm4vForConditionalGeneration,
     Glm4vMoeConfig,
     Glm4vMoeForConditionalGeneration,
     Kimi_K25Config,
     Kimi_K25ForConditionalGeneration,
+    MuseGlimmerConfig,
+    MuseGlimmerForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
@@ -45,6 +49,13 @@ SHARED = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_siz
 SHARED |= {"rope_parameters": {**AXES, **PARTLY}, "routed_scaling_factor": 2.5, "head_dim": 16}
 KIMI = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 32}
 KIMI |= {"intermediate_size": 32, "pos_emb_height": 4, "pos_emb_width": 4, "patch_size": 4}
+MUSE = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 32, "patch_size": 4}
+MUSE |= {"intermediate_size": 32, "pos_emb_height": 4, "pos_emb_width": 4}
+GLIMMER: dict[str, Any] = {"model_type": "muse_glimmer_text", "num_hidden_layers": 5}
+GLIMMER |= {"head_dim": 16, "sliding_window": 24, "post_norm_eps": 1e-3, "qk_scale_factor": 2.5}
+GLIMMER |= {"layer_rope_theta": [0, 9000.0, 9000.0, 9000.0, 0], "final_logit_softcapping": 9.0}
+EXAONE = {**VISION, "num_key_value_heads": 1, "hidden_size": 32, "intermediate_size": 32}
+EXAONE |= {"out_hidden_size": 64, "fullatt_block_indexes": [0], "window_size": 8}
 KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "qwen2-vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig, QWEN2, WINDOW),
     "qwen2.5-vl": (Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, QWEN25, {}),
@@ -55,6 +66,18 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
         Kimi_K25Config,
         KIMI,
         {**CASES["deepseek-v3"], "num_nextn_predict_layers": 0},
+    ),
+    "exaone4.5": (
+        Exaone4_5_ForConditionalGeneration,
+        Exaone4_5_Config,
+        EXAONE,
+        {**CASES["exaone4"], "rope_parameters": {"rope_type": "default", "rope_theta": 9000.0}},
+    ),
+    "muse-glimmer": (
+        MuseGlimmerForConditionalGeneration,
+        MuseGlimmerConfig,
+        MUSE,
+        {**GLIMMER, "rope_parameters": {"rope_type": "default", "rope_theta": 9000.0}},
     ),
     "glm4v": (Glm4vForConditionalGeneration, Glm4vConfig, GLM, {}),
     "glm4v-moe": (Glm4vMoeForConditionalGeneration, Glm4vMoeConfig, GLM, SHARED),

@@ -206,6 +206,8 @@ class ResidualSpec:
     placement: Placement = Placement.PRE
     multiplier: float = 1.0
     """Factor of each layer's output before it is added."""
+    output_norm: NormSpec | None = None
+    """Of each layer's output, where norms are on both sides; None = as `norm`."""
     gate_rank: int = 0
     """Elements between the two matrices of a norm's gate (A.X K2); 0 = norms have no gates."""
 
@@ -250,6 +252,8 @@ class Specification:
     """Whether the logits have a learned bias."""
     embedding_scale: float = 1.0
     """Factor of the embedding's rows."""
+    embedding_eps: float = 0.0
+    """Of a norm of the embedding's rows by root mean square, without a weight; 0 = none."""
     learned_positions: bool = False
     """Whether a learned row per position is added to the embedding."""
     logits_scale: float = 1.0

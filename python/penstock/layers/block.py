@@ -163,8 +163,9 @@ class SandwichBlock(Block):
         stream = replace(spec.residual, multiplier=1.0)
         super().__init__(replace(spec, residual=stream), build, index)
         self.multiplier = spec.residual.multiplier
-        self.attention_output_norm = norm_of(build, stream.hidden, stream.norm)
-        self.mlp_output_norm = norm_of(build, stream.hidden, stream.norm)
+        norm = stream.output_norm or stream.norm
+        self.attention_output_norm = norm_of(build, stream.hidden, norm)
+        self.mlp_output_norm = norm_of(build, stream.hidden, norm)
 
     def feed_forward(
         self, build: Build, stream: ResidualSpec

@@ -47,6 +47,9 @@ class Span:
         return Target(used, tuple(shape), tuple(region))
 
 
+ROWS = 4096  # that are normalised at a time
+
+
 class Embedding(Layer):
     """Token ids to rows."""
 
@@ -58,11 +61,19 @@ class Embedding(Layer):
         # As transformers has it: the factor is of float32 first, then of the model's dtype.
         scale = torch.tensor(spec.embedding_scale, dtype=torch.float32)
         self.scale = float(scale.to(build.dtype))
+        self.eps = spec.embedding_eps
         self.weight = build.empty(self.rows, spec.residual.hidden).zero_()
 
     def targets(self) -> dict[str, Target]:
         """Returns the target of this rank's rows."""
         return {"weight": self.span.target(self.weight)}
+
+    def finish(self) -> None:
+        """Normalises the rows if the model normalises embeddings."""
+        for rows in self.weight.split(ROWS) if self.eps else ():
+            wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+            square = wide.square().mean(-1, keepdim=True)
+            rows.copy_(wide * (square + self.eps).rsqrt())
 
     def __call__(self, ids: Tensor) -> Tensor:
         """[T] int -> [T, hidden]; zeros for ids of other ranks' rows."""

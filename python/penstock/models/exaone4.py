@@ -16,6 +16,7 @@ from penstock.config import (
     periodic,
     read_layer_types,
 )
+from penstock.models.decoder import VISION, with_images
 from penstock.models.llama import Llama
 from penstock.models.olmo import POST_NORM_NAMES
 
@@ -40,6 +41,20 @@ class Exaone4(Llama):
             | ({} if kind == SLIDING or not slides else {"rope": None})
             for kind in kinds
         )
+
+
+class Exaone45(Exaone4):
+    """The text part of Exaone 4.5; requests cannot contain images."""
+
+    names: ClassVar[Mapping[str, str]] = with_images(POST_NORM_NAMES)
+    ignored: tuple[str, ...] = VISION
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads `text_config`."""
+        fields = Fields(raw)
+        fields.ignore(*raw)  # the rest describes images
+        return super().read_config(fields.section("text_config").raw)
 
 
 def _kinds(fields: Fields, layers: int, slides: bool) -> list[str]:
