@@ -1,7 +1,7 @@
 //! What transformers assumes where a family's config.json lacks a field.
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 22] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 23] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -9,6 +9,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 22] = [
     "dots1",
     "exaone4",
     "exaone_moe",
+    "flint",
     "gemma2",
     "gemma3_text",
     "gemma3n_text",
@@ -32,7 +33,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "head_dim",
         128,
-        "afmoe cohere2_moe cwm ernie4_5 glm glm4 helium hy_v3 internlm3 laguna lfm3 llama4_text \
+        "afmoe cohere2_moe cwm ernie4_5 flint glm glm4 helium hy_v3 internlm3 laguna lfm3 llama4_text \
         mellum minimax_m2 ministral3 muse_glimmer_text nemotron_h qwen3 qwen3_vl_text seed_oss solar_open",
     ),
     ("head_dim", 192, "mimo_v2_flash"),
@@ -59,7 +60,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         262_144,
-        "bamba gemma4_unified_text",
+        "bamba flint gemma4_unified_text",
     ),
     (
         "num_attention_heads",
@@ -69,12 +70,13 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
     ("num_attention_heads", 32, "muse_glimmer_text"),
     ("num_hidden_layers", 35, "gemma3n_text"),
+    ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
     ("num_key_value_heads", 2, "ernie4_5 gemma3n_text muse_glimmer_text"),
     (
         "num_key_value_heads",
         4,
-        "gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa lfm3 mellum mimo_v2_flash \
+        "flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa lfm3 mellum mimo_v2_flash \
         smollm3 vaultgemma",
     ),
     (

@@ -51,6 +51,8 @@ EXPERTS = [
     "granitemoe_swa",
     "laguna",
     "mellum",
+    "flint",
+    "flex_olmo",
     "llama4",
     "llama4-no-qk-norm",
 ]

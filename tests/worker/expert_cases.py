@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 SIGMOID: dict[str, dict[str, Any]] = {
+    # The first layer is dense and does not rotate, the second one has a window.
+    "flint": {
+        "model_type": "flint",
+        "head_dim": 16,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "sliding_window": 24,
+        "mlp_only_layers": [0],
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+        "attention_bias": True,
+    },
     "afmoe": {
         "model_type": "afmoe",
         "num_experts": 8,
@@ -95,6 +108,14 @@ SIGMOID: dict[str, dict[str, Any]] = {
 }
 
 SOFTMAX: dict[str, dict[str, Any]] = {
+    "flex_olmo": {
+        "model_type": "flex_olmo",
+        "pad_token_id": 0,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "attention_bias": True,
+        "num_key_value_heads": 4,
+    },
     "granitemoe_swa": {
         "model_type": "granitemoe_swa",
         "num_local_experts": 8,

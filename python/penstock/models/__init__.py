@@ -44,6 +44,8 @@ FAMILIES: dict[str, str] = {
     "ExaoneMoeForCausalLM": "exaone_moe:ExaoneMoe",
     "FalconForCausalLM": "falcon:Falcon",
     "FalconH1ForCausalLM": "falcon_h1:FalconH1",
+    "FlexOlmoForCausalLM": "flex_olmo:FlexOlmo",
+    "FlintForCausalLM": "flint:Flint",
     "GPT2LMHeadModel": "gpt2:Gpt2",
     "GPTBigCodeForCausalLM": "gpt_bigcode:GptBigCode",
     "GPTJForCausalLM": "gptj:GptJ",
