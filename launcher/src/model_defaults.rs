@@ -72,7 +72,11 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 35, "gemma3n_text"),
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
-    ("num_key_value_heads", 2, "ernie4_5 gemma3n_text muse_glimmer_text"),
+    (
+        "num_key_value_heads",
+        2,
+        "ernie4_5 gemma3n_text muse_glimmer_text",
+    ),
     (
         "num_key_value_heads",
         4,
