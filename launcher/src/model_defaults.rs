@@ -68,7 +68,10 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
         ("falcon_h1", "max_position_embeddings") => Some(8192),
         ("nemotron_h", "max_position_embeddings") => Some(4096),
         ("lfm2" | "lfm2_moe" | "lfm3", "max_position_embeddings") => Some(128_000),
-        ("mixtral" | "phimoe", "num_key_value_heads") => Some(8),
+        (
+            "minimax" | "minimax_m1" | "minimax_text_01" | "mixtral" | "phimoe",
+            "num_key_value_heads",
+        ) => Some(8),
         (family, field) => latent_size(family, field),
     }
 }

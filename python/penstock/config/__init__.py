@@ -59,12 +59,14 @@ from penstock.config.layer_types import (
     read_rotating_layers,
     read_three_types,
 )
+from penstock.config.lightning import Slopes, falling_slopes, read_lightning
 from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.pattern import read_pattern_layers
-from penstock.config.rope import read_rope, with_rope, yarn_temperature
+from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
 from penstock.config.specification import (
     DeltaNetSpec,
     LayerSpec,
+    LightningSpec,
     Mamba2Spec,
     PerLayerSpec,
     Placement,
@@ -74,6 +76,7 @@ from penstock.config.specification import (
     ShortConvSpec,
     Specification,
     StateSizes,
+    SumFactors,
 )
 
 __all__ = [
@@ -92,6 +95,7 @@ __all__ = [
     "IndexerSpec",
     "LatentSpec",
     "LayerSpec",
+    "LightningSpec",
     "Mamba2Spec",
     "MlpSpec",
     "MoeSpec",
@@ -109,9 +113,12 @@ __all__ = [
     "RopeSpec",
     "RouterSpec",
     "ShortConvSpec",
+    "Slopes",
     "Specification",
     "StateSizes",
+    "SumFactors",
     "alibi_slopes",
+    "falling_slopes",
     "layered",
     "periodic",
     "read_activation",
@@ -131,6 +138,7 @@ __all__ = [
     "read_layer_norm",
     "read_layer_sizes",
     "read_layer_types",
+    "read_lightning",
     "read_listed_sparse_layers",
     "read_mamba",
     "read_mlp",
@@ -149,6 +157,7 @@ __all__ = [
     "read_three_types",
     "with_head_dim",
     "with_rope",
+    "with_rotary_dim",
     "with_shared_indexers",
     "yarn_temperature",
 ]
