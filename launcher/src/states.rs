@@ -115,8 +115,8 @@ impl States {
         let shared = size(config, "hidden_size", 4096) / heads.max(1);
         let head_dim = size(config, "head_dim", shared);
         let numbers = config.get("attn_type_list").and_then(Value::as_array);
-        let of_numbers = numbers
-            .map(|kinds| kinds.iter().filter(|kind| kind.as_u64() == Some(0)).count() as u64);
+        let of_numbers =
+            numbers.map(|list| list.iter().filter(|kind| kind.as_u64() == Some(0)).count() as u64);
         Self {
             layers: kinds(config, &["linear_attention"])
                 .or(of_numbers)

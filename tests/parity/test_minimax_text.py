@@ -13,6 +13,7 @@ from checkpoints import checkpoint_maker, prompt, reference
 from driver import Driver, greedy
 from local import LocalWorker
 from penstock.config import LightningSpec, alibi_slopes
+from penstock.faults import BadModel
 from penstock.models import family, read_specification
 
 HEAD_DIM, ROTATED, THETA = 24, 8, 9000.0
@@ -80,6 +81,33 @@ def test_published_files_compute_what_transformers_does(plain: Path, published: 
         tokens = torch.tensor([ids + sequence.tokens])
         theirs = partly_rotating(plain)(tokens).logits[0, len(ids) - 1 : -1].double()
     torch.testing.assert_close(torch.cat(logits), theirs, rtol=0, atol=2e-4)
+
+
+def test_layers_differ_by_kind_alone(published: Path) -> None:
+    """A layer's decays are its own, but its kernels are those of others."""
+    raw = json.loads((published / "config.json").read_text())
+    first, second, third, fourth, last = read_specification(family(raw), raw).layers
+    assert first == fourth != second == third == last
+    mixers = second.attention, third.attention
+    assert isinstance(mixers[0], LightningSpec) and isinstance(mixers[1], LightningSpec)
+    assert mixers[0].decays != mixers[1].decays
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"postnorm": None}, "postnorm must be true"),
+        ({"attn_type_list": [0, 1, 2, 0, 1]}, "attn_type_list must hold 0 or 1"),
+        ({"attn_type_list": [0, 1]}, "layer_types must hold"),
+        ({"shared_intermediate_size": 96}, "shared_intermediate_size 96 is not supported"),
+    ],
+)
+def test_published_fields_that_are_refused(
+    published: Path, fields: dict[str, Any], text: str
+) -> None:
+    raw = {**json.loads((published / "config.json").read_text()), **fields}
+    with pytest.raises(BadModel, match=text):
+        read_specification(family(raw), raw)
 
 
 @pytest.mark.parametrize(("layer", "factor"), [(1, 0.75), (2, 0.5), (4, 1e-5)])

@@ -27,7 +27,7 @@ def with_library_names(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     if raw.get("postnorm") is not True:
         raise Unsupported("config.json: postnorm must be true, other sums are not supported")
     kinds = raw.get("attn_type_list")
-    if not isinstance(kinds, list) or not all(kind in KINDS for kind in kinds):
+    if not isinstance(kinds, list) or not all(kind in (0, 1) for kind in kinds):
         raise BadModel(
             f"config.json: attn_type_list must hold 0 or 1 for each layer, found {kinds!r}"
         )
