@@ -251,6 +251,19 @@ def mamba(kind: torch.dtype, heads: int, groups: int, rows: int) -> None:
         gated_norm.gated_head_norm(out, out, out[0], 1e-5, gate_first=True)
 
 
+def lightning(kind: torch.dtype) -> None:
+    """Lightning attention of MiniMax-Text-01 on one of 8 ranks, of decodes, few tokens and a
+    prompt."""
+    heads, none = (8, 128), torch.zeros(8)
+    for lengths in ([(1, 1), (1, 7)], [(5, 9)], [(300, 300)]):
+        tokens = sum(count for count, _ in lengths)
+        q, k, v = torch.empty((tokens, 3, *heads), dtype=kind).unbind(1)
+        step = torch.zeros((1, 8), dtype=kind).expand(tokens, -1)
+        memory = torch.empty((4, 1, 8, 128, 128))
+        given = v, k, q, step, (none, none, none), memory, runs(lengths, CPU)
+        scan.selective_scan(*given, (1.0, 1.0))
+
+
 def pretend() -> None:
     """A GPU with these processors and this shared memory."""
     driver.set_active(Absent(CAPABILITY))
@@ -290,6 +303,7 @@ def main() -> None:
         mamba(kind, 48, 1, 128)  # Granite 4.0 H Tiny
         mamba(kind, 128, 8, 128)  # Nemotron-H 8B
         mamba(kind, 48, 1, 256)  # Falcon-H1 1.5B
+        lightning(kind)
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)

@@ -46,7 +46,8 @@ def copied(arguments: dict[str, Any]) -> dict[str, Any]:
     """A deep copy that keeps strides: views of one fused tensor stay strided."""
 
     def copy(value: Any) -> Any:
-        if not isinstance(value, Tensor):
+        # An op cannot write into a tensor whose elements share memory.
+        if not isinstance(value, Tensor) or 0 in value.stride():
             return value
         strided = torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device=value.device

@@ -86,7 +86,8 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_key_value_heads",
         8,
-        "bamba cwm falcon_h1 hy_v3 laguna lfm2 lfm2_moe mixtral nemotron_h phimoe",
+        "bamba cwm falcon_h1 hy_v3 laguna lfm2 lfm2_moe minimax minimax_m1 minimax_text_01 mixtral \
+        nemotron_h phimoe",
     ),
 ];
 

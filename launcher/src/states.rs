@@ -43,6 +43,7 @@ impl States {
             "lfm3" => Self::of_short_convolutions(config, layers, layers.saturating_sub(1) / 2, 7),
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
+            "minimax" | "minimax_m1" | "minimax_text_01" => Self::of_lightning(config, layers),
             _ => return None,
         };
         (states.layers > 0).then_some(states)
@@ -105,6 +106,25 @@ impl States {
             inputs: heads * head_dim * kept,
             grouped: (2 * groups * state * kept, groups.max(1)),
             memory: heads * head_dim * state,
+        }
+    }
+
+    /// Kinds are words in transformers' files, numbers in published ones: 0 is recurrent.
+    fn of_lightning(config: &Value, layers: u64) -> Self {
+        let heads = size(config, "num_attention_heads", 32);
+        let shared = size(config, "hidden_size", 4096) / heads.max(1);
+        let head_dim = size(config, "head_dim", shared);
+        let numbers = config.get("attn_type_list").and_then(Value::as_array);
+        let of_numbers =
+            numbers.map(|list| list.iter().filter(|kind| kind.as_u64() == Some(0)).count() as u64);
+        Self {
+            layers: kinds(config, &["linear_attention"])
+                .or(of_numbers)
+                .unwrap_or(layers / 2),
+            shared: ("num_attention_heads", heads),
+            inputs: 0,
+            grouped: (0, 1),
+            memory: heads * head_dim * head_dim,
         }
     }
 
@@ -304,6 +324,23 @@ mod tests {
         config["layers_block_type"] = json!(["hybrid", "hybrid"]);
         let states = States::of(&config, 2).unwrap();
         assert_eq!((states.layers, states.attending(&config, 2)), (2, 2));
+    }
+
+    #[test]
+    fn lightning_attention_keeps_matrices_alone() {
+        let mut config = json!({
+            "model_type": "minimax_m1", "attn_type_list": [0, 0, 0, 1], "hidden_size": 6144,
+            "num_attention_heads": 64, "head_dim": 128,
+        });
+        let states = States::of(&config, 4).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 4)), (3, 1));
+        assert_eq!(states.bytes(Dtype::Bfloat16, 8), 3 * 8 * 128 * 128 * 4);
+        assert!(states.divides(8) && !states.divides(3));
+        config["model_type"] = json!("minimax"); // also MiniMax-M2's, all of whose layers attend
+        config["attn_type_list"] = json!([1, 1, 1, 1]);
+        assert_eq!(States::of(&config, 4), None);
+        config["layer_types"] = json!(["linear_attention", "full_attention"]);
+        assert_eq!(States::of(&config, 2).unwrap().layers, 1);
     }
 
     #[test]

@@ -80,8 +80,9 @@ class LayerCache:
 class StateCache:
     """One recurrent layer's states; a block is the state of one sequence."""
 
-    inputs: Tensor
-    """[blocks, 1, 1, channels, width - 1]: the last inputs of the convolution, the newest last."""
+    inputs: Tensor | None
+    """[blocks, 1, 1, channels, width - 1]: the last inputs of the convolution, the newest last;
+    None = the layer has no convolution."""
     memory: Tensor | None
     """[blocks, 1, heads, key_dim, value_dim] float32 or float64: what the recurrence has stored;
     None = it has nothing but the convolution."""
@@ -89,7 +90,7 @@ class StateCache:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All memory of the layer; a block is a row of each."""
-        return (self.inputs,) if self.memory is None else (self.inputs, self.memory)
+        return tuple(tensor for tensor in (self.inputs, self.memory) if tensor is not None)
 
 
 AnyCache = LayerCache | StateCache
@@ -253,10 +254,11 @@ class KvGeometry:
 
     def _cache(self, shape: KvShape | StateShape, blocks: int, device: torch.device) -> AnyCache:
         if isinstance(shape, StateShape):
-            inputs = _zeros((blocks, *shape.inputs), shape.input_dtype, device)
-            if not shape.sizes.heads:
-                return StateCache(inputs, None)
-            memory = _zeros((blocks, *shape.memory), shape.memory_dtype, device)
+            inputs = memory = None
+            if shape.sizes.channels:
+                inputs = _zeros((blocks, *shape.inputs), shape.input_dtype, device)
+            if shape.sizes.heads:
+                memory = _zeros((blocks, *shape.memory), shape.memory_dtype, device)
             return StateCache(inputs, memory)
         rows = (blocks, shape.planes, shape.kv_heads, self.block_tokens)
         elements = self.format.elements(shape.head_dim)

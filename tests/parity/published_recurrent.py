@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+MINIMAX: dict[str, Any] = {
+    "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 6144,
+    "initializer_range": 0.02, "intermediate_size": 9216, "max_position_embeddings": 10240000,
+    "num_attention_heads": 64, "num_experts_per_tok": 2, "num_hidden_layers": 80,
+    "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": False,
+    "postnorm": True, "rms_norm_eps": 1e-05, "rope_theta": 10000000, "rotary_dim": 64,
+    "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "shared_intermediate_size": 0,
+    "shared_moe_mode": "sigmoid", "sliding_window": None, "tie_word_embeddings": False,
+    "vocab_size": 200064,
+}  # fmt: skip
 PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
     "LiquidAI/LFM3-1.7B": (1_728_801_536, {
         "architectures": ["Lfm3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
@@ -21,6 +31,24 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         },
         "sliding_window": 256, "tie_word_embeddings": True, "use_attention_gate": True,
         "use_sandwich_norm": True, "vocab_size": 128000,
+    }),
+    "MiniMaxAI/MiniMax-M1-80k": (456_089_655_296, {
+        **MINIMAX, "architectures": ["MiniMaxM1ForCausalLM"], "model_type": "minimax_m1",
+        "attn_type_list": ([0] * 7 + [1]) * 10,
+        "auto_map": {"AutoConfig": "configuration_minimax_m1.MiniMaxM1Config"},
+        "layernorm_full_attention_alpha": 3.5565588200778455,
+        "layernorm_full_attention_beta": 1.0,
+        "layernorm_linear_attention_alpha": 3.5565588200778455,
+        "layernorm_linear_attention_beta": 1.0, "layernorm_mlp_alpha": 3.5565588200778455,
+        "layernorm_mlp_beta": 1.0,
+    }),
+    "MiniMaxAI/MiniMax-Text-01-hf": (456_089_655_296, {
+        **MINIMAX, "architectures": ["MiniMaxForCausalLM"], "model_type": "minimax",
+        "block_size": 256, "full_attn_alpha_factor": 3.5565588200778455,
+        "full_attn_beta_factor": 1.0,
+        "layer_types": (["linear_attention"] * 7 + ["full_attention"]) * 10,
+        "linear_attn_alpha_factor": 3.5565588200778455, "linear_attn_beta_factor": 1.0,
+        "mlp_alpha_factor": 3.5565588200778455, "mlp_beta_factor": 1.0,
     }),
     "allenai/Olmo-Hybrid-7B": (7_430_870_688, {
         "architectures": ["OlmoHybridForCausalLM"], "attention_bias": False,

@@ -40,6 +40,8 @@ OTHERS = {
     "InternLM2ForCausalLM",
     "InternLM3ForCausalLM",
     "MPTForCausalLM",
+    "MiniMaxM1ForCausalLM",
+    "MiniMaxText01ForCausalLM",
     "PhiMoEForCausalLM",
 } | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
 Checkpoints = Callable[[str], Path]
@@ -75,7 +77,7 @@ def test_every_family_has_a_case(checkpoint: Checkpoints) -> None:
     assert found == FAMILIES.keys() - OTHERS
 
 
-@pytest.mark.parametrize("case", [*DENSE, "llama4"])
+@pytest.mark.parametrize("case", [*DENSE, "llama4", "minimax"])
 def test_chunks_prefix_hits_and_preemption(checkpoint: Checkpoints, case: str) -> None:
     """A prompt longer than a window in chunks; the same on top of its cached blocks; and again,
     recomputed in chunks after some tokens."""
@@ -87,7 +89,7 @@ def test_chunks_prefix_hits_and_preemption(checkpoint: Checkpoints, case: str) -
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("case", [*DENSE, "llama4"])
+@pytest.mark.parametrize("case", [*DENSE, "llama4", "minimax"])
 def test_ranks_compute_what_one_does(checkpoint: Checkpoints, case: str, ranks: int) -> None:
     """Of four query heads and at most two KV heads in most cases: then four ranks have each KV head
     twice."""
@@ -354,6 +356,9 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("lfm3", [], {"rope_parameters": None}),
     ("lfm3", [], {"rope_parameters": {"full_attention": {"rope_type": "default"},
                                       "sliding_attention": {"rope_type": "default"}}}),
+    ("minimax", ["rope_parameters", "mlp_alpha_factor", "full_attn_beta_factor"],
+     {"sliding_window": 24, "rope_theta": 9000.0}),
+    ("minimax", ["rms_norm_eps", "linear_attn_alpha_factor"], {"postnorm": True}),
     ("olmo_hybrid", ["rope_parameters"], {"rope_theta": None}),
     ("olmo_hybrid", [], {"rope_parameters": {"rope_type": "default"}, "rope_theta": None}),
     ("nemotron_h", ["layers_block_type", "layer_types"], {"hybrid_override_pattern": "M-*MM-"}),
@@ -438,6 +443,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm3", {"attention_bias": True}, "attention_bias True is not supported"),
     ("lfm3", {"layer_types": ["conv"] * 5}, "not conv for all"),
     ("lfm3", {"layer_types": ["full_attention"]}, "for each of 5 layers"),
+    ("minimax", {"postnorm": False}, "postnorm False"),
+    ("minimax", {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act 'gelu_pytorch_tanh'"),
+    ("minimax", {"layer_types": ["linear_attention"] * 5}, "full_attention for at least one layer"),
+    ("minimax", {"mlp_beta_factor": 0}, "mlp_beta_factor must be a number above 0"),
+    ("minimax", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+    ("minimax", {"shared_intermediate_size": 96}, "shared_intermediate_size 96"),
+    ("minimax", {"use_qk_norm": True}, "use_qk_norm True"),
     ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln True"),
     ("mpt", {"attn_config": {"alibi": False}}, "alibi False"),
     ("mpt", {"attn_config": {"rope": True}}, "attn_config.rope True"),

@@ -70,6 +70,7 @@ LATENT = [
 RECURRENT = [
     "granitemoehybrid",
     "lfm2-moe",
+    "minimax",
     "nemotron_h-moe",
     "nemotron_h-latent",
     "qwen3_5-moe",

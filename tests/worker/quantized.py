@@ -22,9 +22,10 @@ from torch import Tensor
 
 MLPS = r"mlp(\.(experts\.\d+|shared_experts))?"
 MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
+GATE = r"self_attn\.output_gate"
 INDEXER = r"self_attn\.indexer\.w(q_b|k)"
 PROJECTIONS = rf"(self_attn|{MLPS})\.\w+_proj(_with_mqa)?"
-MATRICES = rf"model\.layers\.\d+\.({PROJECTIONS}|{MIXTRAL}|{INDEXER})|lm_head"
+MATRICES = rf"model\.layers\.\d+\.({PROJECTIONS}|{MIXTRAL}|{GATE}|{INDEXER})|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
 # Two ranks have inputs in whole groups of 128.

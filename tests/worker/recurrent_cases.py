@@ -75,6 +75,25 @@ MIXTURES: dict[str, dict[str, Any]] = {
         "num_dense_layers": 1,
         "routed_scaling_factor": 2.5,
     },
+    "minimax": {
+        "model_type": "minimax",
+        "num_hidden_layers": 5,
+        # Where the first layer has no keys, transformers' cache says that it is empty.
+        "layer_types": [
+            *("full_attention", "linear_attention", "linear_attention"),
+            *("full_attention", "linear_attention"),
+        ],
+        "head_dim": 24,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "block_size": 32,
+        "full_attn_alpha_factor": 1.3,
+        "full_attn_beta_factor": 0.7,
+        "linear_attn_alpha_factor": 2.1,
+        "linear_attn_beta_factor": 1.2,
+        "mlp_alpha_factor": 0.8,
+        "mlp_beta_factor": 1.6,
+    },
     "nemotron_h-moe": {
         **NEMOTRON,
         "layers_block_type": [

@@ -39,6 +39,7 @@ PLAIN = Methods(Unquantized(torch.float64, HOST))
 EXPERTS = [
     "qwen3-moe",
     "qwen2-moe",
+    "minimax",
     "mixtral",
     "olmoe",
     "phimoe",
@@ -50,7 +51,16 @@ EXPERTS = [
     "nemotron_h-moe",
     "nemotron_h-latent",
 ]
-BATCHED = ["qwen3-moe", "mixtral", "olmoe", "phimoe", "glm4-moe", "gpt-oss", "nemotron_h-moe"]
+BATCHED = [
+    "qwen3-moe",
+    "minimax",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "glm4-moe",
+    "gpt-oss",
+    "nemotron_h-moe",
+]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v32", "glm-moe-dsa"]
 LATENT += ["axk1", "axk2", "longcat-flash"]
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"

@@ -139,6 +139,14 @@ def test_experts_of_minimax(
     check(*quantized(checkpoint("minimax-m2"), tmp_path, quantize, {**config, **kept}))
 
 
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_lightning_attention(
+    checkpoint: Callable[[str], Path], check: Callable[..., None], tmp_path: Path
+) -> None:
+    """Its queries, keys and values are reordered; blocks of scales end within heads."""
+    check(*quantized(checkpoint("minimax"), tmp_path, *FORMATS["block-32"]))
+
+
 def test_modules_that_are_not_converted(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     config = {**DEEPSEEK, "modules_to_not_convert": ["mlp.down_proj", "model.layers.1"]}
     path, exact = quantized(

@@ -59,6 +59,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "nemotron_h": {"intermediate_size": 128, "vocab_size": 4096, "ssm_state_size": 32},
     "qwen3_5": {"intermediate_size": 128, "vocab_size": 4096},
     "afmoe": {"intermediate_size": 128, "vocab_size": 4096},
+    "minimax": {"intermediate_size": 128, "vocab_size": 4096, "head_dim": 16},
     "mimo": {"intermediate_size": 128, "vocab_size": 4096, "v_head_dim": 16},
     "qwen3_next": {
         "intermediate_size": 128,
@@ -150,7 +151,7 @@ def test_what_is_written_loads_as_what_it_stands_for(
     ("case", "method"),
     [
         *product([*FAMILIES, *EXPERTS], ["awq", "gptq"]),
-        *product(["deepseek-v3", "deepseek-v32", "nemotron_h", "qwen3_next"], ["awq"]),
+        *product(["deepseek-v3", "deepseek-v32", "minimax", "nemotron_h", "qwen3_next"], ["awq"]),
         *product(OTHERS, ["gptq"]),
     ],
 )
@@ -177,6 +178,16 @@ def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
         ".gate",
     )
     assert not any(module.endswith(kept) for module in report.errors)
+
+
+def test_a_norm_whose_output_is_a_summand_stays(tmp_path: Path, texts: Path) -> None:
+    """AWQ would divide it by factors, and with it the residual stream."""
+    folder = write(tmp_path / "model", **{**CASES["minimax"], **OTHERS["minimax"]})
+    shutil.copy(BROOK / "tokenizer.json", folder)
+    quantize(Job(folder, tmp_path / "out", Options("awq", group=32), texts))
+    before, after = stored(folder), stored(tmp_path / "out")
+    norms = [name for name in before if "layernorm" in name]
+    assert len(norms) == 10 and all(torch.equal(before[name], after[name]) for name in norms)
 
 
 @pytest.mark.parametrize(

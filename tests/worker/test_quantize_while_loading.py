@@ -72,7 +72,7 @@ def made(
 
 
 @pytest.mark.parametrize("quantize", EXACT)
-@pytest.mark.parametrize("case", ["llama-biases", "phi3-window", "qwen3-moe"])
+@pytest.mark.parametrize("case", ["llama-biases", "phi3-window", "qwen3-moe", "minimax"])
 def test_tokens_are_those_of_the_quantized_weights(
     checkpoint: Callable[[str], Path], quantize: str, case: str, tmp_path: Path
 ) -> None:

@@ -29,7 +29,8 @@ def selective_scan(
         S = exp(-exp(decay_log) dt) S + dt b x^T;  out = c^T S + skip x
 
     with dt = softplus(step + step_bias), within `limits`. A group's b and c serve H / G consecutive
-    heads.
+    heads. Lightning attention (arXiv:2401.04658) is the case of values x, keys b and queries c of
+    each head, limits (1, 1), which leave nothing of `step`, and no skip.
 
     Args: x [T, H, P], b and c [T, G, N] of one float dtype, tokens may be strided, heads and groups
         of a token are contiguous; step [T, H] of that dtype, tokens may be strided; heads:

@@ -60,13 +60,15 @@ from penstock.config.layer_types import (
     read_rotating_layers,
     read_three_types,
 )
+from penstock.config.lightning import Slopes, falling_slopes, read_lightning
 from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.pattern import read_pattern_layers
-from penstock.config.rope import read_rope, with_rope, yarn_temperature
+from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
 from penstock.config.specification import (
     AltUpSpec,
     DeltaNetSpec,
     LayerSpec,
+    LightningSpec,
     Mamba2Spec,
     PerLayerSpec,
     Placement,
@@ -76,6 +78,7 @@ from penstock.config.specification import (
     ShortConvSpec,
     Specification,
     StateSizes,
+    SumFactors,
 )
 
 __all__ = [
@@ -95,6 +98,7 @@ __all__ = [
     "IndexerSpec",
     "LatentSpec",
     "LayerSpec",
+    "LightningSpec",
     "Mamba2Spec",
     "MlpSpec",
     "MoeSpec",
@@ -112,9 +116,12 @@ __all__ = [
     "RopeSpec",
     "RouterSpec",
     "ShortConvSpec",
+    "Slopes",
     "Specification",
     "StateSizes",
+    "SumFactors",
     "alibi_slopes",
+    "falling_slopes",
     "layered",
     "periodic",
     "read_activation",
@@ -135,6 +142,7 @@ __all__ = [
     "read_layer_norm",
     "read_layer_sizes",
     "read_layer_types",
+    "read_lightning",
     "read_listed_sparse_layers",
     "read_mamba",
     "read_mlp",
@@ -153,6 +161,7 @@ __all__ = [
     "read_three_types",
     "with_head_dim",
     "with_rope",
+    "with_rotary_dim",
     "with_shared_indexers",
     "yarn_temperature",
 ]

@@ -79,6 +79,16 @@ def with_rope(raw: Mapping[str, Any], default: Mapping[str, Any]) -> Mapping[str
     return raw if given else layered({"rope_parameters": default}, raw)
 
 
+def with_rotary_dim(fields: Fields) -> Fields:
+    """The fields with a `partial_rotary_factor`, where config.json has `rotary_dim` in its place:
+    how many of a head's leading dimensions rotate."""
+    if fields.raw.get("rotary_dim") is None:
+        return fields
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    head_dim = fields.count("head_dim", max(hidden // heads, 1))
+    return Fields(layered({FRACTION: fields.count("rotary_dim") / head_dim}, fields.raw))
+
+
 def yarn_temperature(factor: float, weight: float) -> float:
     """Factor of queries and keys for context lengths `factor` times as long (arXiv:2309.00071)."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ class Placement(Enum):
     """As PARALLEL, but each layer has a norm of its own."""
     BESIDE = "beside"
     """As PRE; a block is two layers, whose attentions read the same norm, and are both added."""
+    NORMED = "normed"
+    """As PRE; each layer's output is added to what the layer reads, with `SumFactors`."""
     SHORTCUT = "shortcut"
     """As PRE; a block is two layers. What the experts of the first one yield is added behind the
     second."""
@@ -46,7 +48,7 @@ class StateSizes(NamedTuple):
     """What a recurrent layer keeps of each sequence, on one rank."""
 
     channels: int
-    """Of the convolution."""
+    """Of the convolution; 0 = there is none."""
     width: int
     """Tokens that the convolution reads."""
     heads: int = 0
@@ -178,7 +180,41 @@ class Mamba2Spec:
         return StateSizes(channels, self.width, heads, self.state_dim, self.head_dim)
 
 
-RecurrentSpec = DeltaNetSpec | Mamba2Spec | ShortConvSpec
+@dataclass(frozen=True)
+class LightningSpec:
+    """Lightning attention of one layer (arXiv:2401.04658): linear attention over a state per head
+    that decays by a constant. Head counts are those of the whole model, not of one rank."""
+
+    heads: int
+    head_dim: int
+    """Elements of a query, of a key and of a value."""
+    norm: NormSpec
+    """Of all heads' output together, before its gate."""
+    decays: tuple[float, ...] = field(compare=False)
+    """What each head subtracts from the logarithm of its state per token. They are numbers of the
+    layer, not of its kind: layers that differ here alone launch the same kernels."""
+
+    @property
+    def shared(self) -> tuple[str, int]:
+        """What ranks must be able to share equally, by config.json's name."""
+        return "num_attention_heads", self.heads
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks."""
+        return StateSizes(0, 1, self.heads // ranks, self.head_dim, self.head_dim)
+
+
+RecurrentSpec = DeltaNetSpec | LightningSpec | Mamba2Spec | ShortConvSpec
+
+
+@dataclass(frozen=True)
+class SumFactors:
+    """Factors of the two summands behind a layer of `NORMED` placement."""
+
+    read: float = 1.0
+    """Of the norm's output, which the layer reads."""
+    output: float = 1.0
+    """Of the layer's own output."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +226,10 @@ class LayerSpec:
     """None = the layer has attention, or what stands for it, alone."""
     output_scale: float = 1.0
     """Factor of the attention's output, where attentions are side by side."""
+    attention_sum: SumFactors = SumFactors()
+    """Of attention and what it reads, where the norms' placement is `NORMED`."""
+    mlp_sum: SumFactors = SumFactors()
+    """As `attention_sum`, of the feed-forward layer."""
 
     @property
     def window(self) -> int:

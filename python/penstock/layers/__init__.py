@@ -17,6 +17,7 @@ from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.gated_norm import GatedNorm
 from penstock.layers.latent_attention import LatentAttention
+from penstock.layers.lightning import LightningAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp
@@ -57,6 +58,7 @@ __all__ = [
     "Laurel",
     "Layer",
     "LayerNorm",
+    "LightningAttention",
     "Linear",
     "Mamba2",
     "Merge",

@@ -10,6 +10,7 @@ from penstock.config import (
     AttentionSpec,
     Gate,
     LayerSpec,
+    LightningSpec,
     Mamba2Spec,
     MlpSpec,
     MoeSpec,
@@ -41,6 +42,7 @@ from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.indexed_attention import IndexedLatentAttention
 from penstock.layers.latent_attention import LatentAttention
+from penstock.layers.lightning import LightningAttention
 from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
 from penstock.layers.norm import Norm, norm_of
@@ -103,6 +105,8 @@ def _recurrent_of(
 ) -> Recurrent:
     if isinstance(spec, Mamba2Spec):
         return Mamba2(build, residual, spec, index)
+    if isinstance(spec, LightningSpec):
+        return LightningAttention(build, residual, spec, index)
     if isinstance(spec, ShortConvSpec):
         return ShortConv(build, residual, spec, index)
     return DeltaNet(build, residual, spec, index)

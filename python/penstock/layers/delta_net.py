@@ -19,7 +19,7 @@ from penstock.layers.attention import StepContext
 from penstock.layers.base import Build, Layer
 from penstock.layers.linear import ColumnLinear, RowLinear, column_targets
 from penstock.layers.norm import RmsNorm
-from penstock.layers.recurrent import Convolution, Recurrent
+from penstock.layers.recurrent import Convolution, Recurrent, by_kind
 from penstock.parallel import Group
 from penstock.quant import WeightTensor
 from penstock.weights import Target
@@ -121,17 +121,10 @@ class DeltaNet(Recurrent):
     def recur(self, tokens: Sequence[Tensor], cache: StateCache, runs: Runs) -> None:
         """Runs tokens: inputs, strengths, decays, the convolution's output, the output."""
         inputs, strength, decay, mixed, out = tokens
-        assert cache.memory is not None
+        assert cache.inputs is not None and cache.memory is not None
         causal_conv(inputs, self.convolution.weight[:, 0], cache.inputs, runs, mixed)
         q, k, v = mixed.split([self.keys, self.keys, self.values], 1)
         q, k = (heads.unflatten(1, (self.key_heads, -1)) for heads in (q, k))
         v = v.unflatten(1, (self.heads, -1))
         gates = strength, decay, self.decay_log, self.decay_bias
         gated_delta_rule(q, k, v, *gates, cache.memory, runs, out, self.spec.most)
-
-
-def by_kind(heads: int, sizes: list[int], device: torch.device) -> Tensor:
-    """Returns the order that puts the first `sizes[0]` rows of all heads before the next
-    `sizes[1]` rows of all heads, and so on."""
-    whole = torch.arange(heads * sum(sizes), device=device).view(heads, -1)
-    return torch.cat([part.flatten() for part in whole.split(sizes, 1)])

@@ -108,7 +108,7 @@ class Mamba2(Recurrent):
     def recur(self, tokens: Sequence[Tensor], cache: StateCache, runs: Runs) -> None:
         """Runs tokens: inputs, steps, the convolution's output, the output."""
         inputs, step, mixed, out = tokens
-        assert cache.memory is not None
+        assert cache.inputs is not None and cache.memory is not None
         weight, bias = self.convolution.weight[:, 0], self.convolution.bias
         causal_conv(inputs, weight, cache.inputs, runs, mixed, bias=bias)
         x, b, c = mixed.split(self.sizes, 1)

@@ -120,7 +120,7 @@ class FullWidthNorm(RmsNorm):
     def heads(self, x: Tensor) -> Tensor:
         """Normalises [T, this rank's heads, head_dim]; returns a contiguous tensor of this
         shape."""
-        rows = x.reshape(len(x), -1)
+        rows = x.flatten(1)
         if self.group.size == 1:
             return NormInput(rows, None, self.weight, self.eps).normed()[0].view(x.shape)
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+import torch
 from penstock_kernels.recurrence import Runs
 from torch import Tensor
 
@@ -88,3 +89,10 @@ class Convolution(Layer):
         """Returns the targets of each part's channels."""
         stored = {"weight": WeightTensor(self.weight, 0, None)}
         return column_targets(self.parts, stored, self.bias, self.group, self.shares)
+
+
+def by_kind(heads: int, sizes: list[int], device: torch.device) -> Tensor:
+    """Returns the order that puts the first `sizes[0]` rows of all heads before the next
+    `sizes[1]` rows of all heads, and so on."""
+    whole = torch.arange(heads * sum(sizes), device=device).view(heads, -1)
+    return torch.cat([part.flatten() for part in whole.split(sizes, 1)])

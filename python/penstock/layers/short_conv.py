@@ -41,5 +41,6 @@ class ShortConv(Recurrent):
     def recur(self, tokens: Sequence[Tensor], cache: StateCache, runs: Runs) -> None:
         """Runs the convolution; see `run`."""
         x, out = tokens
+        assert cache.inputs is not None
         weight, bias = self.convolution.weight[:, 0], self.convolution.bias
         causal_conv(x, weight, cache.inputs, runs, out, bias=bias, silu=False)

@@ -22,6 +22,7 @@ from penstock.config import (
     read_residual,
     read_rope,
     read_sigmoid_routing,
+    with_rotary_dim,
 )
 from penstock.layers import Build
 from penstock.models.decoder import CORRECTION_PATH, QK_NORM_NAMES, Decoder
@@ -64,9 +65,7 @@ class MiniMaxM2(Decoder):
             ("attn_type_list", [1] * fields.count("num_hidden_layers")),
         ):
             fields.require(name, only)
-        if fields.raw.get("rotary_dim") is not None:
-            fraction = fields.count("rotary_dim") / fields.count("head_dim")
-            fields = Fields(layered({"partial_rotary_factor": fraction}, fields.raw))
+        fields = with_rotary_dim(fields)
         norm = NormSpec(fields.number("rms_norm_eps", 1e-6))
         attention = read_attention(
             fields, read_rope(fields, partial=True), qk_norm=QkNorm(norm, QkNormWidth.FULL)

@@ -9,6 +9,7 @@ import torch
 from penstock_kernels.packed_linear import Kind
 from torch import Tensor
 
+from penstock.config import Placement
 from penstock.faults import BadSetting
 from penstock.layers import ParallelBlock, RmsNorm
 from penstock.quant import Quantized, rtn
@@ -127,16 +128,17 @@ class Quantizer:
         them. Returns the factors, by the paths of the linear layers."""
         block, found = self.walk.model.blocks[index], {}
         matrices, rounding = self.walk.matrices(index), Rounding(self.grid, self.options.group)
+        added = self.walk.spec.residual.placement is Placement.NORMED
         for path, modules in matrices.items():
             weights = [f"{module}.weight" for module in modules]
             search = [floats[name] for name in weights]
             norm = getattr(block, NORMS.get(path, ""), None)
             before, _, matrix = path.rpartition(".")
             gate_up = matrices.get(f"{before}.gate_up") if matrix == "down" else None
-            # A parallel block's norm has other readers; so has the norm before experts, and
-            # that before an indexer.
-            alone = not isinstance(block, ParallelBlock) and not _reads_norm(block, path)
-            if isinstance(norm, RmsNorm) and alone:
+            # A parallel block's norm has other readers; so has the norm before experts, that
+            # before an indexer, and one whose output is a summand.
+            shared = isinstance(block, ParallelBlock) or added or _reads_norm(block, path)
+            if isinstance(norm, RmsNorm) and not shared:
                 factors = search_scales(search, inputs[path], rounding)
                 name = f"{self.walk.module(index, NORMS[path])}.weight"
                 others[name], factors = _divided(others[name], factors, norm.plus_one)
