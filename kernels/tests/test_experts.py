@@ -63,8 +63,8 @@ def test_routings_that_contradict_themselves_are_refused() -> None:
         Routing(0)
     with pytest.raises(ValueError, match="kept_groups is 3; expected 1 to 2"):
         Routing(1, groups=2, kept_groups=3)
-    with pytest.raises(ValueError, match="expected softmax"):
-        Routing(1, Score.SIGMOID, score_after_choice=True)
+    with pytest.raises(ValueError, match="score_after_choice with 2 groups"):
+        Routing(1, Score.SIGMOID, score_after_choice=True, groups=2)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 //! What transformers assumes where a family's config.json lacks a field.
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 23] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 24] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -18,6 +18,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 23] = [
     "gpt_oss",
     "granite_swa",
     "granitemoe_swa",
+    "kolibri1",
     "lfm3",
     "llama4_text",
     "mimo_v2_flash",
@@ -33,7 +34,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "head_dim",
         128,
-        "afmoe cohere2_moe cwm ernie4_5 flint glm glm4 helium hy_v3 internlm3 laguna lfm3 llama4_text \
+        "afmoe cohere2_moe cwm ernie4_5 flint glm glm4 helium hy_v3 internlm3 kolibri1 laguna lfm3 llama4_text \
         mellum minimax_m2 ministral3 muse_glimmer_text nemotron_h qwen3 qwen3_vl_text seed_oss solar_open",
     ),
     ("head_dim", 192, "mimo_v2_flash"),
@@ -60,7 +61,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         262_144,
-        "bamba flint gemma4_unified_text",
+        "bamba flint gemma4_unified_text kolibri1",
     ),
     (
         "num_attention_heads",
@@ -69,8 +70,10 @@ const SIZES: &[(&str, u64, &str)] = &[
     ),
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
     ("num_attention_heads", 32, "muse_glimmer_text"),
+    ("num_attention_heads", 48, "kolibri1"),
     ("num_hidden_layers", 35, "gemma3n_text"),
     ("num_hidden_layers", 49, "flint"),
+    ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
     (
         "num_key_value_heads",
@@ -80,7 +83,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_key_value_heads",
         4,
-        "flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa lfm3 mellum mimo_v2_flash \
+        "flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa kolibri1 lfm3 mellum mimo_v2_flash \
         smollm3 vaultgemma",
     ),
     (

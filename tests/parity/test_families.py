@@ -52,6 +52,7 @@ EXPERTS = [
     "laguna",
     "mellum",
     "flint",
+    "kolibri1",
     "flex_olmo",
     "llama4",
     "llama4-no-qk-norm",

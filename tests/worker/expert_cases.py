@@ -5,6 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 SIGMOID: dict[str, dict[str, Any]] = {
+    # Experts are chosen by logits; full layers do not rotate.
+    "kolibri1": {
+        "model_type": "kolibri1",
+        "head_dim": 16,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 24,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": False,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+    },
     # The first layer is dense and does not rotate, the second one has a window.
     "flint": {
         "model_type": "flint",

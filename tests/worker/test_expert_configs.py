@@ -257,6 +257,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         ("qwen3-moe", {"hidden_act": "gelu"}, "experts with the activation gelu are"),
         ("qwen2-moe", {"num_shared_gates": 2}, "num_shared_gates 2 is not supported"),
         ("mixtral", {"expert_capacity": 4}, "expert_capacity 4 is not supported"),
+        ("kolibri1", {"attention_bias": True}, "attention_bias True is not supported"),
         ("flint", {"use_qk_norm": False}, "use_qk_norm False is not supported"),
         ("flex_olmo", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported"),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported"),

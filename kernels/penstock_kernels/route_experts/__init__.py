@@ -23,7 +23,7 @@ def route_experts(logits: Tensor, bias: Tensor | None, routing: Routing) -> Rout
     score + bias are chosen, of equal ones the lowest id; with groups, among the experts of the
     groups that are kept. Weights are scores without the bias, divided by their sum if
     `renormalise`, times `scale`. With `score_after_choice` experts with the largest logit + bias
-    are chosen, and weights are the softmax of the chosen logits.
+    are chosen, and weights are scores of the chosen logits.
 
     Args: logits [T, E] float, rows may be strided, up to 1,024 experts; bias [E] float or None.
     Returns: ids [T, top_k] int32, from the best on, and weights [T, top_k] float32.

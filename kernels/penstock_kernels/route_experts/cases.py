@@ -72,6 +72,9 @@ ODD = Problem(
     bias=True,
 )
 BIASED_LOGITS = Problem(3, 20, Routing(3, score_after_choice=True, scale=0.5), bias=True)
+KOLIBRI = Problem(
+    3, 384, Routing(6, Score.SIGMOID, score_after_choice=True, renormalise=True), bias=True
+)
 LARGEST = Problem(2, 1024, Routing(10, renormalise=True))
 LONGCAT = Problem(2, 768, Routing(12, scale=6.0), bias=True)
 ALL = Problem(2, 6, Routing(6))
@@ -87,6 +90,7 @@ FAMILIES = {
     "deepseek-v4": DEEPSEEK_V4,
     "odd": ODD,
     "biased-logits": BIASED_LOGITS,
+    "kolibri": KOLIBRI,
     "largest": LARGEST,
     "longcat": LONGCAT,
     "all": ALL,

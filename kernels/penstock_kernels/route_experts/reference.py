@@ -30,7 +30,7 @@ def route_experts(logits: Tensor, bias: Tensor | None, routing: Routing) -> Rout
     ids = _best(keys, routing.top_k)
     weights = scores.gather(1, ids)
     if routing.score_after_choice:
-        weights = weights.softmax(-1)
+        weights = SCORES[routing.score](weights)
     if routing.renormalise:
         weights = weights / (weights.sum(-1, keepdim=True) + SMALLEST_SUM)
     return Routed(ids.int(), weights * routing.scale)

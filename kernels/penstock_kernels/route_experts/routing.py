@@ -37,7 +37,7 @@ class Routing:
     """Experts of a token, from 1 on."""
     score: Score = Score.SOFTMAX
     score_after_choice: bool = False
-    """Experts are chosen by logits, and the softmax is over the chosen alone. gpt-oss."""
+    """Experts are chosen by logits; scores are of the chosen alone. gpt-oss, Kolibri."""
     renormalise: bool = False
     """Whether a token's weights are divided by their sum."""
     scale: float = 1.0
@@ -54,11 +54,8 @@ class Routing:
             raise ValueError(f"top_k is {self.top_k}; expected 1 or more")
         if not 1 <= self.kept_groups <= self.groups:
             raise ValueError(f"kept_groups is {self.kept_groups}; expected 1 to {self.groups}")
-        if self.score_after_choice and (self.score is not Score.SOFTMAX or self.groups > 1):
-            raise ValueError(
-                f"score_after_choice with score {self.score.value} and {self.groups} groups; "
-                "expected softmax and no groups"
-            )
+        if self.score_after_choice and self.groups > 1:
+            raise ValueError(f"score_after_choice with {self.groups} groups; expected none")
 
 
 class Routed(NamedTuple):

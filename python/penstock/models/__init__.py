@@ -83,6 +83,7 @@ FAMILIES: dict[str, str] = {
     "InternLM3ForCausalLM": "internlm:InternLM3",
     "KimiK25ForConditionalGeneration": "kimi:KimiK25",
     "Kimi_K25ForConditionalGeneration": "kimi:KimiK25",
+    "Kolibri1ForCausalLM": "kolibri:Kolibri",
     "LagunaForCausalLM": "laguna:Laguna",
     "Lfm2ForCausalLM": "lfm2:Lfm2",
     "Lfm2MoeForCausalLM": "lfm2_moe:Lfm2Moe",
