@@ -67,6 +67,7 @@ LATENT = [
 ]
 RECURRENT = [
     "granitemoehybrid",
+    "kimi_linear",
     "lfm2-moe",
     "nemotron_h-moe",
     "nemotron_h-latent",

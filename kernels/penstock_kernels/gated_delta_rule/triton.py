@@ -21,9 +21,10 @@ def _step_through(
     q, k, v, strength, decay, decay_log, decay_bias, states,
     tables, slots, query_start, kv_len, out, strides, table_stride, eps, most,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    KEYS: tl.constexpr, VALUES: tl.constexpr, ONE: tl.constexpr,
+    KEYS: tl.constexpr, VALUES: tl.constexpr, ONE: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """`strides`: of the tokens of q, k, v, strength and decay. With ONE, a row of each sequence."""
+    """`strides`: of the tokens of q, k, v, strength and decay. With ONE, a row of each sequence;
+    with CHANNELS, a decay of each channel of a key."""
     sequence = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     row = tl.arange(0, KEYS)
@@ -41,7 +42,10 @@ def _step_through(
         column[None, :], HEADS, D, E,
     )  # fmt: skip
     rate = -tl.exp(tl.load(decay_log + head))
-    bias = tl.load(decay_bias + head)
+    channel, has_decay = head, head < HEADS
+    if CHANNELS:
+        channel, has_decay = head * D + row, row < D
+    bias = tl.load(decay_bias + channel, has_decay, other=0)
     key_head = head // SHARED
     for token in range(count):
         at = start + token
@@ -51,8 +55,9 @@ def _step_through(
         query *= tl.rsqrt(tl.sum(query * query, 0) + eps) * (1.0 / tl.sqrt(D * 1.0))
         key *= tl.rsqrt(tl.sum(key * key, 0) + eps)
         taken = most * tl.sigmoid(tl.load(strength + at * strides[3] + head).to(tl.float32))
-        forget = tl.load(decay + at * strides[4] + head).to(tl.float32) + bias
-        state *= tl.exp(rate * softplus(forget))
+        forget = tl.load(decay + at * strides[4] + channel, has_decay, other=0).to(tl.float32)
+        kept = tl.exp(rate * softplus(forget + bias))
+        state *= kept[:, None] if CHANNELS else kept
         known = tl.sum(state * key[:, None], 0)
         added = taken * (value.to(tl.float32) - known)
         state += key[:, None] * added[None, :]
@@ -77,7 +82,8 @@ def gated_delta_rule(
     """See the public function."""
     if out is None:
         out = v.new_empty(v.shape)
-    if takes_chunks(q, runs):
+    channels = decay.dim() == 3
+    if takes_chunks(q, runs) and not channels:
         gates = strength, decay, decay_log, decay_bias
         run_chunks((q, k, v), gates, states, runs, out, most)
         return out
@@ -97,6 +103,7 @@ def gated_delta_rule(
             KEYS=keys,
             VALUES=values,
             ONE=runs.query_start is None,
+            CHANNELS=channels,
             num_warps=4,
         )
     return out

@@ -39,9 +39,11 @@ from penstock.config.experts import (
 )
 from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields, ReadFields, layered, read_config
+from penstock.config.kimi_delta import read_kimi_delta, read_kimi_kinds, read_kimi_section
 from penstock.config.latent import (
     read_indexed_attention,
     read_latent_attention,
+    read_latent_attention_without_rope,
     read_shared_indexers,
     with_shared_indexers,
 )
@@ -64,6 +66,7 @@ from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, with_rope, yarn_temperature
 from penstock.config.specification import (
     DeltaNetSpec,
+    KimiDeltaSpec,
     LayerSpec,
     Mamba2Spec,
     PerLayerSpec,
@@ -90,6 +93,7 @@ __all__ = [
     "Fields",
     "Gate",
     "IndexerSpec",
+    "KimiDeltaSpec",
     "LatentSpec",
     "LayerSpec",
     "Mamba2Spec",
@@ -126,8 +130,12 @@ __all__ = [
     "read_hybrid_attention",
     "read_hybrid_types",
     "read_indexed_attention",
+    "read_kimi_delta",
+    "read_kimi_kinds",
+    "read_kimi_section",
     "read_kv_layers",
     "read_latent_attention",
+    "read_latent_attention_without_rope",
     "read_layer_norm",
     "read_layer_sizes",
     "read_layer_types",

@@ -15,6 +15,7 @@ from penstock.layers.block import (
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.gated_norm import GatedNorm
+from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mamba import Mamba2
@@ -50,6 +51,7 @@ __all__ = [
     "GatedNorm",
     "Head",
     "HeadNorm",
+    "KimiDelta",
     "LatentAttention",
     "Layer",
     "LayerNorm",

@@ -9,6 +9,7 @@ from torch import Tensor
 from penstock.config import (
     AttentionSpec,
     Gate,
+    KimiDeltaSpec,
     LayerSpec,
     Mamba2Spec,
     MlpSpec,
@@ -40,6 +41,7 @@ from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.indexed_attention import IndexedLatentAttention
+from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
@@ -105,6 +107,8 @@ def _recurrent_of(
         return Mamba2(build, residual, spec, index)
     if isinstance(spec, ShortConvSpec):
         return ShortConv(build, residual, spec, index)
+    if isinstance(spec, KimiDeltaSpec):
+        return KimiDelta(build, residual, spec, index)
     return DeltaNet(build, residual, spec, index)
 
 
