@@ -35,8 +35,8 @@ def gated_delta_rule(
     of each head, or of each channel of a key: then exp(g) S multiplies the rows of S.
 
     Args: q and k [T, Hk, D], v [T, Hv, E] of one float dtype, tokens may be strided, heads of a
-        token are contiguous; strength [T, Hv] and decay [T, Hv] or [T, Hv, D] of that dtype, as
-        strided; decay_log [Hv] and decay_bias [Hv] or [Hv, D] float32; states
+        token are contiguous; strength [T, Hv] and decay [T, Hv] or [T, Hv, D] of that dtype,
+        strided likewise; decay_log [Hv] and decay_bias [Hv] or [Hv, D] float32; states
         [blocks, 1, Hv, D, E] float32 (float64 for float64 inputs), written in place; runs: what
         runs, and where its states are; out [T, Hv, E]: where to put the result; most: up to 2, then
         a state may change its sign.
@@ -44,7 +44,8 @@ def gated_delta_rule(
         and from query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: float32 inside; the result is rounded once.
     Reproducible: a row depends by rounding alone on how its sequence was cut into runs.
-    Bytes moved: T (2 Hk D + 2 Hv E) elements, and 8 Hv D E bytes for each sequence.
+    Bytes moved: T (2 Hk D + 2 Hv E) elements, T Hv D more with decays of channels, and 8 Hv D E
+        bytes for each sequence.
     Source: Yang, Kautz and Hatamizadeh, Gated Delta Networks, 2024; of chunks, Yang et al.,
         Parallelizing Linear Transformers with the Delta Rule over Sequence Length, 2024; of
         channels' decays, Kimi Team, Kimi Linear, 2025, section 3.

@@ -70,6 +70,8 @@ def _case(
         columns = [layer.value_heads, prod(layer.decays)]
         gates = torch.randn(rows, sum(columns), device=device, dtype=dtype)
         strength, decay = gates.split(columns, 1)
+        if layer.channels and not similar:  # some channels keep all, others nothing
+            decay.mul_(8.0)
         rates = 12 * torch.rand(layer.value_heads, device=device) + 0.01
         shape = (len(lengths) + 2, 1, layer.value_heads, layer.key_dim, layer.value_dim)
         return {
@@ -114,6 +116,7 @@ CASES = [
     *(_case(Size.SMALL, kind, CHUNKS, CHANNELS, pad=1) for kind in DTYPES),
     _case(Size.SMALL, "f16", [(5, 5), (3, 9), (1, 4), (16, 16)], CHANNELS, pad=1),
     _case(Size.SMALL, "f16", [(64, 64), (96, 200), (33, 40)], CHANNELS),
+    _case(Size.SMALL, "f16", [(40, 40), (17, 60)], Layer(1, 1, 128, 32, channels=True)),
     _case(Size.SMALL, "f16", CHUNKS, CHANNELS, similar=True),
     _case(Size.SMALL, "f32", CHUNKS, CHANNELS, similar=True),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, QWEN),
