@@ -37,6 +37,7 @@ from penstock_kernels.causal_conv import triton as convolution
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.expert_mlp.sort import place_chunk
+from penstock_kernels.gated_delta_rule import channel_chunks
 from penstock_kernels.gated_delta_rule import chunks as delta_chunks
 from penstock_kernels.gated_delta_rule import triton as delta
 from penstock_kernels.gated_head_norm import triton as gated_norm
@@ -75,6 +76,8 @@ FULL_OF_NUMBERS = (
     delta._step_through.fn,
     delta_chunks._prepare.fn,
     delta_chunks._run_chunks.fn,
+    channel_chunks._prepare.fn,
+    channel_chunks._run_chunks.fn,
     scan._scan.fn,
     scan_chunks._run_chunks.fn,
 )
@@ -233,6 +236,19 @@ def recurrent(kind: torch.dtype) -> None:
         gated_norm.gated_head_norm(out, x[:, channels:].unflatten(1, heads), x[0, :128], 1e-6)
 
 
+def channels(kind: torch.dtype) -> None:
+    """Kimi Delta Attention of Kimi Linear, of decodes, few tokens and a prompt."""
+    heads, biases = (32, 128), torch.empty((32, 128))
+    for lengths in ([(1, 1), (1, 7)], [(5, 9)], [(300, 300)]):
+        tokens = sum(count for count, _ in lengths)
+        x = torch.empty((tokens, 5 * 4096 + 32), dtype=kind)
+        parts = x[:, 32:].unflatten(1, (5, *heads)).unbind(1)
+        gates = x[:, :32], parts[3], biases[:, 0].contiguous(), biases
+        memory = torch.empty((4, 1, 32, 128, 128))
+        out = delta.gated_delta_rule(*parts[:3], *gates, memory, runs(lengths, CPU))
+        gated_norm.gated_head_norm(out, parts[4], x[0, :128], 1e-5, activation="sigmoid")
+
+
 def mamba(kind: torch.dtype, heads: int, groups: int, rows: int) -> None:
     """Mamba-2 with states of `rows` x 64, of decodes, few tokens and a prompt."""
     inner, both, gate = 64 * heads, rows * groups, torch.empty(heads)
@@ -300,6 +316,7 @@ def main() -> None:
     caches_of_keys(kinds)
     for kind in kinds:
         recurrent(kind)
+        channels(kind)
         mamba(kind, 48, 1, 128)  # Granite 4.0 H Tiny
         mamba(kind, 128, 8, 128)  # Nemotron-H 8B
         mamba(kind, 48, 1, 256)  # Falcon-H1 1.5B

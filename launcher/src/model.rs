@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::{Failure, Outcome};
 use crate::kv_layers::KvLayers;
-use crate::model_defaults::{SLIDING_BY_DEFAULT, default_size};
+use crate::model_defaults::{OTHER_NAMES, SLIDING_BY_DEFAULT, default_size};
 use crate::quantize::{Quantize, StoredQuantization};
 use crate::states::{States, listed_kinds};
 use crate::values::{Device, Dtype};
@@ -221,7 +221,13 @@ fn experts(config: &Value) -> Option<Experts> {
         "n_routed_experts",
         "moe_num_experts",
     ];
-    let chosen = ["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"];
+    let chosen = [
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "moe_k",
+        "moe_topk",
+        "top_k_experts",
+    ];
     Some(Experts {
         count: first(&names).filter(|count| *count > 1)?, // Hunyuan's dense models have 1
         per_token: first(&chosen)?,
@@ -284,23 +290,6 @@ fn layer_count(config: &Value) -> Result<u64, String> {
         _ => count(config, "num_hidden_layers"),
     }
 }
-
-/// Other names of sizes: of models before they had common names.
-const OTHER_NAMES: &[(&str, &[&str])] = &[
-    ("hidden_size", &["n_embd", "n_embed", "d_model"]),
-    ("num_attention_heads", &["n_head", "n_heads", "num_heads"]),
-    ("num_hidden_layers", &["n_layer", "n_layers", "num_layers"]),
-    (
-        "max_position_embeddings",
-        &[
-            "n_positions",
-            "n_ctx",
-            "max_seq_len",
-            "seq_length",
-            "model_max_length",
-        ],
-    ),
-];
 
 fn size(config: &Value, field: &str) -> Result<Option<u64>, String> {
     let names = OTHER_NAMES.iter().find(|(name, _)| *name == field);

@@ -1,4 +1,21 @@
-//! What transformers assumes where a family's config.json lacks a field.
+//! Other names of sizes, and what transformers assumes where a family's config.json lacks a field.
+
+/// Other names of sizes: of models before they had common names.
+pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
+    ("hidden_size", &["n_embd", "n_embed", "d_model"]),
+    ("num_attention_heads", &["n_head", "n_heads", "num_heads"]),
+    ("num_hidden_layers", &["n_layer", "n_layers", "num_layers"]),
+    (
+        "max_position_embeddings",
+        &[
+            "n_positions",
+            "n_ctx",
+            "max_seq_len",
+            "seq_length",
+            "model_max_length",
+        ],
+    ),
+];
 
 /// Families whose layers have a sliding window where config.json has no field for it.
 pub(crate) const SLIDING_BY_DEFAULT: [&str; 24] = [
@@ -68,6 +85,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         8,
         "gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma",
     ),
+    ("max_position_embeddings", 1 << 20, "kimi_linear"),
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
     ("num_attention_heads", 32, "muse_glimmer_text"),
     ("num_attention_heads", 48, "kolibri1"),
@@ -110,9 +128,8 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
 /// Returns the sizes of a row of latents where config.json lacks them.
 fn latent_size(family: &str, field: &str) -> Option<u64> {
     let (rank, rotated, index) = match family {
-        "axk1" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "longcat_flash" | "youtu" => {
-            (512, 64, None)
-        }
+        "axk1" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "kimi_linear"
+        | "longcat_flash" | "youtu" => (512, 64, None),
         "deepseek_v32" | "glm_moe_dsa" => (512, 64, Some(128)),
         "axk2" => (128, 32, Some(128)),
         "minicpm3" => (256, 32, None),

@@ -34,6 +34,7 @@ impl States {
                 Self::of_delta_net(config, layers, [16, 32, 128, 128])
             }
             "olmo_hybrid" => Self::of_delta_net(config, layers, olmo_sizes(config)),
+            "kimi_linear" => Self::of_kimi_delta(config, layers),
             "lfm2" | "lfm2_moe" => {
                 let listed = config.get("full_attn_idxs").and_then(Value::as_array);
                 let attending = listed.map_or(layers, |listed| listed.len() as u64);
@@ -65,6 +66,27 @@ impl States {
             inputs: channels * kept,
             grouped: (0, 1),
             memory: value_heads * key_dim * value_dim,
+        }
+    }
+
+    /// Kimi Delta Attention; published files describe it in an object of its own.
+    fn of_kimi_delta(config: &Value, layers: u64) -> Self {
+        let none = Value::Null;
+        let own = config.get("linear_attn_config").unwrap_or(&none);
+        let either = |name, other, default| size(own, name, size(config, other, default));
+        let heads = either("num_heads", "linear_num_heads", 32);
+        let head_dim = either("head_dim", "linear_head_dim", 128);
+        let width = either("short_conv_kernel_size", "linear_conv_kernel_dim", 4);
+        let listed = own.get("kda_layers").and_then(Value::as_array);
+        let listed = listed.map(|listed| listed.len() as u64);
+        Self {
+            layers: kinds(config, &["linear_attention"])
+                .or(listed)
+                .unwrap_or(layers - layers.saturating_sub(1) / 4),
+            shared: ("the number of heads of linear attention", heads),
+            inputs: 3 * heads * head_dim * width.saturating_sub(1),
+            grouped: (0, 1),
+            memory: heads * head_dim * head_dim,
         }
     }
 
@@ -282,6 +304,24 @@ mod tests {
         assert_eq!(states.shared, ("linear_num_key_heads", 30));
         assert_eq!(states.memory, 30 * 96 * 192);
         assert!(states.divides(3) && !states.divides(4));
+    }
+
+    #[test]
+    fn kimi_linear_describes_its_states_in_an_object() {
+        let mut config = json!({
+            "model_type": "kimi_linear", "linear_attn_config": {
+                "full_attn_layers": [4, 8], "kda_layers": [1, 2, 3, 5, 6, 7], "head_dim": 64,
+                "num_heads": 16, "short_conv_kernel_size": 3,
+            },
+        });
+        let states = States::of(&config, 8).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 8)), (6, 2));
+        let rank = 4 * 64 * 64 * 4 + 3 * 256 * 2 * 2;
+        assert_eq!(states.bytes(Dtype::Bfloat16, 4), 6 * rank);
+        config["linear_attn_config"] = json!(null);
+        let states = States::of(&config, 9).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 9)), (7, 2));
+        assert_eq!(states.memory, 32 * 128 * 128);
     }
 
     #[test]

@@ -44,6 +44,8 @@ OTHERS = {
     "MiniMaxText01ForCausalLM",
     "PhiMoEForCausalLM",
 } | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
+# Cases with experts that other tests do not preempt, nor run on four ranks.
+MIXTURES = ["kimi_linear", "llama4", "minimax"]
 Checkpoints = Callable[[str], Path]
 
 
@@ -77,7 +79,7 @@ def test_every_family_has_a_case(checkpoint: Checkpoints) -> None:
     assert found == FAMILIES.keys() - OTHERS
 
 
-@pytest.mark.parametrize("case", [*DENSE, "llama4", "minimax"])
+@pytest.mark.parametrize("case", [*DENSE, *MIXTURES])
 def test_chunks_prefix_hits_and_preemption(checkpoint: Checkpoints, case: str) -> None:
     """A prompt longer than a window in chunks; the same on top of its cached blocks; and again,
     recomputed in chunks after some tokens."""
@@ -89,7 +91,7 @@ def test_chunks_prefix_hits_and_preemption(checkpoint: Checkpoints, case: str) -
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("case", [*DENSE, "llama4", "minimax"])
+@pytest.mark.parametrize("case", [*DENSE, *MIXTURES])
 def test_ranks_compute_what_one_does(checkpoint: Checkpoints, case: str, ranks: int) -> None:
     """Of four query heads and at most two KV heads in most cases: then four ranks have each KV head
     twice."""
@@ -284,6 +286,18 @@ def test_olmo_hybrids_other_names_of_norms(
     torch.testing.assert_close(run(older, greedy(prompt(40), 2)), run(path, greedy(prompt(40), 2)))
 
 
+def test_kimi_linears_published_names(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """transformers writes dense layers under the name of those with experts."""
+    path, others = checkpoint("kimi_linear"), tmp_path / "others"
+    tensors, dense = load_file(path / "model.safetensors"), r"block_sparse_moe\.(?=(gate|up|down)_)"
+    found = {re.sub(dense, "mlp.", name): tensor for name, tensor in tensors.items()}
+    assert len(found.keys() - tensors.keys()) == 6
+    others.mkdir()
+    save_file(found, others / "model.safetensors")
+    (others / "config.json").write_text((path / "config.json").read_text())
+    torch.testing.assert_close(run(others, greedy(prompt(40), 2)), run(path, greedy(prompt(40), 2)))
+
+
 @pytest.mark.parametrize("case", ["qwen3_5", "qwen3_5-moe"])
 @pytest.mark.parametrize("stacked", [False, True])
 def test_text_of_qwens_checkpoints_with_images(tmp_path: Path, case: str, stacked: bool) -> None:
@@ -351,6 +365,13 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
      {"layer_types": ["mamba", "attention", "mamba", "mamba"], "mamba_d_head": "auto"}),
     ("hunyuan", ["rope_parameters", "rms_norm_eps"],
      {"rope_theta": 9000.0, "rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0}}),
+    ("kimi_linear-latent-queries", ["layer_types"], {}),
+    ("kimi_linear-latent-queries",
+     ["layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "head_dim"],
+     {"linear_attn_config": {"full_attn_layers": [5], "kda_layers": [1, 2, 3, 4], "head_dim": 12,
+                             "num_heads": 8, "short_conv_kernel_size": 4},
+      "first_k_dense_replace": 1, "mla_use_nope": True, "moe_layer_freq": 1, "rope_theta": 9000.0,
+      "moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "rope_scaling": None}),
     ("lfm2", ["layer_types", "rope_parameters", "tie_word_embeddings"],
      {"full_attn_idxs": [2], "rope_theta": 9000.0, "tie_embedding": True, "block_ff_dim": 96}),
     ("lfm3", [], {"rope_parameters": None}),
@@ -438,6 +459,24 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("hunyuan", {"use_cla": True}, "use_cla True"),
     ("hunyuan", {"attention_head_dim": 64}, "attention_head_dim 64"),
     ("hunyuan", {"rope_parameters": {"rope_type": "yarn", "alpha": 50.0}}, "rope_type 'yarn'"),
+    ("kimi_linear", {"mla_use_nope": False}, "mla_use_nope False is not supported"),
+    ("kimi_linear", {"moe_router_activation_func": "tanh"}, "moe_router_activation_func 'tanh'"),
+    ("kimi_linear", {"moe_layer_freq": 2}, "moe_layer_freq 2"),
+    ("kimi_linear", {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers 1"),
+    ("kimi_linear", {"use_grouped_topk": False}, "use_grouped_topk False"),
+    ("kimi_linear", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+    ("kimi_linear", {"attention_bias": True}, "attention_bias True is not supported"),
+    ("kimi_linear", {"rope_scaling": {"type": "yarn"}}, "rope_scaling {'type': 'yarn'}"),
+    ("kimi_linear", {"num_key_value_heads": 2}, "num_key_value_heads 2"),
+    ("kimi_linear", {"linear_conv_kernel_dim": 1}, "must have a width of at least 2"),
+    ("kimi_linear", {"layer_types": ["linear_attention"] * 4}, "for at least one layer"),
+    ("kimi_linear", {"mlp_layer_types": ["dense"]}, "mlp_layer_types must hold"),
+    ("kimi_linear", {"linear_attn_config": {"safe_gate": True}}, "linear_attn_config.safe_gate"),
+    ("kimi_linear", {"linear_attn_config": [1]}, "linear_attn_config must be an object"),
+    ("kimi_linear", {"linear_attn_config": {"full_attn_layers": [3], "kda_layers": [1, 2]}},
+     "must list each layer from 1 to 4 once"),
+    ("kimi_linear", {"linear_attn_config": {"kda_layers": [1, 2, 3]}},
+     "must list each layer from 1 to 4 once"),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache must be at least 2"),
     ("lfm2", {"use_pos_enc": False}, "use_pos_enc False"),
     ("lfm3", {"attention_bias": True}, "attention_bias True is not supported"),

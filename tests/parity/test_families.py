@@ -70,6 +70,7 @@ LATENT = [
 ]
 RECURRENT = [
     "granitemoehybrid",
+    "kimi_linear",
     "lfm2-moe",
     "minimax",
     "nemotron_h-moe",

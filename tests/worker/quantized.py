@@ -20,7 +20,7 @@ from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-MLPS = r"mlp(\.(experts\.\d+|shared_experts))?"
+MLPS = r"(mlp|block_sparse_moe)(\.(experts\.\d+|shared_experts))?"
 MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
 GATE = r"self_attn\.output_gate"
 INDEXER = r"self_attn\.indexer\.w(q_b|k)"

@@ -93,6 +93,7 @@ def prefilled(
     build = Build(torch.float64, device, group, methods, 128, expert_parallel)
     model = cls(spec, build)
     with Checkpoint(path) as checkpoint:
+        checkpoint.renew(model.older)
         ignored = (*model.ignored, *methods.unused)
         load_weights(checkpoint, model, ignored, lambda *_: None)
 

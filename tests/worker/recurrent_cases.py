@@ -53,6 +53,20 @@ BESIDE: dict[str, Any] = {
     "attention_out_multiplier": 1.5,
 }
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
+KIMI: dict[str, Any] = {
+    "model_type": "kimi_linear",
+    "pad_token_id": 0,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "linear_head_dim": 12,
+    "linear_num_heads": 8,
+}
 
 MIXTURES: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {
@@ -65,6 +79,25 @@ MIXTURES: dict[str, dict[str, Any]] = {
         "logits_scaling": 0.5,
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
+    },
+    "kimi_linear": {
+        **KIMI,
+        "num_hidden_layers": 4,
+        "layer_types": [
+            *("linear_attention", "linear_attention", "full_attention", "linear_attention"),
+        ],
+        "n_group": 4,
+        "topk_group": 2,
+        "n_shared_experts": 2,
+        "linear_conv_kernel_dim": 3,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
+    },
+    "kimi_linear-latent-queries": {
+        **KIMI,
+        "num_hidden_layers": 5,  # the last one has attention
+        "q_lora_rank": 40,
+        "norm_topk_prob": False,
+        "rms_norm_eps": 1e-4,
     },
     "lfm2-moe": {
         **CONVOLVED,

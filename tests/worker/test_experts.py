@@ -47,6 +47,7 @@ EXPERTS = [
     "gpt-oss",
     "gemma4-moe",
     "deepseek-v2",
+    "kimi_linear",
     "longcat-flash",
     "nemotron_h-moe",
     "nemotron_h-latent",

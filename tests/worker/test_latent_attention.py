@@ -76,6 +76,20 @@ def test_weight_formats_of_indexers(
     check(path, exact)
 
 
+@pytest.mark.parametrize("name", ["fp8", "int4"])
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_weight_formats_beside_linear_attention(
+    tmp_path: Path, check: Callable[..., None], name: str
+) -> None:
+    """Matrices of strengths, decays and gates are floats in the file."""
+    quantize, config = FORMATS[name]
+    linear = {"linear_head_dim": 32, "linear_num_heads": 8, "mlp_layer_types": ["dense", "sparse"]}
+    kinds = {"layer_types": ["linear_attention", "full_attention"], "q_lora_rank": None}
+    path = write(tmp_path / "plain", **{**CASES["kimi_linear"], **SIZES, **linear, **kinds})
+    kept = r"lm_head|\.([fg]_[ab]|b)_proj"
+    check(*quantized(path, tmp_path, quantize, config, kept))
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_every_rank_has_one_row_per_token(checkpoint: Callable[[str], Path], ranks: int) -> None:
     raw = json.loads((checkpoint("deepseek-v2") / "config.json").read_text())

@@ -53,6 +53,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "deepseek-v2-lite": {**LATENT, "q_lora_rank": None},
     "bamba": {**MAMBA, "intermediate_size": 128},
     "granitemoehybrid-dense": {**MAMBA, "shared_intermediate_size": 128},
+    "kimi_linear": {**LATENT, "q_lora_rank": None, "linear_head_dim": 16},
     "lfm2-moe": {"intermediate_size": 128, "vocab_size": 4096},
     "lfm3-plain": {"intermediate_size": 128, "vocab_size": 4096},
     "olmo_hybrid": {"intermediate_size": 128, "vocab_size": 4096},
@@ -175,6 +176,7 @@ def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
         "in_proj_a",
         "in_proj_b",
         "in_proj_ba",
+        *("f_a_proj", "f_b_proj", "g_a_proj", "g_b_proj", ".b_proj"),
         ".gate",
     )
     assert not any(module.endswith(kept) for module in report.errors)

@@ -61,14 +61,18 @@ EXACT = {"int4": int4, "eetq": int8, "fp8": fp8}
 
 
 def made(
-    path: Path, directory: Path, quantize: str, group: Callable[[int], int]
+    path: Path,
+    directory: Path,
+    quantize: str,
+    group: Callable[[int], int],
+    kept: str = "lm_head",
 ) -> tuple[Path, Path]:
     """The floats as they are, and what --quantize makes of them."""
 
     def convert(matrix: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         return {"weight": matrix}, EXACT[quantize](matrix, group(matrix.shape[1]))
 
-    return quantized(path, directory, convert, None)
+    return quantized(path, directory, convert, None, kept)
 
 
 @pytest.mark.parametrize("quantize", EXACT)
@@ -79,6 +83,17 @@ def test_tokens_are_those_of_the_quantized_weights(
     """Groups of 128 do not divide 64, 96 and 32 inputs: they become 64 and 32."""
     groups = {128: 128, 64: 64, 96: 32, 32: 32}
     pair = made(checkpoint(case), tmp_path, quantize, groups.__getitem__)
+    assert_equal_model(*pair, quantize=quantize)
+
+
+@pytest.mark.parametrize("quantize", EXACT)
+def test_matrices_of_decays_and_gates_stay_floats(
+    checkpoint: Callable[[str], Path], quantize: str, tmp_path: Path
+) -> None:
+    """Those of linear attention that yield strengths, decays and gates."""
+    kept, groups = r"lm_head|\.([fg]_[ab]|b)_proj", {64: 64, 96: 32, 32: 32}
+    path = checkpoint("kimi_linear")
+    pair = made(path, tmp_path, quantize, groups.__getitem__, kept)
     assert_equal_model(*pair, quantize=quantize)
 
 

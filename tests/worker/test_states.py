@@ -16,8 +16,22 @@ from penstock.config import StateSizes
 from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Capacity, gpu_slots
 from test_kv_groups import LONG, PROMPTS, WANTED, Expected, Group, answers_of, driver_of, enter
 
-STATEFUL = ["qwen3_5", "qwen3_next", "lfm2", "granitemoehybrid", "falcon_h1", "minimax"]
-TWO_RANKS = ["qwen3_next", "lfm2", "falcon_h1", "minimax"]  # one of each kind of layer
+STATEFUL = [
+    "qwen3_5",
+    "qwen3_next",
+    "kimi_linear",
+    "lfm2",
+    "granitemoehybrid",
+    "falcon_h1",
+    "minimax",
+]
+TWO_RANKS = [
+    "qwen3_next",
+    "kimi_linear",
+    "lfm2",
+    "falcon_h1",
+    "minimax",
+]  # one of each kind of layer
 
 
 @pytest.fixture(scope="module", params=STATEFUL)

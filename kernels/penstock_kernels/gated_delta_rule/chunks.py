@@ -45,21 +45,21 @@ def _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head, mo
 
 
 @triton.jit
-def _lengths(x, eps):
+def inverse_lengths(x, eps):
     """1 / the length of each row."""
     wide = x.to(tl.float32)
     return tl.rsqrt(tl.sum(wide * wide, 1) + eps)
 
 
 @triton.jit
-def _put_halves(matrix, places, plane, inside):
+def put_halves(matrix, places, plane, inside):
     high, low = halves(matrix, places.dtype.element_ty)
     tl.store(places, high, inside)
     tl.store(places + plane, low, inside)
 
 
 @triton.jit
-def _inverse(system, row, L: tl.constexpr):
+def inverse_of(system, row, L: tl.constexpr):
     """The inverse [L, L] of 1 + the transpose of `system`, whose lower triangle is 0."""
     inverse = (row[:, None] == row[None, :]).to(tl.float32)
     for line in range(1, L):
@@ -88,8 +88,8 @@ def _prepare(
     at = start + first + row
     taken, total = _gates(strength, decay, decay_log, decay_bias, at, inside, strides, head, most)
     key = load_rows(k, at, strides[1], head // SHARED, inside, D, KEYS)
-    scale = _lengths(key, eps)
-    # Of the transposed system, so that a row of it is a column in `_inverse`.
+    scale = inverse_lengths(key, eps)
+    # Of the transposed system, so that a row of it is a column in `inverse_of`.
     later = row[:, None] < row[None, :]
     passed = tl.exp(tl.where(later, total[None, :] - total[:, None], 0.0))
     products = tl.dot(key, tl.trans(key)) * scale[:, None] * scale[None, :]
@@ -97,14 +97,14 @@ def _prepare(
     plane = tokens.to(tl.int64) * HEADS
     at_head = at * HEADS + head
     places = matrices + at_head[:, None] * L + row[None, :]
-    _put_halves(_inverse(system, row, L) * taken[None, :], places, plane * L, inside[:, None])
+    put_halves(inverse_of(system, row, L) * taken[None, :], places, plane * L, inside[:, None])
 
     query = load_rows(q, at, strides[0], head // SHARED, inside, D, KEYS)
-    factor = _lengths(query, eps) * (1.0 / tl.sqrt(D * 1.0))
+    factor = inverse_lengths(query, eps) * (1.0 / tl.sqrt(D * 1.0))
     seen = row[:, None] >= row[None, :]
     scores = tl.dot(query, tl.trans(key)) * factor[:, None] * scale[None, :]
     scores = tl.where(seen, scores * since(total, seen), 0.0)
-    _put_halves(scores, places + 2 * plane * L, plane * L, inside[:, None])
+    put_halves(scores, places + 2 * plane * L, plane * L, inside[:, None])
     from_start = tl.exp(total)
     whole = tl.sum(tl.where(row == L - 1, total, 0.0), 0)
     tl.store(factors + at_head, from_start * scale, inside)

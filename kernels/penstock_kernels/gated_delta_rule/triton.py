@@ -1,7 +1,7 @@
 """Triton kernel of gated_delta_rule: a program takes some value columns of a head of a sequence.
 
 Its part of the state stays in registers while it goes through the tokens, one after the other.
-`chunks.py` has the kernels of longer runs.
+`chunks.py` and `channel_chunks.py` have the kernels of longer runs.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
 from ..recurrence_triton import ELEMENTS, load_state, run_of, softplus, takes_chunks
+from .channel_chunks import run_channel_chunks
 from .chunks import run_chunks
 from .reference import EPS
 
@@ -21,9 +22,10 @@ def _step_through(
     q, k, v, strength, decay, decay_log, decay_bias, states,
     tables, slots, query_start, kv_len, out, strides, table_stride, eps, most,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    KEYS: tl.constexpr, VALUES: tl.constexpr, ONE: tl.constexpr,
+    KEYS: tl.constexpr, VALUES: tl.constexpr, ONE: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """`strides`: of the tokens of q, k, v, strength and decay. With ONE, a row of each sequence."""
+    """`strides`: of the tokens of q, k, v, strength and decay. With ONE, a row of each sequence;
+    with CHANNELS, a decay of each channel of a key."""
     sequence = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     row = tl.arange(0, KEYS)
@@ -41,7 +43,10 @@ def _step_through(
         column[None, :], HEADS, D, E,
     )  # fmt: skip
     rate = -tl.exp(tl.load(decay_log + head))
-    bias = tl.load(decay_bias + head)
+    channel, exists = head, head < HEADS
+    if CHANNELS:
+        channel, exists = head * D + row, row < D
+    bias = tl.load(decay_bias + channel, exists, other=0)
     key_head = head // SHARED
     for token in range(count):
         at = start + token
@@ -51,8 +56,9 @@ def _step_through(
         query *= tl.rsqrt(tl.sum(query * query, 0) + eps) * (1.0 / tl.sqrt(D * 1.0))
         key *= tl.rsqrt(tl.sum(key * key, 0) + eps)
         taken = most * tl.sigmoid(tl.load(strength + at * strides[3] + head).to(tl.float32))
-        forget = tl.load(decay + at * strides[4] + head).to(tl.float32) + bias
-        state *= tl.exp(rate * softplus(forget))
+        forget = tl.load(decay + at * strides[4] + channel, exists, other=0).to(tl.float32)
+        kept = tl.exp(rate * softplus(forget + bias))
+        state *= kept[:, None] if CHANNELS else kept
         known = tl.sum(state * key[:, None], 0)
         added = taken * (value.to(tl.float32) - known)
         state += key[:, None] * added[None, :]
@@ -77,9 +83,11 @@ def gated_delta_rule(
     """See the public function."""
     if out is None:
         out = v.new_empty(v.shape)
+    channels = decay.dim() == 3
     if takes_chunks(q, runs):
         gates = strength, decay, decay_log, decay_bias
-        run_chunks((q, k, v), gates, states, runs, out, most)
+        run = run_channel_chunks if channels else run_chunks
+        run((q, k, v), gates, states, runs, out, most)
         return out
     size, (heads, value_size) = q.shape[2], v.shape[1:]
     keys = power_of_two(size)
@@ -97,6 +105,7 @@ def gated_delta_rule(
             KEYS=keys,
             VALUES=values,
             ONE=runs.query_start is None,
+            CHANNELS=channels,
             num_warps=4,
         )
     return out

@@ -10,7 +10,13 @@ from ..case import DTYPES, TOLERANCE, Case, Size
 
 
 def _case(
-    size: Size, kind: str, tokens: int, heads: int, elements: int, first: bool = False
+    size: Size,
+    kind: str,
+    tokens: int,
+    heads: int,
+    elements: int,
+    first: bool = False,
+    activation: str = "silu",
 ) -> Case:
     dtype = DTYPES[kind]
 
@@ -22,10 +28,11 @@ def _case(
         shape = (heads, elements) if first else (elements,)
         weight = torch.randn(shape, device=device, dtype=dtype)
         found = {"x": x, "gate": gate, "weight": weight, "eps": 1e-6}
-        return {**found, "gate_first": True} if first else found
+        return {**found, "gate_first": first, "activation": activation}
 
     moved = 3 * tokens * heads * elements * dtype.itemsize
     name = f"{kind}-{tokens}x{heads}x{elements}{'-gate-first' if first else ''}"
+    name += "" if activation == "silu" else f"-{activation}"
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
 
@@ -34,6 +41,8 @@ CASES = [
     _case(Size.SMALL, "f32", 2, 3, 40),
     _case(Size.SMALL, "f32", 0, 2, 64),
     *(_case(Size.SMALL, kind, 3, 2, 40, first=True) for kind in DTYPES),
+    *(_case(Size.SMALL, kind, 3, 5, 24, activation="sigmoid") for kind in DTYPES),
+    _case(Size.FULL, "bf16", 333, 32, 128, activation="sigmoid"),
     _case(Size.FULL, "bf16", 77, 8, 512, first=True),
     _case(Size.FULL, "bf16", 77, 1, 8192, first=True),
     *(_case(Size.FULL, kind, 333, 12, 128) for kind in DTYPES),

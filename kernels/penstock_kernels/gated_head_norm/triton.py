@@ -14,7 +14,7 @@ ELEMENTS = 1024  # of a program; its four warps hold 8 in a thread
 def _normalise(
     x, gate, weight, out, x_strides, gate_strides, eps,
     HEADS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
-    GATE_FIRST: tl.constexpr, OWN: tl.constexpr,
+    GATE_FIRST: tl.constexpr, SILU: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
@@ -23,8 +23,10 @@ def _normalise(
     values = x + token * x_strides[0] + head * x_strides[1] + column
     gates = gate + token * gate_strides[0] + head * gate_strides[1] + column
     value = tl.load(values, inside, other=0).to(tl.float32)
-    opened = tl.load(gates, inside, other=0).to(tl.float32)
-    opened *= tl.sigmoid(opened)
+    closed = tl.load(gates, inside, other=0).to(tl.float32)
+    opened = tl.sigmoid(closed)
+    if SILU:
+        opened *= closed
     if GATE_FIRST:
         value *= opened
     scale = tl.rsqrt(tl.sum(value * value, 1) / D + eps)
@@ -40,7 +42,12 @@ def _normalise(
 
 
 def gated_head_norm(
-    x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool = False
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    eps: float,
+    gate_first: bool = False,
+    activation: str = "silu",
 ) -> Tensor:
     """See the public function."""
     tokens, heads, size = x.shape
@@ -55,6 +62,7 @@ def gated_head_norm(
             COLUMNS=columns,
             ROWS=rows,
             GATE_FIRST=gate_first,
+            SILU=activation == "silu",
             OWN=weight.dim() == 2,
             num_warps=4,
         )

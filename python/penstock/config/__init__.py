@@ -40,9 +40,11 @@ from penstock.config.experts import (
 )
 from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields, ReadFields, layered, read_config
+from penstock.config.kimi_delta import read_kimi_delta, read_kimi_kinds, read_kimi_section
 from penstock.config.latent import (
     read_indexed_attention,
     read_latent_attention,
+    read_latent_attention_without_rope,
     read_shared_indexers,
     with_shared_indexers,
 )
@@ -67,6 +69,7 @@ from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_tem
 from penstock.config.specification import (
     AltUpSpec,
     DeltaNetSpec,
+    KimiDeltaSpec,
     LayerSpec,
     LightningSpec,
     Mamba2Spec,
@@ -96,6 +99,7 @@ __all__ = [
     "Fields",
     "Gate",
     "IndexerSpec",
+    "KimiDeltaSpec",
     "LatentSpec",
     "LayerSpec",
     "LightningSpec",
@@ -137,8 +141,12 @@ __all__ = [
     "read_hybrid_attention",
     "read_hybrid_types",
     "read_indexed_attention",
+    "read_kimi_delta",
+    "read_kimi_kinds",
+    "read_kimi_section",
     "read_kv_layers",
     "read_latent_attention",
+    "read_latent_attention_without_rope",
     "read_layer_norm",
     "read_layer_sizes",
     "read_layer_types",

@@ -11,6 +11,7 @@ from penstock.config.attention_spec import (
     LatentSpec,
     NormKind,
     NormSpec,
+    RopeSpec,
 )
 from penstock.config.fields import Fields
 from penstock.config.rope import read_rope, yarn_temperature
@@ -28,18 +29,19 @@ def read_latent_attention(fields: Fields) -> AttentionSpec:
     return attention
 
 
-def _read_attention(fields: Fields) -> AttentionSpec:
+def read_latent_attention_without_rope(fields: Fields) -> AttentionSpec:
+    """As `read_latent_attention`; what rotates elsewhere stays as it is."""
+    fields.ignore("head_dim")  # files have either of two widths there
+    return _read_attention(fields, rotates=False)
+
+
+def _read_attention(fields: Fields, rotates: bool = True) -> AttentionSpec:
     """All fields but `head_dim`. With YaRN, the square of the temperature of `mscale_all_dim` is
     part of the scores' scale."""
     fields.require_unset("attention_bias")
     heads = fields.count("num_attention_heads")
     fields.require("num_key_value_heads", heads)  # of the projections: all heads have their own
-    rope = replace(read_rope(fields), interleaved=fields.flag("rope_interleave", True))
-    if rope.kind not in ROPES:
-        raise Unsupported(
-            f"config.json: rope_type {rope.kind!r} is not supported for latent attention, only "
-            f"{', '.join(ROPES)} are"
-        )
+    rope = _read_rope(fields) if rotates else None
     has_query_latent = fields.raw.get("q_lora_rank") is not None
     latent = LatentSpec(
         rank=fields.count("kv_lora_rank"),
@@ -51,10 +53,20 @@ def _read_attention(fields: Fields) -> AttentionSpec:
     )
     fields.require("qk_head_dim", latent.still + latent.rotated)
     scale = (latent.still + latent.rotated) ** -0.5
-    if weight := rope.numbers.get("mscale_all_dim"):
+    if rope is not None and (weight := rope.numbers.get("mscale_all_dim")):
         scale *= yarn_temperature(rope.numbers["factor"], weight) ** 2
     row = latent.rank + latent.rotated
     return AttentionSpec(heads, 1, row, scale, rope, latent=latent)
+
+
+def _read_rope(fields: Fields) -> RopeSpec:
+    rope = replace(read_rope(fields), interleaved=fields.flag("rope_interleave", True))
+    if rope.kind not in ROPES:
+        raise Unsupported(
+            f"config.json: rope_type {rope.kind!r} is not supported for latent attention, only "
+            f"{', '.join(ROPES)} are"
+        )
+    return rope
 
 
 def read_indexed_attention(fields: Fields, interleaved: bool) -> AttentionSpec:

@@ -104,6 +104,42 @@ class DeltaNetSpec:
 
 
 @dataclass(frozen=True)
+class KimiDeltaSpec:
+    """Linear attention of one layer: as DeltaNetSpec, where each channel of a key has a decay of
+    its own (Kimi Delta Attention, arXiv:2510.26692). The head count is that of the whole model, not
+    of one rank."""
+
+    heads: int
+    """Of queries, of keys and of values."""
+    head_dim: int
+    """Elements of each, and of what the matrices of decays and of gates have between them."""
+    width: int
+    """Tokens that the convolution reads."""
+    norm: NormSpec
+    """Of each head's output, before its gate."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for a width without inputs to keep."""
+        if self.width < 2:
+            raise BadModel(
+                "config.json: the convolution of linear attention must have a width of at least 2, "
+                f"found {self.width}"
+            )
+
+    @property
+    def shared(self) -> tuple[str, int]:
+        """What ranks must be able to share equally, in words."""
+        return "the number of heads of linear attention", self.heads
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks. The convolution reads queries, keys and
+        values."""
+        heads = self.heads // ranks
+        channels = 3 * heads * self.head_dim
+        return StateSizes(channels, self.width, heads, self.head_dim, self.head_dim)
+
+
+@dataclass(frozen=True)
 class ShortConvSpec:
     """A gated convolution of one layer (LFM2): projections of a token to B, C and x, the causal
     convolution of B x, times C, and an output projection."""
@@ -204,7 +240,7 @@ class LightningSpec:
         return StateSizes(0, 1, self.heads // ranks, self.head_dim, self.head_dim)
 
 
-RecurrentSpec = DeltaNetSpec | LightningSpec | Mamba2Spec | ShortConvSpec
+RecurrentSpec = DeltaNetSpec | KimiDeltaSpec | LightningSpec | Mamba2Spec | ShortConvSpec
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from penstock.layers.block import (
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.gated_norm import GatedNorm
+from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.lightning import LightningAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
@@ -54,6 +55,7 @@ __all__ = [
     "GatedNorm",
     "Head",
     "HeadNorm",
+    "KimiDelta",
     "LatentAttention",
     "Laurel",
     "Layer",

@@ -9,6 +9,7 @@ from torch import Tensor
 from penstock.config import (
     AttentionSpec,
     Gate,
+    KimiDeltaSpec,
     LayerSpec,
     LightningSpec,
     Mamba2Spec,
@@ -41,6 +42,7 @@ from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.indexed_attention import IndexedLatentAttention
+from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.lightning import LightningAttention
 from penstock.layers.mamba import Mamba2
@@ -109,6 +111,8 @@ def _recurrent_of(
         return LightningAttention(build, residual, spec, index)
     if isinstance(spec, ShortConvSpec):
         return ShortConv(build, residual, spec, index)
+    if isinstance(spec, KimiDeltaSpec):
+        return KimiDelta(build, residual, spec, index)
     return DeltaNet(build, residual, spec, index)
 
 

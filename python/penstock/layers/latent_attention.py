@@ -79,13 +79,13 @@ class LatentAttention(SelfAttention):
         self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
     ) -> None:
         latent, rope = spec.latent, spec.rope
-        assert latent is not None and rope is not None
+        assert latent is not None
         self.index = index
         self.heads = build.group.share(spec.heads, "num_attention_heads")
         self.rank, self.row = latent.rank, latent.rank + latent.rotated
         self.sizes = [latent.still, latent.rotated]
         self.scale = spec.scale
-        self.interleaved = rope.interleaved
+        self.interleaved = rope is not None and rope.interleaved
         self.cos_sin = build.rope_table(rope, latent.rotated)
         factor = spec.position_scale
         scaled = factor is not None and factor.grows(build.positions)

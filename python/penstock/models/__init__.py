@@ -82,6 +82,7 @@ FAMILIES: dict[str, str] = {
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
     "KimiK25ForConditionalGeneration": "kimi:KimiK25",
+    "KimiLinearForCausalLM": "kimi_linear:KimiLinear",
     "Kimi_K25ForConditionalGeneration": "kimi:KimiK25",
     "Kolibri1ForCausalLM": "kolibri:Kolibri",
     "LagunaForCausalLM": "laguna:Laguna",

@@ -16,6 +16,14 @@ from penstock.models.decoder import EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAM
 SELF, ATTENTION = "model.layers.{}.self_attn.", "blocks.{}.attention."
 # Fields of training, and of other engines.
 UNUSED = ("aux_loss_alpha", "ep_size", "pretraining_tp", "seq_aux")
+LATENT_NAMES = {
+    SELF + "q_a_proj": ATTENTION + "qkv.q_a",
+    SELF + "q_a_layernorm": ATTENTION + "query_norm",
+    SELF + "q_b_proj": ATTENTION + "query_up",
+    SELF + "kv_a_proj_with_mqa": ATTENTION + "qkv.kv",
+    SELF + "kv_a_layernorm": ATTENTION + "kv_norm",
+    SELF + "kv_b_proj": ATTENTION + "kv_up",
+}
 
 
 LATENT_NAMES = {
@@ -33,9 +41,12 @@ class DeepseekV3(Decoder):
 
     score, dense = "sigmoid", 3
     attention = staticmethod(config.read_latent_attention)
-    names: ClassVar[Mapping[str, str]] = (
-        LLAMA_NAMES | EXPERT_NAMES | SHARED_EXPERT_NAMES | LATENT_NAMES
-    )
+    names: ClassVar[Mapping[str, str]] = {
+        **LLAMA_NAMES,
+        **EXPERT_NAMES,
+        **SHARED_EXPERT_NAMES,
+        **LATENT_NAMES,
+    }
     ignored: tuple[str, ...] = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
     def __init__(self, spec: Specification, build: Build) -> None:

@@ -23,6 +23,12 @@ from penstock.config import (
 from penstock.models.decoder import LLAMA_NAMES, Decoder
 
 MOE = "model.layers.{}.block_sparse_moe."
+MOE_NAMES = {
+    MOE + "gate": "blocks.{}.mlp.router",
+    MOE + "experts.{}.w1": "blocks.{}.mlp.experts.{}.gate_up.gate",
+    MOE + "experts.{}.w3": "blocks.{}.mlp.experts.{}.gate_up.up",
+    MOE + "experts.{}.w2": "blocks.{}.mlp.experts.{}.down",
+}
 
 
 class Mixtral(Decoder):
@@ -30,12 +36,7 @@ class Mixtral(Decoder):
 
     names: ClassVar[Mapping[str, str]] = {
         module: path for module, path in LLAMA_NAMES.items() if ".mlp." not in module
-    } | {
-        MOE + "gate": "blocks.{}.mlp.router",
-        MOE + "experts.{}.w1": "blocks.{}.mlp.experts.{}.gate_up.gate",
-        MOE + "experts.{}.w3": "blocks.{}.mlp.experts.{}.gate_up.up",
-        MOE + "experts.{}.w2": "blocks.{}.mlp.experts.{}.down",
-    }
+    } | MOE_NAMES
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -1,0 +1,73 @@
+"""Reads Kimi Linear's two kinds of layers from config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.config import (
+    FULL,
+    LINEAR,
+    Fields,
+    LayerSpec,
+    RouterSpec,
+    layered,
+    read_gated,
+    read_hybrid_types,
+    read_kimi_delta,
+    read_kimi_kinds,
+    read_kimi_section,
+    read_latent_attention_without_rope,
+    read_listed_sparse_layers,
+    read_shared_moe,
+    read_sigmoid_routing,
+)
+
+# Kimi's names of fields that other families have.
+NAMES = {
+    "model_max_length": "max_position_embeddings",
+    "moe_renormalize": "norm_topk_prob",
+    "num_expert_group": "n_group",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+}
+DEFAULTS: dict[str, int | float] = {
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 1 << 20,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "routed_scaling_factor": 2.446,
+    "v_head_dim": 128,
+}
+
+
+def read_fields(raw: Mapping[str, Any]) -> Fields:
+    """The fields under other families' names, with transformers' defaults."""
+    found = {new: raw[old] for old, new in NAMES.items() if raw.get(old) is not None}
+    return Fields(layered(found, raw, DEFAULTS))
+
+
+def read_layers(raw: Mapping[str, Any]) -> list[LayerSpec]:
+    """All layers. Raises BadModel."""
+    fields, linear = read_fields(raw), read_kimi_section(raw)
+    fields.ignore("rope_theta")  # nothing rotates
+    fields.require("mla_use_nope", True)
+    fields.require("moe_layer_freq", 1)
+    fields.require("moe_router_activation_func", "sigmoid")
+    fields.require("use_grouped_topk", True)
+    fields.require("num_nextn_predict_layers", 0)
+    delta = read_kimi_delta(fields, linear)
+    full = read_latent_attention_without_rope(fields)
+    routing, router = read_sigmoid_routing(fields), RouterSpec(correction=True, float32=True)
+    experts = read_shared_moe(fields, routing, router)
+    dense = read_gated(fields, "intermediate_size")
+    layers = fields.count("num_hidden_layers")
+    kinds = read_hybrid_types(fields, read_kimi_kinds(linear, layers), LINEAR)
+    sparse = read_listed_sparse_layers(fields, layers)
+    return [
+        LayerSpec(full if kind == FULL else delta, experts if has_experts else dense)
+        for kind, has_experts in zip(kinds, sparse, strict=True)
+    ]
