@@ -47,6 +47,15 @@ QK_NORM_NAMES = {
 }
 
 # Of a mixture of experts, as most families spell it.
+LATENT_NAMES = {
+    "model.layers.{}.self_attn.q_a_proj": "blocks.{}.attention.qkv.q_a",
+    "model.layers.{}.self_attn.q_a_layernorm": "blocks.{}.attention.query_norm",
+    "model.layers.{}.self_attn.q_b_proj": "blocks.{}.attention.query_up",
+    "model.layers.{}.self_attn.kv_a_proj_with_mqa": "blocks.{}.attention.qkv.kv",
+    "model.layers.{}.self_attn.kv_a_layernorm": "blocks.{}.attention.kv_norm",
+    "model.layers.{}.self_attn.kv_b_proj": "blocks.{}.attention.kv_up",
+}
+
 EXPERT_NAMES = {
     "model.layers.{}.mlp.gate": "blocks.{}.mlp.router",
     "model.layers.{}.mlp.experts.{}.gate_proj": "blocks.{}.mlp.experts.{}.gate_up.gate",

@@ -11,29 +11,17 @@ from typing import Any, ClassVar
 from penstock import config
 from penstock.config import Fields, MoeSpec, RouterSpec, Specification, layered
 from penstock.layers import Build
-from penstock.models.decoder import EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES, Decoder
+from penstock.models.decoder import (
+    EXPERT_NAMES,
+    LATENT_NAMES,
+    LLAMA_NAMES,
+    SHARED_EXPERT_NAMES,
+    Decoder,
+)
 
 SELF, ATTENTION = "model.layers.{}.self_attn.", "blocks.{}.attention."
 # Fields of training, and of other engines.
 UNUSED = ("aux_loss_alpha", "ep_size", "pretraining_tp", "seq_aux")
-LATENT_NAMES = {
-    SELF + "q_a_proj": ATTENTION + "qkv.q_a",
-    SELF + "q_a_layernorm": ATTENTION + "query_norm",
-    SELF + "q_b_proj": ATTENTION + "query_up",
-    SELF + "kv_a_proj_with_mqa": ATTENTION + "qkv.kv",
-    SELF + "kv_a_layernorm": ATTENTION + "kv_norm",
-    SELF + "kv_b_proj": ATTENTION + "kv_up",
-}
-
-
-LATENT_NAMES = {
-    SELF + "q_a_proj": ATTENTION + "qkv.q_a",
-    SELF + "q_a_layernorm": ATTENTION + "query_norm",
-    SELF + "q_b_proj": ATTENTION + "query_up",
-    SELF + "kv_a_proj_with_mqa": ATTENTION + "qkv.kv",
-    SELF + "kv_a_layernorm": ATTENTION + "kv_norm",
-    SELF + "kv_b_proj": ATTENTION + "kv_up",
-}
 
 
 class DeepseekV3(Decoder):
@@ -42,10 +30,7 @@ class DeepseekV3(Decoder):
     score, dense = "sigmoid", 3
     attention = staticmethod(config.read_latent_attention)
     names: ClassVar[Mapping[str, str]] = {
-        **LLAMA_NAMES,
-        **EXPERT_NAMES,
-        **SHARED_EXPERT_NAMES,
-        **LATENT_NAMES,
+        **(LLAMA_NAMES | LATENT_NAMES | EXPERT_NAMES | SHARED_EXPERT_NAMES)
     }
     ignored: tuple[str, ...] = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from penstock import config
 from penstock.config import KimiDeltaSpec, Specification
-from penstock.models.decoder import LLAMA_NAMES, SHARED_EXPERT_NAMES, Decoder
-from penstock.models.deepseek import LATENT_NAMES
+from penstock.models.decoder import LATENT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES, Decoder
 from penstock.models.kimi_linear_config import read_fields, read_layers
 from penstock.models.mixtral import MOE_NAMES
 from penstock.weights import Names

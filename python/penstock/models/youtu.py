@@ -14,8 +14,7 @@ from penstock.config import (
     read_decoder,
     read_latent_attention,
 )
-from penstock.models.decoder import LLAMA_NAMES, Decoder
-from penstock.models.deepseek import LATENT_NAMES
+from penstock.models.decoder import LATENT_NAMES, LLAMA_NAMES, Decoder
 
 # What transformers assumes where config.json lacks a field.
 DEFAULTS: dict[str, Any] = {"num_attention_heads": 16, "num_key_value_heads": 16}
