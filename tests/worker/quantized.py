@@ -23,7 +23,7 @@ from torch import Tensor
 MLPS = r"mlp(\.(experts\.\d+|shared_experts))?"
 MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
 INDEXER = r"self_attn\.indexer\.w(q_b|k)"
-PROJECTIONS = rf"(self_attn|{MLPS})\.\w+_proj(_with_mqa)?"
+PROJECTIONS = rf"(self_attn|{MLPS})\.(\w+_proj(_with_mqa)?|linear_gate)"
 MATRICES = rf"model\.layers\.\d+\.({PROJECTIONS}|{MIXTRAL}|{INDEXER})|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")

@@ -40,9 +40,11 @@ from penstock.config.experts import (
 from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.latent import (
+    read_gated_indexed_attention,
     read_indexed_attention,
     read_latent_attention,
     read_shared_indexers,
+    shared_indexers,
     with_shared_indexers,
 )
 from penstock.config.layer_sizes import read_layer_sizes
@@ -75,6 +77,7 @@ from penstock.config.specification import (
     Specification,
     StateSizes,
 )
+from penstock.config.streams import StreamsSpec, read_streams
 
 __all__ = [
     "CHUNKED",
@@ -111,6 +114,7 @@ __all__ = [
     "ShortConvSpec",
     "Specification",
     "StateSizes",
+    "StreamsSpec",
     "alibi_slopes",
     "layered",
     "periodic",
@@ -121,6 +125,7 @@ __all__ = [
     "read_dense_first",
     "read_expert_count",
     "read_gated",
+    "read_gated_indexed_attention",
     "read_gpt_names",
     "read_group_limited_routing",
     "read_hybrid_attention",
@@ -144,9 +149,11 @@ __all__ = [
     "read_shared_moe",
     "read_sigmoid_routing",
     "read_sparse_layers",
+    "read_streams",
     "read_text_config",
     "read_text_with_axes",
     "read_three_types",
+    "shared_indexers",
     "with_head_dim",
     "with_rope",
     "with_shared_indexers",

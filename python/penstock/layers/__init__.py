@@ -33,6 +33,8 @@ from penstock.layers.per_layer import PerLayerEmbeddings, PerLayerInput
 from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.short_conv import ShortConv
+from penstock.layers.stream_block import StreamBlock
+from penstock.layers.streams import HyperConnection, Streams
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "GatedNorm",
     "Head",
     "HeadNorm",
+    "HyperConnection",
     "LatentAttention",
     "Layer",
     "LayerNorm",
@@ -76,6 +79,8 @@ __all__ = [
     "SelfAttention",
     "SharedGate",
     "ShortConv",
+    "StreamBlock",
+    "Streams",
     "attention_of",
     "block_of",
     "mlp_of",

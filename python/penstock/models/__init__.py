@@ -69,6 +69,7 @@ FAMILIES: dict[str, str] = {
     "GraniteMoeSharedForCausalLM": "granite_moe:GraniteMoe",
     "GraniteSWAForCausalLM": "granite_swa:GraniteSwa",
     "HYV3ForCausalLM": "hy_v3:HyV3",
+    "HYV4ForCausalLM": "hy_v4:HyV4",
     "HunYuanDenseV1ForCausalLM": "hunyuan:HunYuan",
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
