@@ -76,7 +76,7 @@ def attention(
     causal: bool = False,
     distance: Tensor | None = None,
 ) -> Tensor:
-    """softmax(scores) V: q [..., n, D], keys and values [..., L, D], of as many dimensions.
+    """softmax(scores) V: q [..., n, D], keys [..., L, D], values [..., L, C], of equal ranks.
 
     `mask` [..., n, L], true where a query sees a key, and `rule.sinks` [..., n] are broadcast. The
     mask knows the window. `causal` stands for the mask of n = L queries that see what precedes.
@@ -95,7 +95,7 @@ def attention(
     sinks = None if rule.sinks is None else rule.sinks.to(q.dtype).expand(*outer, queries)
     slopes = None if rule.slopes is None else rule.slopes.to(q.dtype).expand(*outer, queries)
     rows = max(1, SCORES // max(math.prod(outer) * span, 1))
-    out = torch.empty_like(q)
+    out = q.new_empty((*outer, queries, values.shape[-1]))
     for start in range(0, queries, rows):
         some = slice(start, start + rows)
         scores = q[..., some, :] @ keys.transpose(-1, -2) * rule.scale

@@ -206,6 +206,8 @@ def main() -> None:
         mixture(Kind.INT4, 2000, 128, activation)
         mixture(Kind.FP8, 2000, 128, activation)
     plain_mixture(200, Activation.CLAMPED_SWIGLU, torch.float16)
+    plain_mixture(200, Activation.LIMITED_SILU, torch.bfloat16)
+    mixture(Kind.INT4, 2000, 128, Activation.LIMITED_SILU)
     plain_mixture(2000, Activation.RELU_SQUARED, torch.bfloat16)
     # Where one cannot be built, another one is used.
     assert all(kernel.available(CPU) for kernel in hopper)

@@ -181,12 +181,15 @@ def mixtures() -> None:
         torch.empty((128, 2688, 1856), dtype=BF16),
     )
     nemotron = Experts(ups, downs, activation=Activation.RELU_SQUARED)
+    hunyuan = Experts(gate_up, down, activation=Activation.LIMITED_SILU)
     for tokens, top_k, layer, hidden in (
         (1, 8, qwen3, 2048),
         (32, 8, qwen3, 2048),
         (2048, 8, qwen3, 2048),
         (4, 4, gpt_oss, 2880),
         (2048, 4, gpt_oss, 2880),
+        (1, 8, hunyuan, 2048),
+        (2048, 8, hunyuan, 2048),
         (1, 6, nemotron, 2688),
         (32, 6, nemotron, 2688),
         (2048, 6, nemotron, 2688),
@@ -215,6 +218,15 @@ def indexers(kind: torch.dtype) -> None:
         chosen = latent_arguments(shape, [(1, 40), (1, 2048)], kind, CPU, block_tokens=1)
         latent.latent_attention(**chosen)
         latent_write.latent_kv_write(**write_arguments(shape, 3, kind, CPU))
+
+
+def sinks(kind: torch.dtype) -> None:
+    """Latent attention of Hunyuan 4 to chosen tokens and to all, and its index keys."""
+    shape, index = Latent(32, 512, 64, 128), Index(16, 128, 64, 704)
+    for chunks, block_tokens in (([(1, 40), (1, 2048)], 1), ([(1100, 1100)], 16)):
+        given = latent_arguments(shape, chunks, kind, CPU, block_tokens, sinks=True)
+        latent.latent_attention(**given)
+    index_write.index_write(**index_write_arguments(index, 3, kind, CPU), at_end=True)
 
 
 def recurrent(kind: torch.dtype) -> None:
@@ -307,6 +319,7 @@ def caches_of_keys(kinds: tuple[torch.dtype, ...]) -> None:
     for kind in kinds:
         if kind is not torch.float16:
             indexers(kind)
+    sinks(BF16)
 
 
 def main() -> None:

@@ -121,6 +121,16 @@ def test_gpt_oss_clamps_gates_from_above_and_ups_on_both_sides() -> None:
     torch.testing.assert_close(expert_mlp(torch.ones(1, 4), routed, experts), expected[None])
 
 
+def test_hunyuan_limits_gates_from_above_and_ups_on_both_sides() -> None:
+    gate_up = torch.tensor([12.0, -12.0, 1.0, 1.0, 1.0, 1.0, 12.0, -12.0])
+    weights = torch.nn.functional.pad(gate_up[:, None], (0, 3))[None]
+    experts = Experts(weights, torch.eye(4)[None], activation=Activation.LIMITED_SILU)
+    routed = Routed(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1))
+    gate, up = torch.tensor([10.0, -12.0, 1.0, 1.0]), torch.tensor([1.0, 1.0, 10.0, -10.0])
+    expected = torch.nn.functional.silu(gate) * up
+    torch.testing.assert_close(expert_mlp(torch.ones(1, 4), routed, experts), expected[None])
+
+
 def test_experts_without_a_gate_square_what_is_positive() -> None:
     weights = torch.nn.functional.pad(torch.tensor([3.0, -2.0])[:, None], (0, 1))[None]
     experts = Experts(weights, torch.eye(2)[None], activation=Activation.RELU_SQUARED)

@@ -130,7 +130,7 @@ fn latent_size(family: &str, field: &str) -> Option<u64> {
     let (rank, rotated, index) = match family {
         "axk1" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "kimi_linear"
         | "longcat_flash" | "youtu" => (512, 64, None),
-        "deepseek_v32" | "glm_moe_dsa" => (512, 64, Some(128)),
+        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" => (512, 64, Some(128)),
         "axk2" => (128, 32, Some(128)),
         "minicpm3" => (256, 32, None),
         "mistral4" => (256, 64, None),

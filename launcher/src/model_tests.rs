@@ -149,7 +149,7 @@ fn latents_are_one_row_per_token_on_every_rank() {
 
 #[test]
 fn rows_of_sparse_attention_have_an_index_key() {
-    for family in ["deepseek_v32", "glm_moe_dsa"] {
+    for family in ["deepseek_v32", "glm_moe_dsa", "hy_v4"] {
         let mut config = json!({
             "model_type": family, "hidden_size": 7168, "num_attention_heads": 128,
             "num_hidden_layers": 61, "max_position_embeddings": 4096, "head_dim": 192,

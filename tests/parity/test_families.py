@@ -65,6 +65,7 @@ LATENT = [
     "deepseek-v3",
     "deepseek-v32",
     "glm-moe-dsa",
+    "hy-v4",
     "longcat-flash",
     "mistral4",
 ]
@@ -89,6 +90,9 @@ SHARDED = [
     *LATENT,
     *RECURRENT,
 ]
+
+# Of rounded scores, others may be among the largest: transformers in bfloat16 is 0.58 and 1.95 off.
+CHANGED = {"glm-moe-dsa": 1.0, "hy-v4": 2.0}
 
 
 def run_alone(worker: LocalWorker, path: Path, sequence: Running, dtype: str) -> list[torch.Tensor]:
@@ -229,8 +233,7 @@ def test_other_dtypes_of_the_cpu(
 ) -> None:
     logits = run_alone(LocalWorker(), checkpoint(case), greedy(prompt(90), 1), dtype)
     exact = expected_of(case).logits[0]
-    # Of rounded scores, others may be among the largest: transformers in bfloat16 is 0.58 off too.
-    tolerance = 1.0 if (case, dtype) == ("glm-moe-dsa", "bfloat16") else tolerance
+    tolerance = CHANGED.get(case, tolerance) if dtype == "bfloat16" else tolerance
     assert (logits[0][0].double() - exact).abs().max() < tolerance
 
 

@@ -73,6 +73,10 @@ FACTORS = (
     "router.scale",
     "per_expert_scale",
     "router.gate.weight",
+    "hc.base",
+    "hc.scale",
+    "hc_base",
+    "hc_scale",
 )
 
 CASES: dict[str, dict[str, Any]] = {

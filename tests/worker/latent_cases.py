@@ -124,6 +124,24 @@ LATENT_CASES: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.8,
         "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
     },
+    # Weights are large, so that gates of experts reach their limit.
+    "hy-v4": {
+        **{name: value for name, value in LATENT.items() if name != "first_k_dense_replace"},
+        **INDEXED,
+        "model_type": "hy_v4",
+        "num_hidden_layers": 4,
+        "indexer_types": ["full", "shared", "full", "shared"],
+        "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+        "initializer_range": 0.4,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.8,
+        "hc_mult": 3,
+        "hc_magnitude": 1.4,
+        "hc_eps": 0.03,
+        "pad_token_id": None,  # its embedding would be 0, and so all scores of its query
+        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    },
     "longcat-flash": {
         **{name: value for name, value in LATENT.items() if name.startswith(("k", "q", "v"))},
         "model_type": "longcat_flash",

@@ -91,9 +91,10 @@ def prefilled(
     device = torch.device("cpu")
     spec = cls.read_config(read_config(path))
     build = Build(torch.float64, device, group, methods, 128, expert_parallel)
-    model = cls(spec, build)
     with Checkpoint(path) as checkpoint:
-        checkpoint.renew(model.older)
+        shapes = {name: checkpoint[name].shape for name in checkpoint}
+        model = cls(cls.as_stored(spec, shapes), build)
+        checkpoint.renew(cls.older)
         ignored = (*model.ignored, *methods.unused)
         load_weights(checkpoint, model, ignored, lambda *_: None)
 

@@ -48,6 +48,7 @@ EXPERTS = [
     "gemma4-moe",
     "deepseek-v2",
     "kimi_linear",
+    "hy-v4",
     "longcat-flash",
     "nemotron_h-moe",
     "nemotron_h-latent",
@@ -63,7 +64,7 @@ BATCHED = [
     "nemotron_h-moe",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v32", "glm-moe-dsa"]
-LATENT += ["axk1", "axk2", "longcat-flash"]
+LATENT += ["axk1", "axk2", "hy-v4", "longcat-flash"]
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"
 FP8 = in_blocks(128, 128, scale="weight_scale_inv"), {**DEEPSEEK, "weight_block_size": [128, 128]}
 INT4 = settings(group_size=128)

@@ -15,9 +15,13 @@ from checkpoints import CASES, checkpoint_maker, generate, prompt, reference, wr
 from driver import Driver, greedy
 from local import LocalWorker, Refused
 from penstock.cache import KvGeometry, KvShape, kv_format
+from penstock.config import read_config
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
+from penstock.parallel import Group
+from penstock.quant import read_methods
 from quantized import assert_equal_model, assert_equal_ranks, quantized
+from ranks import Threads, prefilled
 from safetensors.torch import load_file, save_file
 from test_experts import FORMATS
 from transformers import AutoConfig
@@ -88,6 +92,88 @@ def test_weight_formats_beside_linear_attention(
     path = write(tmp_path / "plain", **{**CASES["kimi_linear"], **SIZES, **linear, **kinds})
     kept = r"lm_head|\.([fg]_[ab]|b)_proj"
     check(*quantized(path, tmp_path, quantize, config, kept))
+
+
+@pytest.mark.parametrize("name", ["fp8", "int4"])
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_weight_formats_of_gates_and_streams(
+    tmp_path: Path, check: Callable[..., None], name: str
+) -> None:
+    """The gate is a part of the first matrix; what weighs the streams is floats."""
+    quantize, config = FORMATS[name]
+    dense = {"mlp_layer_types": ["dense"] * 2, "indexer_types": ["full", "shared"]}
+    fields = {**CASES["hy-v4"], **SIZES, **dense, "index_head_dim": 128, "initializer_range": 0.1}
+    path, exact = quantized(write(tmp_path / "plain", **fields), tmp_path, quantize, config)
+    stored = load_file(path / WEIGHTS)
+    assert stored["model.layers.0.hc_pre.hc_attn_layer.hc_fn"].dtype == torch.float32
+    suffix = {"fp8": "weight_scale_inv", "int4": "qweight"}[name]
+    assert f"model.layers.0.self_attn.linear_gate.{suffix}" in stored
+    check(path, exact)
+
+
+@pytest.mark.parametrize(("quantize", "most"), [("int4", 0.6), ("fp8", 0.2), ("eetq", 0.06)])
+def test_hunyuan_4_is_quantized_while_loading(tmp_path: Path, quantize: str, most: float) -> None:
+    """The logits are near those of the floats, but not equal. All tokens and experts are chosen, so
+    that rounding changes no choice."""
+    every = {"index_topk": 128, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8}
+    kinds = {"mlp_layer_types": ["dense", "sparse"], "indexer_types": ["full", "shared"]}
+    fields = {**CASES["hy-v4"], **SIZES, **every, **kinds, "index_head_dim": 128}
+    path = write(tmp_path / "model", **{**fields, "initializer_range": 0.08})
+    raw = read_config(path)
+    cls: Any = family(raw)
+    found = []
+    for name in ("", quantize):
+        with torch.inference_mode():
+            methods = read_methods(raw, torch.float64, torch.device("cpu"), name)
+            found.append(prefilled(path, cls, Group(), methods))
+    difference = (found[0] - found[1]).abs().mean() / found[0].abs().mean()
+    assert 1e-3 < difference < most
+
+
+@pytest.mark.parametrize("expert_parallel", [False, True])
+def test_four_ranks_of_hunyuan_4(checkpoint: Callable[[str], Path], expert_parallel: bool) -> None:
+    """Each has all streams, a head with its sink, and a part of the gate and of experts."""
+    path = checkpoint("hy-v4")
+    raw = read_config(path)
+    cls: Any = family(raw)
+    methods = read_methods(raw, torch.float64, torch.device("cpu"))
+
+    @torch.inference_mode()
+    def work(group: Group) -> torch.Tensor:
+        return prefilled(path, cls, group, methods, expert_parallel=expert_parallel)
+
+    (alone,) = Threads(1).run(work)
+    for found in Threads(4).run(work):
+        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
+
+
+def test_experts_of_hunyuan_4_by_themselves(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As quantized checkpoints have them, with gates of feed-forward layers by their plain name;
+    layers that predict further tokens are not loaded."""
+    tensors = {"model.mtp_layers.0.norm.weight": torch.ones(64)}
+    for name, tensor in load_file(checkpoint("hy-v4") / WEIGHTS).items():
+        module, _, matrix = name.rpartition(".")
+        if not module.endswith(".experts"):
+            plain = re.sub(r"(mlp|shared_experts)\.linear_gate", r"\1.gate_proj", name)
+            tensors[plain] = tensor
+            continue
+        parts = [part + "_proj" for part in ("gate", "up")] if "gate" in matrix else [matrix]
+        for number, expert in enumerate(tensor):
+            for part, rows in zip(parts, expert.chunk(len(parts)), strict=True):
+                tensors[f"{module}.{number}.{part}.weight"] = rows.clone()
+    save_file(tensors, tmp_path / WEIGHTS, metadata={"format": "pt"})
+    shutil.copy(checkpoint("hy-v4") / "config.json", tmp_path)
+    found = []
+    for path in (checkpoint("hy-v4"), tmp_path):
+        worker, sequence = LocalWorker(), greedy(prompt(40), 16)
+        driver = Driver([worker], worker.load(path, dtype="float64"))
+        driver.enter(sequence)
+        driver.finish([sequence])
+        driver.stream.close()
+        found.append(sequence.tokens)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -250,6 +336,16 @@ def test_layers_that_predict_more_tokens_are_not_loaded(
             {"mlp_layer_types": ["sparse", "dense", "sparse"]},
             "mlp_layer_types must",
         ),
+        ("hy-v4", {"swiglu_limit": 7.0}, "swiglu_limit 7.0 is not supported, only 10.0 is"),
+        ("hy-v4", {"rope_interleave": True}, "rope_interleave True is not supported"),
+        ("hy-v4", {"attention_bias": True}, "attention_bias True is not supported"),
+        ("hy-v4", {"hc_mult": 0}, "hc_mult must be a whole number"),
+        ("hy-v4", {"hc_eps": -1e-3}, "hc_eps must be at least 0"),
+        ("hy-v4", {"hc_magnitude": 0}, "hc_magnitude must be a number above 0"),
+        ("hy-v4", {"hc_sinkhorn_iters": 20}, "hc_sinkhorn_iters 20 is not supported"),
+        ("hy-v4", {"index_topk_freq": 4}, "index_topk_freq 4 is not supported"),
+        ("hy-v4", {"indexer_types": ["shared"] * 4}, "and full for the first"),
+        ("hy-v4", {"layer_types": ["full_attention"] * 4}, "layer_types ['full_attention'"),
         ("longcat-flash", {"router_bias": True}, "router_bias True is not supported"),
         ("longcat-flash", {"zero_expert_type": "zero"}, "zero_expert_type 'zero'"),
         ("longcat-flash", {"mla_scale_q_lora": False}, "mla_scale_q_lora False"),

@@ -461,6 +461,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
         ("mistral4", "tensors of all experts at once"),
         ("falcon_h1", "recurrent layers beside attention"),
         ("longcat-flash", "pairs of layers"),
+        ("hy-v4", "several residual streams"),
         ("gemma4-shared", "layers that need more than the one before"),
         ("glm-moe-dsa", "layers that need more than the one before"),
         ("gpt2", "learned positions"),

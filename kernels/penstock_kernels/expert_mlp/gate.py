@@ -4,9 +4,10 @@
 import triton
 import triton.language as tl
 
-from .experts import LIMIT, SLOPE
+from .experts import LIMIT, SILU_LIMIT, SLOPE
 
 MOST, STEEP = tl.constexpr(LIMIT), tl.constexpr(SLOPE)
+SILU_MOST = tl.constexpr(SILU_LIMIT)
 TWICE_ROOT = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 
 
@@ -24,4 +25,7 @@ def activated(gate, up, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "gelu_tanh":
         return gate * tl.sigmoid((gate + 0.044715 * gate * gate * gate) * TWICE_ROOT) * up
     else:
+        if ACTIVATION == "limited_silu":
+            gate = tl.minimum(gate, SILU_MOST)
+            up = tl.minimum(tl.maximum(up, -SILU_MOST), SILU_MOST)
         return gate * tl.sigmoid(gate) * up

@@ -8,7 +8,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 
 from ..route_experts.routing import Routed
 from ..shared import wide
-from .experts import LIMIT, SLOPE, Activation, Experts, Matrices
+from .experts import LIMIT, SILU_LIMIT, SLOPE, Activation, Experts, Matrices
 
 
 def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
@@ -42,7 +42,11 @@ def activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     if activation is Activation.CLAMPED_SWIGLU:
         gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
         return gate * torch.sigmoid(SLOPE * gate) * (up + 1)
-    return (silu(gate) if activation is Activation.SILU else gelu(gate, approximate="tanh")) * up
+    if activation is Activation.GELU_TANH:
+        return gelu(gate, approximate="tanh") * up
+    if activation is Activation.LIMITED_SILU:
+        gate, up = gate.clamp(max=SILU_LIMIT), up.clamp(-SILU_LIMIT, SILU_LIMIT)
+    return silu(gate) * up
 
 
 def _matrix(matrices: Matrices, expert: int, dtype: torch.dtype) -> Tensor:

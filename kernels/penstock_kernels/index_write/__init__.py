@@ -23,12 +23,14 @@ def index_write(
     slot_mapping: Tensor,
     kv_cache: Tensor,
     interleaved: bool = False,
+    at_end: bool = False,
 ) -> None:
     """Rotates index queries in place, and puts the index key of each token into the cache.
 
-    A key is layer_norm(k) * scale + bias. Of it and of each query, the first R dimensions rotate in
-    pairs: (a, b) becomes (a cos - b sin, b cos + a sin) in the places of a and b. Pairs are (i, i +
-    R / 2), or neighbours (2i, 2i + 1) if `interleaved`.
+    A key is layer_norm(k) * scale + bias. Of it and of each query, the first R dimensions, or the
+    last ones if `at_end`, rotate in pairs: (a, b) becomes (a cos - b sin, b cos + a sin) in the
+    places of a and b. Pairs are (i, i + R / 2) of these, or neighbours (2i, 2i + 1) if
+    `interleaved`.
 
     Args: q [T, H, D] of a float dtype; k [T, D] of q's dtype; both may be views with rows of their
         own. scale and bias [D], any float; cos_sin [P, R] float32 (float64 with float64 q), cosines
@@ -57,4 +59,4 @@ def index_write(
     for name, tensor in (("q", q), ("k", k), ("cos_sin", cos_sin)):
         expect_rows(name, tensor)
     places = cos_sin, positions, slot_mapping, kv_cache
-    _OP.on(q)(q, k, scale, bias, eps, *places, interleaved)
+    _OP.on(q)(q, k, scale, bias, eps, *places, interleaved, at_end)

@@ -20,13 +20,15 @@ def index_write(
     slot_mapping: Tensor,
     kv_cache: Tensor,
     interleaved: bool = False,
+    at_end: bool = False,
 ) -> None:
     """See the public function."""
     size, block_tokens = k.shape[1], kv_cache.shape[3]
     angles = cos_sin.index_select(0, positions).to(wide(q[:0]).dtype)
     keys = layer_norm(wide(k), (size,), wide(scale).to(wide(k).dtype), None, eps) + wide(bias)
-    _rotate(keys, angles, interleaved)
-    _rotate(q, angles[:, None], interleaved)
+    turning = slice(size - angles.shape[1] if at_end else 0, None)
+    _rotate(keys[:, turning], angles, interleaved)
+    _rotate(q[..., turning], angles[:, None], interleaved)
     written = slot_mapping >= 0
     slots = slot_mapping[written].long()
     rows = keys[written].to(kv_cache.dtype)
@@ -34,7 +36,7 @@ def index_write(
 
 
 def _rotate(x: Tensor, angles: Tensor, interleaved: bool) -> None:
-    """Rotates x [..., D] in place by angles [..., R], cosines then sines."""
+    """Rotates the first R of x [..., D] in place by angles [..., R], cosines then sines."""
     half = angles.shape[-1] // 2
     cos, sin = angles.chunk(2, dim=-1)
     step, last = (2, 2 * half) if interleaved else (1, half)

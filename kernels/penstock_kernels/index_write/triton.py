@@ -21,14 +21,14 @@ def _write_key(
     q, k, scale, bias, eps, cos_sin, positions, slot_mapping, cache, q_strides, k_stride,
     angle_stride, heads,
     D: tl.constexpr, W: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr,
+    COLUMNS: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     pair = tl.arange(0, PAIRS)
     exists = pair < HALF
-    first, step = pair, HALF
+    first, step = FIRST + pair, HALF
     if INTERLEAVED:
-        first, step = 2 * pair, 1
+        first, step = FIRST + 2 * pair, 1
     angles = cos_sin + tl.load(positions + token).to(tl.int64) * angle_stride
     cos = tl.load(angles + pair, exists, other=0)
     sin = tl.load(angles + HALF + pair, exists, other=0)
@@ -51,7 +51,7 @@ def _write_key(
         factor = tl.rsqrt(tl.sum(centred * centred, 0) / D + eps)
         place = cache + slot.to(tl.int64) * W + (W - D)
         element = cache.dtype.element_ty
-        still = inside & (column >= 2 * HALF)
+        still = inside & ((column < FIRST) | (column >= FIRST + 2 * HALF))
         kept = _normed(source, scale, bias, column, still, mean, factor)
         tl.store(place + column, kept.to(element), still)
         key_a = _normed(source, scale, bias, first, exists, mean, factor)
@@ -71,6 +71,7 @@ def index_write(
     slot_mapping: Tensor,
     kv_cache: Tensor,
     interleaved: bool = False,
+    at_end: bool = False,
 ) -> None:
     """See the public function."""
     tokens, heads, size = q.shape
@@ -98,5 +99,6 @@ def index_write(
         COLUMNS=power_of_two(size),
         PAIRS=power_of_two(half),
         INTERLEAVED=interleaved,
+        FIRST=size - 2 * half if at_end else 0,
         num_warps=4,
     )

@@ -12,6 +12,7 @@ from ..checks import (
     expect_queries,
     expect_rank,
     expect_rows,
+    expect_rule,
     expect_tables,
 )
 from ..op import Op
@@ -32,6 +33,7 @@ def latent_attention(
     rank: int,
     max_query: int,
     out: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, where all heads share the rows of the cache.
 
@@ -46,7 +48,8 @@ def latent_attention(
         query_start [S + 1] int32, rising; None: one query of each sequence, the last (T = S);
         kv_len [S] int32, with the queries; 0 marks a padding row of a decode, which sees nothing;
         max_query: at least the largest number of queries of a sequence (it sizes the launch); out
-        [T, Hq, C]: where to put the result.
+        [T, Hq, C]: where to put the result; sinks [Hq] float32: a logit of each query head, not
+        scaled, that takes part in the softmax and has no value.
     Returns: [T, Hq, C] of q's dtype, contiguous; zeros for padding rows. Rows of q before
         query_start[0] and from query_start[S] on are left alone in `out`, undefined in a new
         tensor.
@@ -68,7 +71,10 @@ def latent_attention(
     expect_tables((block_tables, slots), kv_len)
     expect_queries(q, query_start, kv_len)
     expect_out(q[..., :rank], out)
+    expect_rule(q, 0, 0.0, sinks, None)
     if max_query < 0:
         raise ValueError(f"max_query is {max_query}; expected 0 or more")
     tables = block_tables, slots, query_start, kv_len
-    return _OP.on(q)(q, kv_cache, *tables, scale, rank=rank, max_query=max_query, out=out)
+    return _OP.on(q)(
+        *(q, kv_cache, *tables, scale), rank=rank, max_query=max_query, out=out, sinks=sinks
+    )

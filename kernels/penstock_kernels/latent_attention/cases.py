@@ -20,8 +20,12 @@ def latent_arguments(
     device: torch.device,
     block_tokens: int = 16,
     spare: int = 3,
+    sinks: bool = False,
 ) -> dict[str, Any]:
-    """Random tensors for sequences of (queries, kv_len); decodes if all have one query or none."""
+    """Random tensors for sequences of (queries, kv_len); decodes if all have one query or none.
+
+    The first of the `sinks` is far above all scores, the last absent.
+    """
     size = shape.rank + shape.rotated
     counts, lengths = [n for n, _ in chunks], [length for _, length in chunks]
     decode = all(n == min(length, 1) for n, length in chunks)
@@ -29,6 +33,8 @@ def latent_arguments(
     memory["kv_cache"] = memory["kv_cache"][:, :1].contiguous()
     starts = torch.tensor([0, *counts], device=device).cumsum(0).int()
     rows = len(chunks) if decode else sum(counts)
+    of_heads = 3 * torch.randn(shape.heads, device=device)
+    of_heads[0], of_heads[-1] = 20.0, -torch.inf
     return {
         "q": torch.randn(rows, shape.heads, size, device=device, dtype=dtype),
         **memory,
@@ -36,6 +42,7 @@ def latent_arguments(
         "scale": 0.8 * size**-0.5,
         "rank": shape.rank,
         "max_query": 1 if decode else max(counts),
+        "sinks": of_heads if sinks else None,
     }
 
 
@@ -46,17 +53,19 @@ def _case(
     chunks: Sequence[tuple[int, int]],
     block_tokens: int = 16,
     spare: int = 3,
+    sinks: bool = False,
 ) -> Case:
     dtype = DTYPES[kind]
 
     def make(device: torch.device) -> dict[str, Any]:
-        return latent_arguments(shape, chunks, dtype, device, block_tokens, spare)
+        return latent_arguments(shape, chunks, dtype, device, block_tokens, spare, sinks)
 
     counts = [n for n, _ in chunks]
     shown = "+".join(f"{n}of{length}" for n, length in chunks[:4])
     more = f"+{len(chunks) - 4}more" if len(chunks) > 4 else ""
     name = f"{kind}-{shape.heads}x{shape.rank}+{shape.rotated}-page{block_tokens}-{shown}{more}"
     name += "-far" if spare > 3 else ""
+    name += "-sinks" if sinks else ""
     name += f"-in{shape.row}" if shape.more else ""
     row = (shape.rank + shape.rotated) * dtype.itemsize
     if max(counts) == 1:
@@ -72,9 +81,11 @@ def _decodes(*lengths: int) -> list[tuple[int, int]]:
     return [(min(length, 1), length) for length in lengths]
 
 
+WIDE = "f32", "bf16"  # float16 rounds the outputs of a head with a large sink to 0
 TINY = Latent(6, 40, 12)
 LITE, V3 = Latent(16, 512, 64), Latent(128, 512, 64)
 SPARSE = Latent(128, 512, 64, 128)  # V3.2, with a table of tokens for each query
+HY4 = Latent(32, 512, 64, 128)
 MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
 DECODES = _decodes(1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001)
 
@@ -86,6 +97,9 @@ CASES = [
     _case(Size.SMALL, "f32", Latent(20, 32, 8), [(7, 70), (1, 1)], 5),
     _case(Size.SMALL, "f32", Latent(5, 32, 8), [(3, 400)], 8),
     _case(Size.SMALL, "f32", Latent(6, 40, 12, 20), _decodes(65, 0, 3), 1),
+    _case(Size.SMALL, "f32", Latent(3, 64, 16), _decodes(300, 1, 0, 700), 5, sinks=True),
+    *(_case(Size.SMALL, kind, TINY, [(3, 3), (2, 9)], 4, sinks=True) for kind in WIDE),
+    _case(Size.SMALL, "f32", Latent(5, 32, 8), [(3, 400)], 8, sinks=True),
     *(_case(Size.FULL, kind, LITE, DECODES) for kind in DTYPES),
     *(_case(Size.FULL, kind, LITE, MIXED) for kind in DTYPES),
     *(_case(Size.FULL, "bf16", Latent(heads, 512, 64), DECODES) for heads in (1, 20, 32, 128)),
@@ -96,6 +110,8 @@ CASES = [
     _case(Size.FULL, "bf16", LITE, [(33, 9000), (0, 7), (9, 9)]),
     _case(Size.FULL, "bf16", LITE, _decodes(640, 5, 0), spare=70_000),
     *(_case(Size.FULL, kind, SPARSE, DECODES, 1) for kind in DTYPES),
+    *(_case(Size.FULL, kind, HY4, DECODES, 1, sinks=True) for kind in WIDE),
+    _case(Size.FULL, "bf16", HY4, MIXED, sinks=True),
     _case(Size.BENCH, "bf16", LITE, _decodes(384)),
     _case(Size.BENCH, "bf16", LITE, _decodes(32_000)),
     _case(Size.BENCH, "bf16", LITE, _decodes(*[640] * 32)),

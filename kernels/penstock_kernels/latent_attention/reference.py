@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ def latent_attention(
     rank: int,
     max_query: int,
     out: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     if out is None:
@@ -35,7 +38,7 @@ def latent_attention(
             seen = torch.arange(length, device=q.device)
             blocks = block_tables[slots[sequence], seen // block_tokens].long()
             keys = wide(kv_cache[blocks, 0, 0, seen % block_tokens, : q.shape[2]])
-            out[rows] = _attend(wide(q[rows]), keys, rank, Rule(scale))
+            out[rows] = _attend(wide(q[rows]), keys, rank, Rule(scale, sinks=sinks))
     return out
 
 
@@ -52,8 +55,13 @@ def _attend(q: Tensor, keys: Tensor, rank: int, rule: Rule) -> Tensor:
         if count > 1:  # a row of the mask for each head of each query
             mask = position.to(q.device)[:, None] >= torch.arange(length, device=q.device)
             mask = mask.repeat_interleave(heads, dim=0)
+        sinks = None if rule.sinks is None else rule.sinks.repeat(len(queries))
         found = attention(
-            queries.reshape(1, -1, size), keys[None], keys[None, :, :rank], mask, rule
+            queries.reshape(1, -1, size),
+            keys[None],
+            keys[None, :, :rank],
+            mask,
+            replace(rule, sinks=sinks),
         )
         out[start : start + some] = found.view(-1, heads, rank)
     return out

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..device import power_of_two, shared_bytes
-from ..online_softmax import LOWEST, constants
+from ..online_softmax import LOWEST, constants, with_sink
 from .splits import SPLIT, plan
 
 LARGE = 150 << 10  # bytes of shared memory of GPUs that take the largest tile
@@ -82,11 +82,11 @@ def _fold(
 
 @triton.jit(do_not_specialize=["splits", "tiles"])
 def _attend_tile(
-    q, cache, block_tables, slots, query_start, kv_len, out, parts, peaks, scale, q_strides,
-    table_stride, heads, tiles, splits,
+    q, cache, block_tables, slots, query_start, kv_len, sinks, out, parts, peaks, scale,
+    q_strides, table_stride, heads, tiles, splits,
     BLOCK_TOKENS: tl.constexpr, C: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
     COLUMNS: tl.constexpr, ROTATED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    SPLIT: tl.constexpr, DECODE: tl.constexpr,
+    SPLIT: tl.constexpr, DECODE: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) % tiles
     split = tl.program_id(0) // tiles
@@ -134,6 +134,7 @@ def _attend_tile(
         acc, peak, total = state
         result = token * heads + head
         if end <= keys:
+            total = with_sink(total, peak, sinks, head, exists, SINKS)
             acc = acc / tl.where(total > 0, total, 1)[:, None]
             target = out + (result * C)[:, None] + column[None, :]
             tl.store(target, acc.to(out.dtype.element_ty), inside)
@@ -146,9 +147,9 @@ def _attend_tile(
 
 @triton.jit(do_not_specialize=["splits"])
 def _sum_splits(
-    parts, peaks, query_start, kv_len, out, heads, splits,
+    parts, peaks, query_start, kv_len, sinks, out, heads, splits,
     C: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr,
-    SPLIT: tl.constexpr, DECODE: tl.constexpr,
+    SPLIT: tl.constexpr, DECODE: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """One program per query and head, always in the same order; most have one split."""
     row = tl.program_id(0)
@@ -175,6 +176,7 @@ def _sum_splits(
             acc = acc * shrink + tl.sum(some * weight[:, None], 0)
             total = total * shrink + tl.sum(some_total * weight, 0)
             peak = new_peak
+        total = with_sink(total, peak, sinks, row % heads, True, SINKS)
         tl.store(out + result * C + column, (acc / total).to(out.dtype.element_ty), inside)
 
 
@@ -211,6 +213,7 @@ def latent_attention(
     rank: int,
     max_query: int,
     out: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
@@ -233,6 +236,7 @@ def latent_attention(
         slots,
         starts,
         kv_len,
+        kv_len if sinks is None else sinks,
         out,
         chosen.parts,
         chosen.peaks,
@@ -252,6 +256,7 @@ def latent_attention(
         KEYS=tile.keys,
         SPLIT=SPLIT,
         DECODE=decode,
+        SINKS=sinks is not None,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -261,6 +266,7 @@ def latent_attention(
             chosen.peaks,
             starts,
             kv_len,
+            kv_len if sinks is None else sinks,
             out,
             heads,
             chosen.splits,
@@ -270,6 +276,7 @@ def latent_attention(
             SLOTS=min(SUMMED, power_of_two(chosen.splits)),
             SPLIT=SPLIT,
             DECODE=decode,
+            SINKS=sinks is not None,
             num_warps=4,
         )
     return out

@@ -42,10 +42,12 @@ from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, Moe
 from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.kimi_delta import read_kimi_delta, read_kimi_kinds, read_kimi_section
 from penstock.config.latent import (
+    read_gated_indexed_attention,
     read_indexed_attention,
     read_latent_attention,
     read_latent_attention_without_rope,
     read_shared_indexers,
+    shared_indexers,
     with_shared_indexers,
 )
 from penstock.config.layer_sizes import read_layer_sizes
@@ -83,6 +85,7 @@ from penstock.config.specification import (
     StateSizes,
     SumFactors,
 )
+from penstock.config.streams import StreamsSpec, read_streams
 
 __all__ = [
     "CHUNKED",
@@ -123,6 +126,7 @@ __all__ = [
     "Slopes",
     "Specification",
     "StateSizes",
+    "StreamsSpec",
     "SumFactors",
     "alibi_slopes",
     "falling_slopes",
@@ -136,6 +140,7 @@ __all__ = [
     "read_dense_first",
     "read_expert_count",
     "read_gated",
+    "read_gated_indexed_attention",
     "read_gpt_names",
     "read_group_limited_routing",
     "read_hybrid_attention",
@@ -164,9 +169,11 @@ __all__ = [
     "read_shared_moe",
     "read_sigmoid_routing",
     "read_sparse_layers",
+    "read_streams",
     "read_text_config",
     "read_text_with_axes",
     "read_three_types",
+    "shared_indexers",
     "with_head_dim",
     "with_rope",
     "with_rotary_dim",

@@ -100,6 +100,8 @@ class IndexerSpec:
     """Of the keys."""
     interleaved: bool
     """Whether neighbours rotate together, not halves. The angles are those of attention."""
+    at_end: bool = False
+    """Whether the last dimensions of index queries and keys rotate, not the first."""
     shared: bool = False
     """Whether the layer has no indexer and takes the choice of the last layer that has one."""
 

@@ -22,6 +22,8 @@ class Activation(Enum):
     """With numbers that each layer has learned."""
     CLAMPED_SWIGLU = "clamped_swiglu"
     """Of experts only: min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
+    LIMITED_SILU = "limited_silu"
+    """Of experts only: silu(min(g, 10)) * clamp(u, -10, 10)."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from penstock.config.attention_spec import (
     AttentionSpec,
+    Gate,
     IndexerSpec,
     LatentSpec,
     NormKind,
@@ -35,13 +37,15 @@ def read_latent_attention_without_rope(fields: Fields) -> AttentionSpec:
     return _read_attention(fields, rotates=False)
 
 
-def _read_attention(fields: Fields, rotates: bool = True) -> AttentionSpec:
+def _read_attention(
+    fields: Fields, rotates: bool = True, interleaved: bool = True
+) -> AttentionSpec:
     """All fields but `head_dim`. With YaRN, the square of the temperature of `mscale_all_dim` is
-    part of the scores' scale."""
+    part of the scores' scale. `interleaved`: whether neighbours rotate if no field says it."""
     fields.require_unset("attention_bias")
     heads = fields.count("num_attention_heads")
     fields.require("num_key_value_heads", heads)  # of the projections: all heads have their own
-    rope = _read_rope(fields) if rotates else None
+    rope = _read_rope(fields, interleaved) if rotates else None
     has_query_latent = fields.raw.get("q_lora_rank") is not None
     latent = LatentSpec(
         rank=fields.count("kv_lora_rank"),
@@ -59,8 +63,8 @@ def _read_attention(fields: Fields, rotates: bool = True) -> AttentionSpec:
     return AttentionSpec(heads, 1, row, scale, rope, latent=latent)
 
 
-def _read_rope(fields: Fields) -> RopeSpec:
-    rope = replace(read_rope(fields), interleaved=fields.flag("rope_interleave", True))
+def _read_rope(fields: Fields, interleaved: bool) -> RopeSpec:
+    rope = replace(read_rope(fields), interleaved=fields.flag("rope_interleave", interleaved))
     if rope.kind not in ROPES:
         raise Unsupported(
             f"config.json: rope_type {rope.kind!r} is not supported for latent attention, only "
@@ -80,17 +84,36 @@ def read_indexed_attention(fields: Fields, interleaved: bool) -> AttentionSpec:
     former = kinds == ["deepseek_sparse_attention"] * layers
     fields.require("layer_types", kinds if former else ["indexed_attention"] * layers)
     fields.require("moe_router_dtype", "float32")
-    fields.ignore("head_dim")  # files have any of three widths there
-    attention = _read_attention(fields)
-    latent = attention.latent
-    assert latent is not None
-    indexer = IndexerSpec(
+    indexer = _read_indexer(fields, 1e-6, interleaved)  # whatever rms_norm_eps is
+    return _with_indexer(fields, _read_attention(fields), indexer)
+
+
+def read_gated_indexed_attention(fields: Fields) -> AttentionSpec:
+    """As `read_indexed_attention`, with a gate of the output and sinks (Hunyuan 4). Halves rotate,
+    in the indexer those of each head's end."""
+    fields.require("rope_interleave", False)
+    fields.require("layer_types", ["indexed_attention"] * fields.count("num_hidden_layers"))
+    fields.ignore("learnable_sink_init")  # files have the sinks themselves
+    eps = fields.number("rms_norm_eps")
+    attention = replace(_read_attention(fields, interleaved=False), gate=Gate.OWN, sinks=True)
+    indexer = _read_indexer(fields, eps, interleaved=False)
+    return _with_indexer(fields, attention, replace(indexer, at_end=True))
+
+
+def _read_indexer(fields: Fields, eps: float, interleaved: bool) -> IndexerSpec:
+    return IndexerSpec(
         heads=fields.count("index_n_heads"),
         head_dim=fields.count("index_head_dim"),
         top_k=fields.count("index_topk"),
-        norm=NormSpec(1e-6, NormKind.LAYER, bias=True),  # whatever rms_norm_eps is
+        norm=NormSpec(eps, NormKind.LAYER, bias=True),
         interleaved=interleaved,
     )
+
+
+def _with_indexer(fields: Fields, attention: AttentionSpec, indexer: IndexerSpec) -> AttentionSpec:
+    fields.ignore("head_dim")  # files have any of three widths there
+    latent = attention.latent
+    assert latent is not None
     if not latent.query_rank:
         raise Unsupported("config.json: an indexer without q_lora_rank is not supported")
     if indexer.head_dim < latent.rotated:
@@ -113,6 +136,12 @@ def read_shared_indexers(fields: Fields, layers: int) -> tuple[bool, ...]:
     if kinds is None:
         ordinals = [max(i - start + 1, 0) for i in range(layers)]
         kinds = ["F" if ordinal % max(period, 1) == 0 else "S" for ordinal in ordinals]
+    return shared_indexers(kinds, layers)
+
+
+def shared_indexers(kinds: Any, layers: int) -> tuple[bool, ...]:
+    """Which layers take the choice of an earlier layer, by each layer's kind. Raises BadModel for
+    other kinds, or if the first layer has no indexer."""
     known = isinstance(kinds, list | str) and all(str(kind) in INDEXERS for kind in kinds)
     if not known or len(kinds) != layers or INDEXERS[kinds[0]]:
         raise BadModel(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.config.attention_spec import AttentionSpec, NormSpec
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
+from penstock.config.streams import StreamsSpec
 from penstock.faults import BadModel
 
 
@@ -286,6 +287,8 @@ class ResidualSpec:
     """Of each layer's output, where norms are on both sides; None = as `norm`."""
     gate_rank: int = 0
     """Elements between the two matrices of a norm's gate (A.X K2); 0 = norms have no gates."""
+    streams: StreamsSpec | None = None
+    """Where there are several streams, whose block has norms as in PRE. None = there is one."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Layers from which model families are built. A layer implements its sharding."""
 
-from penstock.layers.altup import AltUp, Expand, Laurel, Merge
+from penstock.layers.altup import AltUp, Laurel
 from penstock.layers.attention import Attention, GatedAttention, NormedAttention, SelfAttention
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import (
@@ -36,6 +36,8 @@ from penstock.layers.per_layer import PerLayerEmbeddings, PerLayerInput
 from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.short_conv import ShortConv
+from penstock.layers.stream_block import StreamBlock
+from penstock.layers.streams import HyperConnection, Streams, streams_of
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
 __all__ = [
@@ -47,7 +49,6 @@ __all__ = [
     "Convolution",
     "DeltaNet",
     "Embedding",
-    "Expand",
     "ExpertMlps",
     "FullWidthNorm",
     "GatedAttention",
@@ -55,6 +56,7 @@ __all__ = [
     "GatedNorm",
     "Head",
     "HeadNorm",
+    "HyperConnection",
     "KimiDelta",
     "LatentAttention",
     "Laurel",
@@ -63,7 +65,6 @@ __all__ = [
     "LightningAttention",
     "Linear",
     "Mamba2",
-    "Merge",
     "Mlp",
     "MoeMlp",
     "Norm",
@@ -85,10 +86,13 @@ __all__ = [
     "SelfAttention",
     "SharedGate",
     "ShortConv",
+    "StreamBlock",
+    "Streams",
     "attention_of",
     "block_of",
     "mlp_of",
     "norm_of",
     "rope_order",
     "rope_table",
+    "streams_of",
 ]

@@ -74,31 +74,28 @@ class Laurel(Layer):
         return x + self.norm(Residual(self.right(self.left(x)), None, False))[0]
 
 
-class Expand(Layer):
-    """Embeddings to streams: the first one is the embedding, the others are projections of it."""
+class AltUpStreams(Layer):
+    """How the streams begin, as projections of the embedding, and end, in the mean of their
+    projections. The first one is not projected."""
 
-    def __init__(self, build: Build, hidden: int, streams: int) -> None:
-        self.project = [WholeLinear(build, hidden, hidden) for _ in range(1, streams)]
+    def __init__(self, build: Build, residual: ResidualSpec, spec: AltUpSpec) -> None:
+        hidden, others = residual.hidden, spec.streams - 1
+        self.group = build.group
+        self.expand = [WholeLinear(build, hidden, hidden) for _ in range(others)]
+        self.merge = [WholeLinear(build, hidden, hidden) for _ in range(others)]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, hidden] -> [T, streams, hidden]."""
-        return torch.stack([x, *(_as_large(project(x), x) for project in self.project)], 1)
+    def begin(self, residual: Residual) -> Residual:
+        """[T, hidden] -> streams [T, streams, hidden]."""
+        x = self.group.summed(residual.x) if residual.partial else residual.x
+        streams = [x, *(_as_large(project(x), x) for project in self.expand)]
+        return Residual(torch.stack(streams, 1), None, False)
 
-
-class Merge(Layer):
-    """The last norm, of the mean of the first stream and of projections of the others."""
-
-    def __init__(self, build: Build, residual: ResidualSpec, streams: int) -> None:
-        hidden = residual.hidden
-        self.project = [WholeLinear(build, hidden, hidden) for _ in range(1, streams)]
-        self.norm = norm_of(build, hidden, residual.norm)
-
-    def __call__(self, residual: Residual) -> tuple[Tensor, Tensor]:
-        """As a norm's, of streams [T, streams, hidden]."""
+    def end(self, residual: Residual) -> Residual:
+        """Streams [T, streams, hidden] -> [T, hidden]."""
         first, *others = residual.x.unbind(1)
-        pairs = zip(self.project, others, strict=True)
+        pairs = zip(self.merge, others, strict=True)
         streams = [first, *(_as_large(project(stream), first) for project, stream in pairs)]
-        return self.norm(Residual(torch.stack(streams).mean(0), None, False))
+        return residual._replace(x=torch.stack(streams).mean(0))
 
 
 def _as_large(x: Tensor, pattern: Tensor) -> Tensor:

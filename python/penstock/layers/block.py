@@ -10,6 +10,7 @@ from penstock.config import (
     AttentionSpec,
     Gate,
     KimiDeltaSpec,
+    LatentSpec,
     LayerSpec,
     LightningSpec,
     Mamba2Spec,
@@ -41,7 +42,7 @@ from penstock.layers.attention import (
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
-from penstock.layers.indexed_attention import IndexedLatentAttention
+from penstock.layers.indexed_attention import GatedIndexedAttention, IndexedLatentAttention
 from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.lightning import LightningAttention
@@ -61,9 +62,7 @@ def attention_of(
     if not isinstance(spec, AttentionSpec):
         return _recurrent_of(build, residual, spec, index)
     if spec.latent is not None:
-        indexed = spec.latent.indexer is not None
-        kind = IndexedLatentAttention if indexed else LatentAttention
-        return kind(build, residual, spec, index)
+        return _latent_of(spec, spec.latent)(build, residual, spec, index)
     if spec.kv_layer is not None:
         return ReadingAttention(build, residual, spec, index)
     if spec.gate is not None:
@@ -100,6 +99,15 @@ def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:
     if spec.qk_norm is None:
         return Attention
     return RotatedNormAttention if spec.qk_norm.after_rope else NormedAttention
+
+
+def _latent_of(spec: AttentionSpec, latent: LatentSpec) -> type[LatentAttention]:
+    """The class of latent attention. Raises BadModel for a gate without an indexer."""
+    if spec.gate is None:
+        return LatentAttention if latent.indexer is None else IndexedLatentAttention
+    if latent.indexer is None or spec.gate is not Gate.OWN:
+        raise BadModel("a gate of latent attention needs an indexer, and a matrix of its own")
+    return GatedIndexedAttention
 
 
 def _recurrent_of(

@@ -57,7 +57,7 @@ class Indexer(Layer):
         indexer = spec.indexer
         assert indexer is not None
         self.heads, self.head_dim, self.top_k = indexer.heads, indexer.head_dim, indexer.top_k
-        self.interleaved = indexer.interleaved
+        self.pairs = indexer.interleaved, indexer.at_end
         stream = replace(residual, hidden=spec.query_rank)
         queries = indexer.heads * indexer.head_dim
         self.queries = IndexMatrix(build.below("queries"), queries, stream)
@@ -76,7 +76,7 @@ class Indexer(Layer):
         assert norm.bias is not None
         turn = cos_sin, context.positions, places.slot_mapping, cache
         keys = self.key.product(x)
-        index_write(q, keys, norm.weight, norm.bias, norm.eps, *turn, self.interleaved)
+        index_write(q, keys, norm.weight, norm.bias, norm.eps, *turn, *self.pairs)
         weights = self.head_weights(x)
         rows = torch.empty((len(x), self.top_k), dtype=torch.int32, device=x.device)
         counts = torch.zeros(len(x), dtype=torch.int32, device=x.device)  # for padding rows
@@ -113,18 +113,19 @@ class IndexedLatentAttention(LatentAttention):
     ) -> Residual:
         """As `SelfAttention.__call__`: the indexer reads the normalised stream too."""
         x, total = norm(residual)
-        mixed = self._mix_chosen(x, context)
+        mixed = self.mix_inputs(x, self.qkv.product(x), context)
         if rows is not None:
             mixed, total = mixed.index_select(0, rows), total.index_select(0, rows)
         return self.out(mixed, total)
 
     def product(self, x: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
         """As `SelfAttention.product`."""
-        mixed = self._mix_chosen(x, context)
+        mixed = self.mix_inputs(x, self.qkv.product(x), context)
         return self.out.product(mixed if rows is None else mixed.index_select(0, rows))
 
-    def _mix_chosen(self, x: Tensor, context: StepContext) -> Tensor:
-        qkv = self.qkv.product(x)
+    def mix_inputs(self, x: Tensor, qkv: Tensor, context: StepContext) -> Tensor:
+        """Attends: the normalised input x [T, hidden], and `qkv` (queries' latent | latent, key to
+        rotate) [T, ...], its projection -> [T, heads * value]."""
         assert self.query_norm is not None
         latent, _ = self.query_norm(Residual(qkv[:, : -self.row], None, False))
         if self.indexer is not None and not self.dense:
@@ -155,4 +156,27 @@ class IndexedLatentAttention(LatentAttention):
                 rank=self.rank,
                 max_query=1,
                 out=out[some],
+                sinks=self.sinks,
             )
+
+
+class GatedIndexedAttention(IndexedLatentAttention):
+    """As IndexedLatentAttention; the sigmoid of a projection of the input multiplies the output."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        assert spec.latent is not None
+        self.gates = self.heads * spec.latent.value
+
+    def mix_inputs(self, x: Tensor, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `IndexedLatentAttention.mix_inputs`, of [gates | queries' latent | latent, key]."""
+        gate, rest = qkv.tensor_split([self.gates], 1)
+        return gated(super().mix_inputs(x, rest, context), gate)
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """Returns x times the sigmoid of `gate`, which is of x's shape or broadcast to it."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (x * gate.to(wide).sigmoid()).to(x.dtype)

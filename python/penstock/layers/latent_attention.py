@@ -15,12 +15,13 @@ import torch
 from penstock_kernels import latent_attention, latent_kv_write
 from torch import Tensor
 
-from penstock.config import AttentionSpec, LatentSpec, NormSpec, ResidualSpec
+from penstock.config import AttentionSpec, Gate, LatentSpec, NormSpec, ResidualSpec
 from penstock.layers.attention import SelfAttention, StepContext, position_factors
 from penstock.layers.base import Build, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import RmsNorm
 from penstock.parallel import Share
+from penstock.weights import Target
 
 
 class LatentUp(ColumnLinear):
@@ -80,8 +81,9 @@ class LatentAttention(SelfAttention):
     ) -> None:
         latent, rope = spec.latent, spec.rope
         assert latent is not None
-        self.index = index
+        self.index, self.group = index, build.group
         self.heads = build.group.share(spec.heads, "num_attention_heads")
+        self.sinks = build.empty(self.heads, dtype=torch.float32) if spec.sinks else None
         self.rank, self.row = latent.rank, latent.rank + latent.rotated
         self.sizes = [latent.still, latent.rotated]
         self.scale = spec.scale
@@ -92,7 +94,8 @@ class LatentAttention(SelfAttention):
         self.factors = position_factors(factor, build) if factor and scaled else None
         queries = {"q": spec.heads * sum(self.sizes)}
         down = {"q_a": latent.query_rank} if latent.query_rank else queries
-        parts = {**down, "kv": self.row}
+        gate = {"gate": spec.heads * latent.value} if spec.gate is Gate.OWN else {}
+        parts = {**gate, **down, "kv": self.row}
         whole = {"q_a": Share(), "kv": Share()}
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, False, shares=whole)
         self.query_norm: RmsNorm | None = None
@@ -103,6 +106,12 @@ class LatentAttention(SelfAttention):
         self.kv_norm = latent_norm(build, latent)
         self.kv_up = LatentUp(build.below("kv_up"), residual, spec)
         self.out = RowLinear(build.below("out"), residual, spec.heads * latent.value, False)
+
+    def targets(self) -> dict[str, Target]:
+        """Returns the targets of the sinks of this rank's heads."""
+        if self.sinks is None:
+            return {}
+        return {"sinks": Target.share(self.sinks, 0, self.group.rank, self.group.size)}
 
     def query_projection(
         self, build: Build, residual: ResidualSpec, spec: AttentionSpec
@@ -158,6 +167,7 @@ class LatentAttention(SelfAttention):
                 rank=self.rank,
                 max_query=1,
                 out=out[first],
+                sinks=self.sinks,
             )
         if context.chunks is not None:
             chunks = context.chunks
@@ -167,6 +177,7 @@ class LatentAttention(SelfAttention):
                 rank=self.rank,
                 max_query=chunks.max_query,
                 out=out,
+                sinks=self.sinks,
             )
 
 

@@ -77,6 +77,7 @@ FAMILIES: dict[str, str] = {
     "HYV3ForCausalLM": "hy_v3:HyV3",
     "HeliumForCausalLM": "helium:Helium",
     "HyperCLOVAXForCausalLM": "hyperclovax:HyperClovaX",
+    "HYV4ForCausalLM": "hy_v4:HyV4",
     "HunYuanDenseV1ForCausalLM": "hunyuan:HunYuan",
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",

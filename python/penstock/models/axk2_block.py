@@ -10,10 +10,10 @@ from torch import Tensor
 from penstock.config import AttentionSpec, MoeSpec, ResidualSpec, Specification
 from penstock.layers import Build, ColumnLinear, GatedNorm, Layer, Residual, mlp_of, norm_of
 from penstock.layers.attention import StepContext
-from penstock.layers.indexed_attention import IndexedLatentAttention
+from penstock.layers.indexed_attention import IndexedLatentAttention, gated
 
 
-class GatedIndexedAttention(IndexedLatentAttention):
+class QueryGatedIndexedAttention(IndexedLatentAttention):
     """Sparse latent attention. One matrix yields each head's query and gate; it reads the queries'
     latent after and before its norm."""
 
@@ -32,10 +32,7 @@ class GatedIndexedAttention(IndexedLatentAttention):
         assert self.query_up is not None
         both = self.query_up.product(torch.cat((latent, raw), 1))
         q, gate = both.view(len(raw), self.heads, -1).tensor_split([sum(self.sizes)], 2)
-        mixed = self.mix_heads(q.flatten(1), kv, context)
-        wide = torch.promote_types(mixed.dtype, torch.float32)
-        gated: Tensor = mixed * gate.flatten(1).to(wide).sigmoid()
-        return gated.to(mixed.dtype)
+        return gated(self.mix_heads(q.flatten(1), kv, context), gate.flatten(1))
 
 
 class Axk2Block(Layer):
@@ -48,10 +45,10 @@ class Axk2Block(Layer):
         assert isinstance(self.kind.attention, AttentionSpec)
         self.partial, path = build.group.size > 1, below.below("attention")
         self.attention_norm = GatedNorm(build, stream)
-        self.attention = GatedIndexedAttention(path, stream, self.kind.attention, index)
+        self.attention = QueryGatedIndexedAttention(path, stream, self.kind.attention, index)
         has_experts = isinstance(self.kind.mlp, MoeSpec)
-        gated = GatedNorm(build, stream) if has_experts else None
-        self.mlp_norm = gated or norm_of(build, stream.hidden, stream.norm)
+        own = GatedNorm(build, stream) if has_experts else None
+        self.mlp_norm = own or norm_of(build, stream.hidden, stream.norm)
         self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
 
     def __call__(

@@ -14,13 +14,12 @@ from penstock.layers import (
     Embedding,
     Head,
     Layer,
-    LayerNorm,
-    Merge,
     PositionEmbedding,
     Residual,
-    RmsNorm,
+    StreamBlock,
     block_of,
     norm_of,
+    streams_of,
 )
 from penstock.layers.attention import StepContext
 from penstock.weights import Names, Shapes, Stage, Target
@@ -111,9 +110,8 @@ class Decoder(Layer):
         self.embedding = Embedding(build, spec)
         self.positions = PositionEmbedding(build, spec) if spec.learned_positions else None
         self.blocks = [self.block(spec, build, i) for i in range(spec.blocks)]
-        self.norm: RmsNorm | LayerNorm | Merge = norm_of(
-            build, spec.residual.hidden, spec.residual.norm
-        )
+        self.streams = streams_of(build, spec)
+        self.norm = norm_of(build, spec.residual.hidden, spec.residual.norm)
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
         self.ignored = (*self.ignored, *build.methods.unused)
         if spec.tied:
@@ -134,7 +132,7 @@ class Decoder(Layer):
     @staticmethod
     def block(spec: Specification, build: Build, index: int) -> Any:
         """Builds layer `index`. Override it for a family that connects its layers differently."""
-        return block_of(spec, build, index)
+        return (StreamBlock if spec.residual.streams else block_of)(spec, build, index)
 
     def checkpoint_targets(self) -> dict[str, list[Target]]:
         """Returns the targets of each tensor by its name in checkpoints."""
@@ -171,10 +169,15 @@ class Decoder(Layer):
         `embeddings` [T, hidden], the same on every rank, replace the ids' embeddings.
         """
         residual = self._entry(ids, context, embeddings)
+        if self.streams is not None:
+            residual = self.streams.begin(residual)
         for block in self.blocks[:-1]:
             residual = block(residual, context)
         # The last layer of a prompt's step need only compute the rows that yield a token.
-        return self.norm(self.blocks[-1](residual, context, rows))[0]
+        residual = self.blocks[-1](residual, context, rows)
+        if self.streams is not None:
+            residual = self.streams.end(residual)
+        return self.norm(residual)[0]
 
     def _entry(self, ids: Tensor, context: StepContext, embeddings: Tensor | None) -> Residual:
         positions = None if self.positions is None else self.positions(context.positions)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from penstock.config import Fields, Specification
-from penstock.layers import Build, Expand, Layer, Merge, Residual
-from penstock.layers.attention import StepContext
+from penstock.layers import Build, Layer
 from penstock.models.gemma3n_block import BLOCK_NAMES, Gemma3nBlock
 from penstock.models.gemma3n_config import read_gemma3n
 from penstock.models.gemma4_text import Gemma4Text
@@ -20,12 +17,6 @@ class Gemma3nText(Gemma4Text):
 
     names: ClassVar[Mapping[str, str]] = {**Gemma4Text.names, **BLOCK_NAMES}
 
-    def __init__(self, spec: Specification, build: Build) -> None:
-        super().__init__(spec, build)
-        assert spec.altup is not None
-        self.expand = Expand(build, spec.residual.hidden, spec.altup.streams)
-        self.norm = Merge(build, spec.residual, spec.altup.streams)
-
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields. Raises BadModel."""
@@ -35,10 +26,6 @@ class Gemma3nText(Gemma4Text):
     def block(spec: Specification, build: Build, index: int) -> Layer:
         """Builds layer `index`."""
         return Gemma3nBlock(spec, build, index)
-
-    def _entry(self, ids: Tensor, context: StepContext, embeddings: Tensor | None) -> Residual:
-        residual = super()._entry(ids, context, embeddings)
-        return residual._replace(x=self.expand(residual.x))
 
 
 class Gemma3n(Gemma3nText):

@@ -11,9 +11,8 @@ from penstock.layers.attention import StepContext
 
 LAYER, BLOCK = "model.layers.{}.", "blocks.{}."
 BLOCK_NAMES = {
-    "model.altup_projections.{}": "expand.project.{}",
-    "model.altup_unembed_projections.{}": "norm.project.{}",
-    "model.norm": "norm.norm",
+    "model.altup_projections.{}": "streams.expand.{}",
+    "model.altup_unembed_projections.{}": "streams.merge.{}",
     LAYER + "altup.correct_output_scale": BLOCK + "altup.scale",
     LAYER + "altup.correction_coefs": BLOCK + "altup.correction",
     LAYER + "altup.modality_router": BLOCK + "altup.router",

@@ -118,6 +118,7 @@ def _check_layers(spec: Specification) -> None:
     more = spec.per_layer or spec.kv_readers or spec.shares_indexers
     found = {
         "learned positions": spec.learned_positions,
+        "several residual streams (--quantize does)": spec.residual.streams is not None,
         "tensors of all experts at once": stores - {ExpertStorage.SEPARATE},
         "layers that need more than the one before": more,
         "recurrent layers beside attention (--quantize does)": beside,

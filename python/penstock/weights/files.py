@@ -113,12 +113,14 @@ class Checkpoint:
 
     def renew(self, older: Mapping[str, str]) -> None:
         """Replaces beginnings of names, those of `older`, by newer ones, unless a name has that
-        already."""
+        already; where they begin with a dot, parts of names."""
         older = {old: new for old, new in older.items() if not self._has(new)}
         self._stored = {_renewed(name, older): stored for name, stored in self._stored.items()}
 
-    def _has(self, beginning: str) -> bool:
-        return any(name.startswith(beginning) for name in self._stored)
+    def _has(self, part: str) -> bool:
+        if part.startswith("."):
+            return any(part in name for name in self._stored)
+        return any(name.startswith(part) for name in self._stored)
 
     def _index_file(self) -> Path | None:
         """The file that says which file has which tensor. Quantized checkpoints have other names
@@ -192,6 +194,6 @@ def _listed(index: Path) -> dict[str, str]:
 
 def _renewed(name: str, older: Mapping[str, str]) -> str:
     for old, new in older.items():
-        if name.startswith(old):
-            return new + name[len(old) :]
+        if name.startswith(old) or (old.startswith(".") and old in name):
+            return name.replace(old, new, 1)
     return name

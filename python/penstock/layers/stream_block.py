@@ -1,0 +1,44 @@
+"""One layer of a decoder with several residual streams."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from penstock.config import Specification
+from penstock.layers.attention import StepContext
+from penstock.layers.base import Build, Layer, Residual
+from penstock.layers.block import attention_of, mlp_of
+from penstock.layers.norm import Norm, norm_of
+from penstock.layers.streams import HyperConnection, Pending
+
+
+class StreamBlock(Layer):
+    """A decoder layer whose attention and feed-forward layer each read a norm of a sum of the
+    streams, and add to all of them. No matrix takes its norm into its own launch."""
+
+    def __init__(self, spec: Specification, build: Build, index: int) -> None:
+        self.kind = spec.layers[index]
+        stream, below = spec.residual, build.below(f"blocks.{index}")
+        self.group = build.group
+        self.attention_streams = HyperConnection(build, stream)
+        self.attention_norm = norm_of(build, stream.hidden, stream.norm)
+        self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
+        self.mlp_streams = HyperConnection(build, stream)
+        self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
+        self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
+
+    def __call__(
+        self, residual: Residual, context: StepContext, rows: Tensor | None = None
+    ) -> Residual:
+        """As `Block`, of streams: `residual.x` is [T, N, hidden]."""
+        x, pending = self._input(self.attention_streams, self.attention_norm, residual.x)
+        mixed = self.group.summed(self.attention.product(x, context, rows))
+        streams = (pending if rows is None else pending.rows(rows)).plus(mixed)
+        x, pending = self._input(self.mlp_streams, self.mlp_norm, streams)
+        return residual._replace(x=pending.plus(self.group.summed(self.mlp.product(x))))
+
+    @staticmethod
+    def _input(connection: HyperConnection, norm: Norm, streams: Tensor) -> tuple[Tensor, Pending]:
+        """The normalised input of a layer [T, hidden], and the streams for its output."""
+        x, pending = connection(streams)
+        return norm(Residual(x, None, partial=False))[0], pending
