@@ -19,6 +19,8 @@ class NormKind(Enum):
     """Root mean square, scaled by 1 + w."""
     LAYER = "layer"
     """Mean and variance, scaled by w."""
+    LAYER_PLUS_ONE = "layer_plus_one"
+    """Mean and variance, scaled by 1 + w."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,12 @@ class NormSpec:
     eps: float
     kind: NormKind = NormKind.RMS
     bias: bool = False
-    """Whether a learned bias is added; of LAYER only."""
+    """Whether a learned bias is added; of LayerNorm only."""
+
+    @property
+    def centred(self) -> bool:
+        """Whether the mean is subtracted (LayerNorm)."""
+        return self.kind in (NormKind.LAYER, NormKind.LAYER_PLUS_ONE)
 
 
 class QkNormWidth(Enum):
@@ -58,7 +65,8 @@ class QkNorm:
         """Raises BadModel for a norm that has no implementation."""
         own = self.width is QkNormWidth.OWN
         plain = self.learned or self.width is QkNormWidth.HEAD
-        if own != (self.norm.kind is NormKind.LAYER) or self.norm.bias or not plain:
+        scaled = self.norm.kind is not NormKind.LAYER_PLUS_ONE
+        if own != self.norm.centred or self.norm.bias or not (plain and scaled):
             raise Unsupported("config.json: this norm of queries and keys is not supported")
 
 

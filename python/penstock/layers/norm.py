@@ -54,10 +54,12 @@ class RmsNorm(Layer):
 
 
 class LayerNorm(Layer):
-    """LayerNorm (arXiv:1607.06450) with a learned scale and, where the model has one, a bias."""
+    """LayerNorm (arXiv:1607.06450) with a learned scale, w or 1 + w, and a bias where the model has
+    one."""
 
     def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
         self.group = build.group
+        self.plus_one = spec.kind is NormKind.LAYER_PLUS_ONE
         self.weight = build.empty(size)
         self.bias = build.empty(size) if spec.bias else None
         self.eps = spec.eps
@@ -66,6 +68,12 @@ class LayerNorm(Layer):
         """Returns the targets of weight and bias, replicated on every rank."""
         found = {"weight": Target.whole(self.weight)}
         return found if self.bias is None else {**found, "bias": Target.whole(self.bias)}
+
+    def finish(self) -> None:
+        """Replaces a weight w that stands for 1 + w by 1 + w, rounded to the model's dtype as in
+        Nemotron's own code."""
+        if self.plus_one:
+            self.weight += 1
 
     def __call__(self, residual: Residual) -> tuple[Tensor, Tensor]:
         """Returns (the normalised sum, the sum), [T, size] each, the same on every rank."""
@@ -76,7 +84,7 @@ class LayerNorm(Layer):
 
 def norm_of(build: Build, size: int, spec: NormSpec) -> RmsNorm | LayerNorm:
     """Builds the norm of a specification."""
-    return (LayerNorm if spec.kind is NormKind.LAYER else RmsNorm)(build, size, spec)
+    return (LayerNorm if spec.centred else RmsNorm)(build, size, spec)
 
 
 class HeadNorm(RmsNorm):

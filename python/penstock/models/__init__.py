@@ -110,6 +110,7 @@ FAMILIES: dict[str, str] = {
     "MixtralForCausalLM": "mixtral:Mixtral",
     "MptForCausalLM": "mpt:Mpt",
     "MuseGlimmerForConditionalGeneration": "muse_glimmer:MuseGlimmer",
+    "NemotronForCausalLM": "nemotron:Nemotron",
     "NemotronHForCausalLM": "nemotron_h:NemotronH",
     "Olmo2ForCausalLM": "olmo:Olmo2",
     "Olmo3ForCausalLM": "olmo:Olmo3",
