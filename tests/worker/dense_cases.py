@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-PARTIAL = {"rope_type": "default", "rope_theta": 9000.0, "partial_rotary_factor": 0.5}
+ROPE = {"rope_type": "default", "rope_theta": 9000.0}
+PARTIAL = {**ROPE, "partial_rotary_factor": 0.5}
 
 FURTHER: dict[str, dict[str, Any]] = {
+    "jais2": {"model_type": "jais2", "rope_parameters": ROPE},
     "nemotron": {
         "model_type": "nemotron",
         "head_dim": 24,

@@ -82,6 +82,7 @@ FAMILIES: dict[str, str] = {
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
+    "Jais2ForCausalLM": "jais2:Jais2",
     "KimiK25ForConditionalGeneration": "kimi:KimiK25",
     "KimiLinearForCausalLM": "kimi_linear:KimiLinear",
     "Kimi_K25ForConditionalGeneration": "kimi:KimiK25",
