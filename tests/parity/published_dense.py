@@ -22,4 +22,21 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "partial_rotary_factor": 0.5, "rope_theta": 10000.0, "tie_word_embeddings": False,
         "vocab_size": 256000,
     }),
+    "allenai/OLMo-1B-hf": (1_176_764_416, {
+        "architectures": ["OlmoForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": None, "clip_qkv": None, "eos_token_id": 50279, "hidden_act": "silu",
+        "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+        "max_position_embeddings": 2048, "model_type": "olmo", "num_attention_heads": 16,
+        "num_hidden_layers": 16, "num_key_value_heads": 16, "pad_token_id": 1,
+        "pretraining_tp": 1, "rope_scaling": None, "rope_theta": 10000.0,
+        "tie_word_embeddings": True, "vocab_size": 50304,
+    }),
+    "allenai/OLMo-7B-0424-hf": (6_888_095_744, {
+        "architectures": ["OlmoForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "clip_qkv": 8.0, "eos_token_id": 50279, "hidden_act": "silu", "hidden_size": 4096,
+        "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 4096,
+        "model_type": "olmo", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "pad_token_id": 1, "pretraining_tp": 1, "rope_scaling": None,
+        "rope_theta": 10000.0, "tie_word_embeddings": False, "vocab_size": 50304,
+    }),
 }  # fmt: skip

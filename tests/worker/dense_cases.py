@@ -16,4 +16,6 @@ FURTHER: dict[str, dict[str, Any]] = {
         "mlp_bias": True,
         "rope_parameters": PARTIAL,
     },
+    "olmo": {"model_type": "olmo", "clip_qkv": 0.7, "attention_bias": True},
+    "olmo-tied": {"model_type": "olmo", "tie_word_embeddings": True},
 }

@@ -38,7 +38,7 @@ BROOK = Path(job.__file__).parents[1] / "brook"
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FAMILIES = ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
-FAMILIES += ["cohere", "gemma", "glm4", "granite", "nemotron", "olmo2"]
+FAMILIES += ["cohere", "gemma", "glm4", "granite", "nemotron", "olmo-tied", "olmo2"]
 EXPERTS = ["qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe", "dots1", "mixtral"]
 # Latent attention and recurrent layers, whose sizes are multiples of a group of 32 here.
 LATENT = {"q_lora_rank": 64, "qk_nope_head_dim": 24, "v_head_dim": 16}

@@ -31,6 +31,8 @@ class NormSpec:
     kind: NormKind = NormKind.RMS
     bias: bool = False
     """Whether a learned bias is added; of LayerNorm only."""
+    learned: bool = True
+    """Whether there is a weight w; else it is 1."""
 
     @property
     def centred(self) -> bool:
@@ -56,15 +58,13 @@ class QkNorm:
 
     norm: NormSpec
     width: QkNormWidth = QkNormWidth.HEAD
-    learned: bool = True
-    """Whether there is a weight; else it is 1, for heads by themselves."""
     after_rope: bool = False
     """Whether RoPE precedes the norm, whose weight then scales what has been rotated."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for a norm that has no implementation."""
         own = self.width is QkNormWidth.OWN
-        plain = self.learned or self.width is QkNormWidth.HEAD
+        plain = self.norm.learned or self.width is QkNormWidth.HEAD
         scaled = self.norm.kind is not NormKind.LAYER_PLUS_ONE
         if own != self.norm.centred or self.norm.bias or not (plain and scaled):
             raise Unsupported("config.json: this norm of queries and keys is not supported")

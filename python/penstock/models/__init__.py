@@ -115,6 +115,7 @@ FAMILIES: dict[str, str] = {
     "NemotronHForCausalLM": "nemotron_h:NemotronH",
     "Olmo2ForCausalLM": "olmo:Olmo2",
     "Olmo3ForCausalLM": "olmo:Olmo3",
+    "OlmoForCausalLM": "olmo1:Olmo1",
     "OlmoHybridForCausalLM": "olmo_hybrid:OlmoHybrid",
     "OlmoeForCausalLM": "olmoe:Olmoe",
     "Phi3ForCausalLM": "phi3:Phi3",
