@@ -39,4 +39,13 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "num_key_value_heads": 32, "pad_token_id": 1, "pretraining_tp": 1, "rope_scaling": None,
         "rope_theta": 10000.0, "tie_word_embeddings": False, "vocab_size": 50304,
     }),
+    "facebook/opt-125m": (125_239_296, {
+        "activation_dropout": 0.0, "activation_function": "relu",
+        "architectures": ["OPTForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 2,
+        "do_layer_norm_before": True, "dropout": 0.1, "eos_token_id": 2, "ffn_dim": 3072,
+        "hidden_size": 768, "init_std": 0.02, "layerdrop": 0.0, "max_position_embeddings": 2048,
+        "model_type": "opt", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "pad_token_id": 1, "prefix": "</s>", "torch_dtype": "float16", "vocab_size": 50272,
+        "word_embed_proj_dim": 768,
+    }),
 }  # fmt: skip

@@ -138,12 +138,16 @@ def test_rows_in_place_of_embeddings(checkpoint: Checkpoints, ranks: int) -> Non
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
-def test_gpt2_without_the_prefix_of_names(checkpoint: Checkpoints, tmp_path: Path) -> None:
-    """As the first checkpoints are stored, with their masks."""
-    path = checkpoint("gpt2")
+@pytest.mark.parametrize(("case", "prefix"), [("gpt2", "transformer."), ("opt", "model.")])
+def test_names_without_a_prefix(
+    checkpoint: Checkpoints, tmp_path: Path, case: str, prefix: str
+) -> None:
+    """As the first checkpoints are stored, GPT-2's with their masks."""
+    path = checkpoint(case)
     tensors = load_file(path / "model.safetensors")
-    found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-    found["h.0.attn.bias"] = torch.ones(1, 1, 8, 8)
+    found = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    if case == "gpt2":
+        found["h.0.attn.bias"] = torch.ones(1, 1, 8, 8)
     save_file(found, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((path / "config.json").read_text())
     sequence = greedy(prompt(40), 16)
@@ -398,6 +402,8 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("olmo_hybrid", ["linear_num_key_heads"],
      {"rope_parameters": {"rope_theta": 9000.0, "rope_type": "default"}, "rms_norm_eps": 1e-6,
       "linear_allow_neg_eigval": False}),
+    ("opt", ["word_embed_proj_dim", "tie_word_embeddings", "enable_bias", "activation_function"],
+     {"layerdrop": 0.1, "prefix": "</s>", "learned_embeddings": True}),
     ("phi", ["rope_parameters"], {"partial_rotary_factor": 0.25, "rope_theta": 9000.0}),
     ("qwen3_5", ["rope_parameters", "layer_types"],
      {"rope_theta": 9000.0, "partial_rotary_factor": 0.5, "full_attention_interval": 3}),
@@ -509,11 +515,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron_h", {"sliding_window": 9}, "sliding_window 9"),
     ("nemotron", {"rope_percent": 0.25}, "rope_percent 0.25 is not supported, only 0.5 is"),
     ("olmo", {"clip_qkv": -8.0}, "clip_qkv must be a number above 0"),
+    ("olmo", {"hidden_act": "relu"}, "a gate with relu is not supported"),
     ("olmo", {"hidden_act": "relu2"}, "a gate with relu_squared"),
     ("olmo3", {"layer_types": ["chunked"]}, "layer_types must hold"),
     ("olmo_hybrid", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
     ("olmo_hybrid", {"rope_parameters": {"rope_theta": None, "rope_type": "yarn"}},
      "rope_type 'yarn' is not supported, only 'default'"),
+    ("opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm True"),
+    ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before False"),
+    ("opt", {"scale_embeddings": True}, "scale_embeddings True"),
+    ("opt", {"word_embed_proj_dim": 32}, "word_embed_proj_dim 32 is not supported, only 64"),
     ("phi", {"qk_layernorm": True}, "qk_layernorm True"),
     ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate False"),
     ("qwen3_5", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),

@@ -6,6 +6,12 @@ from typing import Any
 
 ROPE = {"rope_type": "default", "rope_theta": 9000.0}
 PARTIAL = {**ROPE, "partial_rotary_factor": 0.5}
+OPT: dict[str, Any] = {
+    "model_type": "opt",
+    "num_key_value_heads": None,
+    "intermediate_size": None,
+    "ffn_dim": 96,
+}
 
 FURTHER: dict[str, dict[str, Any]] = {
     "jais2": {"model_type": "jais2", "rope_parameters": ROPE},
@@ -18,4 +24,7 @@ FURTHER: dict[str, dict[str, Any]] = {
     },
     "olmo": {"model_type": "olmo", "clip_qkv": 0.7, "attention_bias": True},
     "olmo-tied": {"model_type": "olmo", "tie_word_embeddings": True},
+    "opt": {**OPT, "tie_word_embeddings": True},
+    "opt-galactica": {**OPT, "enable_bias": False, "activation_function": "gelu"},
+    "opt-no-affine": {**OPT, "layer_norm_elementwise_affine": False},
 }

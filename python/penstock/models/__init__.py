@@ -113,6 +113,7 @@ FAMILIES: dict[str, str] = {
     "MuseGlimmerForConditionalGeneration": "muse_glimmer:MuseGlimmer",
     "NemotronForCausalLM": "nemotron:Nemotron",
     "NemotronHForCausalLM": "nemotron_h:NemotronH",
+    "OPTForCausalLM": "opt:Opt",
     "Olmo2ForCausalLM": "olmo:Olmo2",
     "Olmo3ForCausalLM": "olmo:Olmo3",
     "OlmoForCausalLM": "olmo1:Olmo1",
