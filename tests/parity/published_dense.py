@@ -48,4 +48,13 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "pad_token_id": 1, "prefix": "</s>", "torch_dtype": "float16", "vocab_size": 50272,
         "word_embed_proj_dim": 768,
     }),
+    "karpathy/nanochat-d32": (1_879_048_192, {
+        "architectures": ["NanoChatForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "final_logit_softcapping": 15.0, "hidden_act": "relu2",
+        "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+        "max_position_embeddings": 2048, "model_type": "nanochat", "num_attention_heads": 16,
+        "num_hidden_layers": 32, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "tie_word_embeddings": False, "vocab_size": 65536,
+    }),
 }  # fmt: skip

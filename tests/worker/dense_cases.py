@@ -15,6 +15,13 @@ OPT: dict[str, Any] = {
 
 FURTHER: dict[str, dict[str, Any]] = {
     "jais2": {"model_type": "jais2", "rope_parameters": ROPE},
+    "nanochat": {
+        "model_type": "nanochat",
+        "attention_bias": True,
+        "final_logit_softcapping": 4.0,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": ROPE,
+    },
     "nemotron": {
         "model_type": "nemotron",
         "head_dim": 24,

@@ -38,7 +38,7 @@ BROOK = Path(job.__file__).parents[1] / "brook"
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FAMILIES = ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
-FAMILIES += ["cohere", "gemma", "glm4", "granite", "nemotron", "olmo-tied", "olmo2"]
+FAMILIES += ["cohere", "gemma", "glm4", "granite", "nanochat", "nemotron", "olmo-tied", "olmo2"]
 EXPERTS = ["qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe", "dots1", "mixtral"]
 # Latent attention and recurrent layers, whose sizes are multiples of a group of 32 here.
 LATENT = {"q_lora_rank": 64, "qk_nope_head_dim": 24, "v_head_dim": 16}
@@ -190,6 +190,22 @@ def test_a_norm_whose_output_is_a_summand_stays(tmp_path: Path, texts: Path) -> 
     before, after = stored(folder), stored(tmp_path / "out")
     norms = [name for name in before if "layernorm" in name]
     assert len(norms) == 10 and all(torch.equal(before[name], after[name]) for name in norms)
+
+
+@pytest.mark.parametrize("case", ["granite", "nanochat"])
+def test_the_loss_is_that_of_transformers(tmp_path: Path, case: str) -> None:
+    """Of models that scale or normalise embeddings."""
+    folder, texts = write(tmp_path / "model", **CASES[case]), [prompt(40), prompt(60, seed=1)]
+    with Checkpoint(folder) as checkpoint, torch.inference_mode():
+        kind = job._kind(read_config(folder), checkpoint)
+        walk = Walk(kind, 64, checkpoint, Watched(torch.float32, torch.device("cpu")))
+        batches = walk.enter(texts)
+        for index in range(len(walk.model.blocks)):
+            layer = walk.layer(index, walk.layer_tensors(index))
+            batches = walk.run(layer, index, batches)
+        model, inputs = reference(folder, torch.float32), [torch.tensor([text]) for text in texts]
+        losses = [float(model(ids, labels=ids).loss) * (ids.numel() - 1) for ids in inputs]
+        assert walk.loss(batches, texts) == pytest.approx(sum(losses) / 98, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ class RopeSpec:
     """Share of each head's leading dimensions that rotate."""
     interleaved: bool = False
     """Whether neighbours (2i, 2i + 1) rotate together, not the two halves' (i, i + n / 2)."""
+    backwards: bool = False
+    """Whether pairs rotate by the negative angle."""
 
     def dims(self, head_dim: int) -> int:
         """Dimensions of a head that rotate. Raises BadModel if they do not form pairs."""
@@ -224,10 +226,11 @@ class AttentionSpec:
             raise BadModel(f"config.json: {name} must be even, found {self.rope_dim}")
         if self.rope is not None:
             self._check_factors(self.rope)
-            if self.keys_as_values and (self.rope.interleaved or self.rope.fraction != 1):
+            rope = self.rope
+            if self.keys_as_values and (rope.interleaved or rope.fraction != 1 or rope.backwards):
                 raise Unsupported(  # the dimensions of keys would be permuted, so values' too
                     "config.json: values that are the keys are not supported with a RoPE of "
-                    "neighbours or of a part of each head"
+                    "neighbours, of a part of each head, or of negative angles"
                 )
         if self.value_dim > self.head_dim:
             raise Unsupported(

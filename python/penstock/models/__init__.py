@@ -111,6 +111,7 @@ FAMILIES: dict[str, str] = {
     "MixtralForCausalLM": "mixtral:Mixtral",
     "MptForCausalLM": "mpt:Mpt",
     "MuseGlimmerForConditionalGeneration": "muse_glimmer:MuseGlimmer",
+    "NanoChatForCausalLM": "nanochat:NanoChat",
     "NemotronForCausalLM": "nemotron:Nemotron",
     "NemotronHForCausalLM": "nemotron_h:NemotronH",
     "OPTForCausalLM": "opt:Opt",
