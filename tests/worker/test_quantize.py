@@ -58,6 +58,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "lfm3-plain": {"intermediate_size": 128, "vocab_size": 4096},
     "olmo_hybrid": {"intermediate_size": 128, "vocab_size": 4096},
     "nemotron_h": {"intermediate_size": 128, "vocab_size": 4096, "ssm_state_size": 32},
+    "gpt_bigcode": {"n_inner": 128, "vocab_size": 4096},
+    "opt": {"ffn_dim": 128, "vocab_size": 4096},
     "qwen3_5": {"intermediate_size": 128, "vocab_size": 4096},
     "afmoe": {"intermediate_size": 128, "vocab_size": 4096},
     "minimax": {"intermediate_size": 128, "vocab_size": 4096, "head_dim": 16},
@@ -192,9 +194,9 @@ def test_a_norm_whose_output_is_a_summand_stays(tmp_path: Path, texts: Path) -> 
     assert len(norms) == 10 and all(torch.equal(before[name], after[name]) for name in norms)
 
 
-@pytest.mark.parametrize("case", ["granite", "nanochat"])
+@pytest.mark.parametrize("case", ["granite", "nanochat", "opt"])
 def test_the_loss_is_that_of_transformers(tmp_path: Path, case: str) -> None:
-    """Of models that scale or normalise embeddings."""
+    """Of models that scale or normalise embeddings, or add positions to them."""
     folder, texts = write(tmp_path / "model", **CASES[case]), [prompt(40), prompt(60, seed=1)]
     with Checkpoint(folder) as checkpoint, torch.inference_mode():
         kind = job._kind(read_config(folder), checkpoint)
@@ -480,7 +482,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
         ("hy-v4", "several residual streams"),
         ("gemma4-shared", "layers that need more than the one before"),
         ("glm-moe-dsa", "layers that need more than the one before"),
-        ("gpt2", "learned positions"),
+        ("gpt2", "how Gpt2 stores matrices"),
         ("gpt_neox", "how GptNeoX stores matrices"),
     ],
 )
