@@ -138,12 +138,16 @@ def test_rows_in_place_of_embeddings(checkpoint: Checkpoints, ranks: int) -> Non
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
-def test_gpt2_without_the_prefix_of_names(checkpoint: Checkpoints, tmp_path: Path) -> None:
-    """As the first checkpoints are stored, with their masks."""
-    path = checkpoint("gpt2")
+@pytest.mark.parametrize(("case", "prefix"), [("gpt2", "transformer."), ("opt", "model.")])
+def test_names_without_a_prefix(
+    checkpoint: Checkpoints, tmp_path: Path, case: str, prefix: str
+) -> None:
+    """As the first checkpoints are stored, GPT-2's with their masks."""
+    path = checkpoint(case)
     tensors = load_file(path / "model.safetensors")
-    found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-    found["h.0.attn.bias"] = torch.ones(1, 1, 8, 8)
+    found = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    if case == "gpt2":
+        found["h.0.attn.bias"] = torch.ones(1, 1, 8, 8)
     save_file(found, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((path / "config.json").read_text())
     sequence = greedy(prompt(40), 16)
@@ -372,6 +376,7 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
                              "num_heads": 8, "short_conv_kernel_size": 4},
       "first_k_dense_replace": 1, "mla_use_nope": True, "moe_layer_freq": 1, "rope_theta": 9000.0,
       "moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "rope_scaling": None}),
+    ("jais2", ["attention_bias", "mlp_bias", "hidden_act", "layer_norm_eps"], {}),
     ("lfm2", ["layer_types", "rope_parameters", "tie_word_embeddings"],
      {"full_attn_idxs": [2], "rope_theta": 9000.0, "tie_embedding": True, "block_ff_dim": 96}),
     ("lfm3", [], {"rope_parameters": None}),
@@ -385,16 +390,23 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("nemotron_h", ["layers_block_type", "layer_types"], {"hybrid_override_pattern": "M-*MM-"}),
     ("nemotron_h-moe", ["layers_block_type", "layer_types"],
      {"hybrid_override_pattern": "ME*MEM-"}),
+    ("nanochat", ["rope_parameters", "rms_norm_eps", "hidden_act", "final_logit_softcapping"],
+     {"rope_theta": 9000.0}),
+    ("nanochat", [], {"final_logit_softcapping": None}),
+    ("nemotron", ["rope_parameters", "hidden_act"], {"rope_theta": 9000.0, "rope_percent": 0.5}),
     ("gpt_neox", ["rope_parameters"], {"rotary_pct": 0.5, "rotary_emb_base": 900}),
     ("gpt_neox", ["rope_parameters"], {}),
     ("gptj", ["n_ctx"], {"rotary": True, "scale_attn_weights": True}),
     ("mpt", ["attn_config"], {}),
+    ("olmo", ["rope_parameters", "hidden_act"], {"rope_theta": 9000.0, "clip_qkv": None}),
     ("olmo3", ["rope_parameters", "layer_types"],
      {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
                                                 "original_max_position_embeddings": 64}}),
     ("olmo_hybrid", ["linear_num_key_heads"],
      {"rope_parameters": {"rope_theta": 9000.0, "rope_type": "default"}, "rms_norm_eps": 1e-6,
       "linear_allow_neg_eigval": False}),
+    ("opt", ["word_embed_proj_dim", "tie_word_embeddings", "enable_bias", "activation_function"],
+     {"layerdrop": 0.1, "prefix": "</s>", "learned_embeddings": True}),
     ("phi", ["rope_parameters"], {"partial_rotary_factor": 0.25, "rope_theta": 9000.0}),
     ("qwen3_5", ["rope_parameters", "layer_types"],
      {"rope_theta": 9000.0, "partial_rotary_factor": 0.5, "full_attention_interval": 3}),
@@ -477,6 +489,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "must list each layer from 1 to 4 once"),
     ("kimi_linear", {"linear_attn_config": {"kda_layers": [1, 2, 3]}},
      "must list each layer from 1 to 4 once"),
+    ("jais2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+    ("jais2", {"hidden_act": "relu6"}, "hidden_act 'relu6'"),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache must be at least 2"),
     ("lfm2", {"use_pos_enc": False}, "use_pos_enc False"),
     ("lfm3", {"attention_bias": True}, "attention_bias True is not supported"),
@@ -502,10 +516,21 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron_h-moe", {"moe_latent_size": 8}, "mlp_bias with moe_latent_size"),
     ("nemotron_h", {"layers_block_type": ["mlp", "full_attention"]}, "does not follow attention"),
     ("nemotron_h", {"sliding_window": 9}, "sliding_window 9"),
+    ("nanochat", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type 'yarn'"),
+    ("nanochat", {"mlp_bias": True}, "mlp_bias True"),
+    ("nanochat", {"tie_word_embeddings": True}, "tie_word_embeddings True"),
+    ("nemotron", {"rope_percent": 0.25}, "rope_percent 0.25 is not supported, only 0.5 is"),
+    ("olmo", {"clip_qkv": -8.0}, "clip_qkv must be a number above 0"),
+    ("olmo", {"hidden_act": "relu"}, "a gate with relu is not supported"),
+    ("olmo", {"hidden_act": "relu2"}, "a gate with relu_squared"),
     ("olmo3", {"layer_types": ["chunked"]}, "layer_types must hold"),
     ("olmo_hybrid", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
     ("olmo_hybrid", {"rope_parameters": {"rope_theta": None, "rope_type": "yarn"}},
      "rope_type 'yarn' is not supported, only 'default'"),
+    ("opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm True"),
+    ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before False"),
+    ("opt", {"scale_embeddings": True}, "scale_embeddings True"),
+    ("opt", {"word_embed_proj_dim": 32}, "word_embed_proj_dim 32 is not supported, only 64"),
     ("phi", {"qk_layernorm": True}, "qk_layernorm True"),
     ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate False"),
     ("qwen3_5", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),

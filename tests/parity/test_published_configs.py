@@ -11,6 +11,7 @@ from penstock.models import family, read_specification
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
+from published_dense import PUBLISHED_DENSE
 from published_experts import PUBLISHED_EXPERTS
 from published_gemma import PUBLISHED_GEMMA
 from published_hunyuan import PUBLISHED_HUNYUAN
@@ -513,7 +514,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "vision_end_token_id": 248054, "vision_start_token_id": 248053,
     }),
 }  # fmt: skip
-PUBLISHED |= PUBLISHED_EXPERTS | PUBLISHED_RECURRENT
+PUBLISHED |= PUBLISHED_DENSE | PUBLISHED_EXPERTS | PUBLISHED_RECURRENT
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from dense_cases import FURTHER
 from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from latent_cases import LATENT_CASES, MINICPM3, YARN, YOUTU
@@ -528,7 +529,7 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
-DENSE |= HUNYUAN_DENSE | RECURRENT
+DENSE |= FURTHER | HUNYUAN_DENSE | RECURRENT
 CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID | SOFTMAX
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 

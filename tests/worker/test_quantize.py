@@ -38,7 +38,7 @@ BROOK = Path(job.__file__).parents[1] / "brook"
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FAMILIES = ["llama-biases", "qwen2-mixed", "qwen3", "gemma2", "gemma3", "phi3-longrope"]
-FAMILIES += ["cohere", "gemma", "glm4", "granite", "olmo2"]
+FAMILIES += ["cohere", "gemma", "glm4", "granite", "nanochat", "nemotron", "olmo-tied", "olmo2"]
 EXPERTS = ["qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe", "dots1", "mixtral"]
 # Latent attention and recurrent layers, whose sizes are multiples of a group of 32 here.
 LATENT = {"q_lora_rank": 64, "qk_nope_head_dim": 24, "v_head_dim": 16}
@@ -58,6 +58,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "lfm3-plain": {"intermediate_size": 128, "vocab_size": 4096},
     "olmo_hybrid": {"intermediate_size": 128, "vocab_size": 4096},
     "nemotron_h": {"intermediate_size": 128, "vocab_size": 4096, "ssm_state_size": 32},
+    "gpt_bigcode": {"n_inner": 128, "vocab_size": 4096},
+    "opt": {"ffn_dim": 128, "vocab_size": 4096},
     "qwen3_5": {"intermediate_size": 128, "vocab_size": 4096},
     "afmoe": {"intermediate_size": 128, "vocab_size": 4096},
     "minimax": {"intermediate_size": 128, "vocab_size": 4096, "head_dim": 16},
@@ -190,6 +192,22 @@ def test_a_norm_whose_output_is_a_summand_stays(tmp_path: Path, texts: Path) -> 
     before, after = stored(folder), stored(tmp_path / "out")
     norms = [name for name in before if "layernorm" in name]
     assert len(norms) == 10 and all(torch.equal(before[name], after[name]) for name in norms)
+
+
+@pytest.mark.parametrize("case", ["granite", "nanochat", "opt"])
+def test_the_loss_is_that_of_transformers(tmp_path: Path, case: str) -> None:
+    """Of models that scale or normalise embeddings, or add positions to them."""
+    folder, texts = write(tmp_path / "model", **CASES[case]), [prompt(40), prompt(60, seed=1)]
+    with Checkpoint(folder) as checkpoint, torch.inference_mode():
+        kind = job._kind(read_config(folder), checkpoint)
+        walk = Walk(kind, 64, checkpoint, Watched(torch.float32, torch.device("cpu")))
+        batches = walk.enter(texts)
+        for index in range(len(walk.model.blocks)):
+            layer = walk.layer(index, walk.layer_tensors(index))
+            batches = walk.run(layer, index, batches)
+        model, inputs = reference(folder, torch.float32), [torch.tensor([text]) for text in texts]
+        losses = [float(model(ids, labels=ids).loss) * (ids.numel() - 1) for ids in inputs]
+        assert walk.loss(batches, texts) == pytest.approx(sum(losses) / 98, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +482,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
         ("hy-v4", "several residual streams"),
         ("gemma4-shared", "layers that need more than the one before"),
         ("glm-moe-dsa", "layers that need more than the one before"),
-        ("gpt2", "learned positions"),
+        ("gpt2", "how Gpt2 stores matrices"),
         ("gpt_neox", "how GptNeoX stores matrices"),
     ],
 )

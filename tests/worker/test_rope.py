@@ -79,11 +79,14 @@ def test_longrope(original: int, given: dict[str, float]) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
-def test_reordered_heads_have_the_products_of_the_pairs(fraction: float, interleaved: bool) -> None:
+def test_reordered_heads_have_the_products_of_the_pairs(
+    fraction: float, interleaved: bool, backwards: bool
+) -> None:
     """Halves of a reordered head rotate as the pairs of a head's leading dimensions would."""
-    head_dim, rope = 24, RopeSpec("default", 100.0, fraction=fraction, interleaved=interleaved)
+    head_dim, rope = 24, RopeSpec("default", 100.0, {}, fraction, interleaved, backwards)
     dims, order = rope.dims(head_dim), rope_order(rope, head_dim) or list(range(head_dim))
     assert sorted(order) == list(range(head_dim))
     q, k = torch.randn(2, POSITIONS, head_dim, dtype=torch.float64)
@@ -94,6 +97,7 @@ def test_reordered_heads_have_the_products_of_the_pairs(fraction: float, interle
         first, second = x[:, :dims].unflatten(1, parts).unbind(2 if interleaved else 1)
         steps = torch.arange(0, dims, 2, dtype=torch.float64) / dims
         angles = torch.outer(torch.arange(POSITIONS, dtype=torch.float64), 100.0**-steps)
+        angles = -angles if backwards else angles
         turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
         return torch.cat((turned.real, turned.imag, x[:, dims:]), 1)
 

@@ -19,6 +19,8 @@ class NormKind(Enum):
     """Root mean square, scaled by 1 + w."""
     LAYER = "layer"
     """Mean and variance, scaled by w."""
+    LAYER_PLUS_ONE = "layer_plus_one"
+    """Mean and variance, scaled by 1 + w."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,14 @@ class NormSpec:
     eps: float
     kind: NormKind = NormKind.RMS
     bias: bool = False
-    """Whether a learned bias is added; of LAYER only."""
+    """Whether a learned bias is added; of LayerNorm only."""
+    learned: bool = True
+    """Whether there is a weight w; else it is 1."""
+
+    @property
+    def centred(self) -> bool:
+        """Whether the mean is subtracted (LayerNorm)."""
+        return self.kind in (NormKind.LAYER, NormKind.LAYER_PLUS_ONE)
 
 
 class QkNormWidth(Enum):
@@ -49,16 +58,15 @@ class QkNorm:
 
     norm: NormSpec
     width: QkNormWidth = QkNormWidth.HEAD
-    learned: bool = True
-    """Whether there is a weight; else it is 1, for heads by themselves."""
     after_rope: bool = False
     """Whether RoPE precedes the norm, whose weight then scales what has been rotated."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for a norm that has no implementation."""
         own = self.width is QkNormWidth.OWN
-        plain = self.learned or self.width is QkNormWidth.HEAD
-        if own != (self.norm.kind is NormKind.LAYER) or self.norm.bias or not plain:
+        plain = self.norm.learned or self.width is QkNormWidth.HEAD
+        scaled = self.norm.kind is not NormKind.LAYER_PLUS_ONE
+        if own != self.norm.centred or self.norm.bias or not (plain and scaled):
             raise Unsupported("config.json: this norm of queries and keys is not supported")
 
 
@@ -73,6 +81,8 @@ class RopeSpec:
     """Share of each head's leading dimensions that rotate."""
     interleaved: bool = False
     """Whether neighbours (2i, 2i + 1) rotate together, not the two halves' (i, i + n / 2)."""
+    backwards: bool = False
+    """Whether pairs rotate by the negative angle."""
 
     def dims(self, head_dim: int) -> int:
         """Dimensions of a head that rotate. Raises BadModel if they do not form pairs."""
@@ -216,10 +226,11 @@ class AttentionSpec:
             raise BadModel(f"config.json: {name} must be even, found {self.rope_dim}")
         if self.rope is not None:
             self._check_factors(self.rope)
-            if self.keys_as_values and (self.rope.interleaved or self.rope.fraction != 1):
+            rope = self.rope
+            if self.keys_as_values and (rope.interleaved or rope.fraction != 1 or rope.backwards):
                 raise Unsupported(  # the dimensions of keys would be permuted, so values' too
                     "config.json: values that are the keys are not supported with a RoPE of "
-                    "neighbours or of a part of each head"
+                    "neighbours, of a part of each head, or of negative angles"
                 )
         if self.value_dim > self.head_dim:
             raise Unsupported(

@@ -25,6 +25,7 @@ _ACTIVATIONS = {
     "gelu_fast": Activation.GELU_TANH,
     "gelu_new": Activation.GELU_TANH,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "relu": Activation.RELU,
     "relu2": Activation.RELU_SQUARED,
 }
 

@@ -17,6 +17,7 @@ class Activation(Enum):
     SILU = "silu"
     GELU_TANH = "gelu_tanh"
     GELU = "gelu"
+    RELU = "relu"
     RELU_SQUARED = "relu_squared"
     XIELU = "xielu"
     """With numbers that each layer has learned."""
@@ -24,6 +25,9 @@ class Activation(Enum):
     """Of experts only: min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
     LIMITED_SILU = "limited_silu"
     """Of experts only: silu(min(g, 10)) * clamp(u, -10, 10)."""
+
+
+_WITHOUT_GATE = (Activation.RELU, Activation.RELU_SQUARED, Activation.XIELU)
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class MlpSpec:
 
     def __post_init__(self) -> None:
         """Raises BadModel for a gate that has no implementation."""
-        if self.gated and self.activation in (Activation.RELU_SQUARED, Activation.XIELU):
+        if self.gated and self.activation in _WITHOUT_GATE:
             raise Unsupported(f"config.json: a gate with {self.activation.value} is not supported")
 
 

@@ -335,6 +335,8 @@ class Specification:
     """Of a norm of the embedding's rows by root mean square, without a weight; 0 = none."""
     learned_positions: bool = False
     """Whether a learned row per position is added to the embedding."""
+    position_offset: int = 0
+    """Rows of that table before the first position's."""
     logits_scale: float = 1.0
     """Factor of the logits, before `logits_softcap`."""
     logits_softcap: float = 0.0

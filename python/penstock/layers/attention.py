@@ -16,10 +16,10 @@ from penstock_kernels import paged_decode_attention, paged_prefill_attention, ro
 from torch import Tensor
 
 from penstock.cache import AnyCache, LayerCache
-from penstock.config import AttentionSpec, Gate, PositionScale, ResidualSpec
+from penstock.config import AttentionSpec, Gate, NormSpec, PositionScale, ResidualSpec
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
-from penstock.layers.norm import Norm, QkNormLayer, UnitNorm, normed_heads, qk_norm_of
+from penstock.layers.norm import HeadNorm, Norm, QkNormLayer, normed_heads, qk_norm_of
 from penstock.layers.rope import rope_order
 from penstock.weights import Target
 
@@ -275,9 +275,8 @@ class ValueNormedAttention(NormedAttention):
         super().__init__(build, residual, spec, index)
         assert spec.qk_norm is not None
         self.split = self.split[: 2 if spec.keys_as_values else 3]
-        self.value_norm = (
-            UnitNorm(build, spec.head_dim, spec.qk_norm.norm) if spec.value_norm else None
-        )
+        norm = NormSpec(spec.qk_norm.norm.eps, learned=False)
+        self.value_norm = HeadNorm(build, spec.head_dim, norm) if spec.value_norm else None
 
     def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
         """As `Attention.mix`, with all three normalised."""

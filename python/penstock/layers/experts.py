@@ -18,7 +18,7 @@ from penstock_kernels.packed_linear import PackedWeight
 from penstock_kernels.route_experts import Routed
 from torch import Tensor
 
-from penstock.config import ExpertStorage, MoeSpec, NormKind, ResidualSpec
+from penstock.config import ExpertStorage, MoeSpec, ResidualSpec
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, allocated, column_targets, row_targets
@@ -42,7 +42,7 @@ class Router(Layer):
         self.correction: Tensor | None = None
         if spec.router.correction:
             self.correction = build.empty(experts, dtype=torch.float32)
-        rms = residual.norm.kind is not NormKind.LAYER
+        rms = not residual.norm.centred
         self.fused_norm = rms and not self.sparse_mixer and build.device.type == "cuda"
 
     def targets(self) -> dict[str, Target]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from penstock_kernels import act_mul
 from torch import Tensor
 
-from penstock.config import Activation, NormKind, Placement, ResidualSpec
+from penstock.config import Activation, Placement, ResidualSpec
 from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.norm import Norm
@@ -183,7 +183,7 @@ class ColumnLinear(Linear):
         self.fused_gate = method if fusable and isinstance(method, FusesGate) else None
         self.gated = self.fused_gate is not None
         self.gate = None if gate is None or self.gated else gate.value
-        rms = residual.norm.kind is not NormKind.LAYER
+        rms = not residual.norm.centred
         self.fused_norm = method if rms and isinstance(method, FusesNorm) else None
 
     def targets(self) -> dict[str, Target]:

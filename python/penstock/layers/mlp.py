@@ -126,5 +126,6 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.SILU: F.silu,
     Activation.GELU: F.gelu,
     Activation.GELU_TANH: lambda x: F.gelu(x, approximate="tanh"),
+    Activation.RELU: F.relu,
     Activation.RELU_SQUARED: lambda x: F.relu(x).square(),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -28,7 +27,7 @@ class Norm(Protocol):
 
 
 class RmsNorm(Layer):
-    """RMSNorm (arXiv:1910.07467) with a learned scale, w or 1 + w."""
+    """RMSNorm (arXiv:1910.07467) with a learned scale, w or 1 + w, or without one."""
 
     def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
         self.group = build.group
@@ -36,11 +35,12 @@ class RmsNorm(Layer):
         # 1 + w in 16 bits would lose most of a small w.
         wide = torch.promote_types(build.dtype, torch.float32)
         self.weight = build.empty(size, dtype=wide if self.plus_one else build.dtype)
+        self.learned = _learned(self.weight, spec)
         self.eps = spec.eps
 
     def targets(self) -> dict[str, Target]:
-        """Returns the target of the weight, replicated on every rank."""
-        return {"weight": Target.whole(self.weight)}
+        """Returns the target of a learned weight, replicated on every rank."""
+        return {"weight": Target.whole(self.weight)} if self.learned else {}
 
     def finish(self) -> None:
         """Replaces a weight w that stands for 1 + w by 1 + w."""
@@ -54,18 +54,27 @@ class RmsNorm(Layer):
 
 
 class LayerNorm(Layer):
-    """LayerNorm (arXiv:1607.06450) with a learned scale and, where the model has one, a bias."""
+    """LayerNorm (arXiv:1607.06450) with a learned scale, w or 1 + w, or without one, and a bias
+    where the model has one."""
 
     def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
         self.group = build.group
+        self.plus_one = spec.kind is NormKind.LAYER_PLUS_ONE
         self.weight = build.empty(size)
+        self.learned = _learned(self.weight, spec)
         self.bias = build.empty(size) if spec.bias else None
         self.eps = spec.eps
 
     def targets(self) -> dict[str, Target]:
-        """Returns the targets of weight and bias, replicated on every rank."""
-        found = {"weight": Target.whole(self.weight)}
+        """Returns the targets of weight and bias, if there are any, replicated on every rank."""
+        found = {"weight": Target.whole(self.weight)} if self.learned else {}
         return found if self.bias is None else {**found, "bias": Target.whole(self.bias)}
+
+    def finish(self) -> None:
+        """Replaces a weight w that stands for 1 + w by 1 + w, rounded to the model's dtype as in
+        Nemotron's own code."""
+        if self.plus_one:
+            self.weight += 1
 
     def __call__(self, residual: Residual) -> tuple[Tensor, Tensor]:
         """Returns (the normalised sum, the sum), [T, size] each, the same on every rank."""
@@ -74,9 +83,16 @@ class LayerNorm(Layer):
         return F.layer_norm(total, self.weight.shape, self.weight, self.bias, self.eps), total
 
 
+def _learned(weight: Tensor, spec: NormSpec) -> bool:
+    """Returns whether checkpoints have the weight; else it becomes 1."""
+    if not spec.learned:
+        weight.fill_(1)
+    return spec.learned
+
+
 def norm_of(build: Build, size: int, spec: NormSpec) -> RmsNorm | LayerNorm:
     """Builds the norm of a specification."""
-    return (LayerNorm if spec.kind is NormKind.LAYER else RmsNorm)(build, size, spec)
+    return (LayerNorm if spec.centred else RmsNorm)(build, size, spec)
 
 
 class HeadNorm(RmsNorm):
@@ -85,18 +101,6 @@ class HeadNorm(RmsNorm):
     def reorder(self, order: Tensor) -> None:
         """Permutes the dimensions of a head."""
         self.weight.copy_(self.weight[order])
-
-
-class UnitNorm(HeadNorm):
-    """RMSNorm of each head separately, without a learned weight."""
-
-    def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
-        super().__init__(build, size, replace(spec, kind=NormKind.RMS))
-        self.weight.fill_(1)
-
-    def targets(self) -> dict[str, Target]:
-        """Checkpoints have none."""
-        return {}
 
 
 class FullWidthNorm(RmsNorm):
@@ -162,7 +166,7 @@ def qk_norm_of(build: Build, spec: QkNorm, shape: tuple[int, int], share: Share)
     `share`: the heads of this rank."""
     heads, head_dim = shape
     if spec.width is QkNormWidth.HEAD:
-        return (HeadNorm if spec.learned else UnitNorm)(build, head_dim, spec.norm)
+        return HeadNorm(build, head_dim, spec.norm)
     if spec.width is QkNormWidth.OWN:
         return OwnHeadNorm(build, shape, spec.norm, share)
     return FullWidthNorm(build, heads * head_dim, spec.norm, share)

@@ -45,13 +45,15 @@ def rope_order(rope: RopeSpec | None, head_dim: int) -> list[int] | None:
     if rope is None:
         return None
     dims = rope.dims(head_dim)
-    if dims == head_dim and not rope.interleaved:
+    if dims == head_dim and not rope.interleaved and not rope.backwards:
         return None
     rest, half = list(range(dims, head_dim)), (head_dim - dims) // 2
     if rope.interleaved:
         first, second = list(range(0, dims, 2)), list(range(1, dims, 2))
     else:
         first, second = list(range(dims // 2)), list(range(dims // 2, dims))
+    if rope.backwards:  # (b, a) turns forwards as (a, b) turns backwards
+        first, second = second, first
     return [*first, *rest[:half], *second, *rest[half:]]
 
 

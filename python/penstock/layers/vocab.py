@@ -91,7 +91,9 @@ class PositionEmbedding(Layer):
     """A learned row per position, replicated on every rank."""
 
     def __init__(self, build: Build, spec: Specification) -> None:
-        self.weight = build.empty(spec.max_positions, spec.residual.hidden)
+        rows = spec.position_offset + spec.max_positions
+        self.weight = build.empty(rows, spec.residual.hidden)
+        self.rows = self.weight[spec.position_offset :]
 
     def targets(self) -> dict[str, Target]:
         """Returns the target of all rows."""
@@ -99,7 +101,7 @@ class PositionEmbedding(Layer):
 
     def __call__(self, positions: Tensor) -> Tensor:
         """[T] int -> [T, hidden]."""
-        return F.embedding(positions, self.weight)
+        return F.embedding(positions, self.rows)
 
 
 class Head(Layer):

@@ -26,7 +26,7 @@ def read_llama4(raw: Mapping[str, Any]) -> Specification:
     attention = config.read_attention(fields, rope, qkv_bias=bias, output_bias=bias)
     # The norm is of rotated queries and keys, but has no weight, and a rotation keeps lengths.
     norms = fields.flag("use_qk_norm", True)
-    norm = config.QkNorm(residual.norm, learned=False) if norms else None
+    norm = config.QkNorm(replace(residual.norm, learned=False)) if norms else None
     rotating = replace(attention, qk_norm=norm)
     still = replace(attention, rope=None, position_scale=_position_scale(fields))
     mlps = _mlps(fields, count)

@@ -43,7 +43,7 @@ def _attentions(fields: Fields) -> list[AttentionSpec]:
     wide = [(count - 1 - layer) % 4 == 0 for layer in range(count)]
     kinds = config.read_layer_types(fields, [FULL if one else SLIDING for one in wide])
     window = fields.count("sliding_window") if SLIDING in kinds else 0
-    rope, norm = config.read_rope(fields), NormSpec(fields.number("rms_norm_eps"))
+    rope = config.read_rope(fields)
     thetas = [0.0 if one else rope.theta for one in wide]
     if fields.raw.get(THETAS) is not None:
         thetas = [one.number(THETAS) for one in fields.each(THETAS, count)]
@@ -51,7 +51,7 @@ def _attentions(fields: Fields) -> list[AttentionSpec]:
         raise Unsupported(
             f"config.json: {THETAS} {min(others)} is not supported, only 0 and rope_theta are"
         )
-    plain = QkNorm(norm, learned=False)
+    plain = QkNorm(NormSpec(fields.number("rms_norm_eps"), learned=False))
     attention = config.read_attention(fields, rope, qk_norm=plain, gate=Gate.OWN)
     attention = replace(attention, scale=attention.scale * fields.positive("qk_scale_factor"))
     return [

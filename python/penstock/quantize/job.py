@@ -117,7 +117,6 @@ def _check_layers(spec: Specification) -> None:
     pairs = spec.residual.placement is Placement.SHORTCUT
     more = spec.per_layer or spec.kv_readers or spec.shares_indexers
     found = {
-        "learned positions": spec.learned_positions,
         "several residual streams (--quantize does)": spec.residual.streams is not None,
         "tensors of all experts at once": stores - {ExpertStorage.SEPARATE},
         "layers that need more than the one before": more,

@@ -138,7 +138,7 @@ class Quantizer:
             # A parallel block's norm has other readers; so has the norm before experts, that
             # before an indexer, and one whose output is a summand.
             shared = isinstance(block, ParallelBlock) or added or _reads_norm(block, path)
-            if isinstance(norm, RmsNorm) and not shared:
+            if isinstance(norm, RmsNorm) and norm.learned and not shared:
                 factors = search_scales(search, inputs[path], rounding)
                 name = f"{self.walk.module(index, NORMS[path])}.weight"
                 others[name], factors = _divided(others[name], factors, norm.plus_one)

@@ -205,8 +205,11 @@ class Walk:
         return list(found)
 
     def enter(self, texts: Sequence[Sequence[int]]) -> list[Batch]:
-        """The embeddings of texts (token ids)."""
-        self._fill(self.model.embedding, "embedding", None)
+        """The embeddings of texts (token ids), with learned rows of their positions, if any."""
+        embedding, positions = self.model.embedding, self.model.positions
+        self._fill(embedding, "embedding", None)
+        if positions is not None:
+            self._fill(positions, "positions", None)
         batches, waiting = [], list(texts)
         while waiting:
             chosen = [waiting.pop(0)]
@@ -214,7 +217,9 @@ class Walk:
                 chosen.append(waiting.pop(0))
             lengths = tuple(map(len, chosen))
             ids = torch.tensor([token for text in chosen for token in text])
-            hidden = self.model.embedding(ids.to(self.method.device))
+            hidden = embedding(ids.to(self.method.device))
+            if positions is not None:
+                hidden += positions(_positions(lengths).to(self.method.device))
             batches.append(Batch(hidden.cpu(), lengths))
         return batches
 
@@ -281,7 +286,7 @@ class Walk:
         tables = torch.zeros(len(lengths), max(blocks), dtype=torch.int32)
         for row, (start, count) in enumerate(zip(starts, blocks, strict=False)):
             tables[row, :count] = torch.arange(start, start + count)
-        positions = torch.cat([torch.arange(n) for n in lengths]).int()
+        positions = _positions(lengths)
         slots = torch.cat(
             [torch.arange(n) + s * BLOCK_TOKENS for n, s in zip(lengths, starts, strict=False)]
         )
@@ -301,3 +306,8 @@ class Walk:
         places = KvPlaces(tables.to(device), slots.int().to(device))
         count = len(self.spec.layers)
         return StepContext(positions.to(device), [places] * count, [cache] * count, None, chunks)
+
+
+def _positions(lengths: Sequence[int]) -> Tensor:
+    """The positions [tokens] of texts, one after the other, int32."""
+    return torch.cat([torch.arange(n, dtype=torch.int32) for n in lengths])

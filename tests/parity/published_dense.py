@@ -1,0 +1,60 @@
+"""Published configurations of dense families."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
+    "inceptionai/Jais-2-8B-Chat": (8_090_401_280, {
+        "architectures": ["Jais2ForCausalLM"], "attention_bias": True, "attention_dropout": 0.0,
+        "bos_token_id": 0, "eos_token_id": 150024, "head_dim": 128, "hidden_act": "relu2",
+        "hidden_size": 3328, "initializer_range": 0.02, "intermediate_size": 26624,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 8192, "mlp_bias": True,
+        "model_type": "jais2", "num_attention_heads": 26, "num_hidden_layers": 32,
+        "num_key_value_heads": 26, "tie_word_embeddings": False, "vocab_size": 150272,
+    }),
+    "nvidia/Minitron-4B-Base": (4_190_509_056, {
+        "architectures": ["NemotronForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "relu2", "hidden_size": 3072,
+        "initializer_range": 0.0134, "intermediate_size": 9216, "max_position_embeddings": 4096,
+        "mlp_bias": False, "model_type": "nemotron", "norm_eps": 1e-05,
+        "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "partial_rotary_factor": 0.5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "vocab_size": 256000,
+    }),
+    "allenai/OLMo-1B-hf": (1_176_764_416, {
+        "architectures": ["OlmoForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": None, "clip_qkv": None, "eos_token_id": 50279, "hidden_act": "silu",
+        "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+        "max_position_embeddings": 2048, "model_type": "olmo", "num_attention_heads": 16,
+        "num_hidden_layers": 16, "num_key_value_heads": 16, "pad_token_id": 1,
+        "pretraining_tp": 1, "rope_scaling": None, "rope_theta": 10000.0,
+        "tie_word_embeddings": True, "vocab_size": 50304,
+    }),
+    "allenai/OLMo-7B-0424-hf": (6_888_095_744, {
+        "architectures": ["OlmoForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "clip_qkv": 8.0, "eos_token_id": 50279, "hidden_act": "silu", "hidden_size": 4096,
+        "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 4096,
+        "model_type": "olmo", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "pad_token_id": 1, "pretraining_tp": 1, "rope_scaling": None,
+        "rope_theta": 10000.0, "tie_word_embeddings": False, "vocab_size": 50304,
+    }),
+    "facebook/opt-125m": (125_239_296, {
+        "activation_dropout": 0.0, "activation_function": "relu",
+        "architectures": ["OPTForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 2,
+        "do_layer_norm_before": True, "dropout": 0.1, "eos_token_id": 2, "ffn_dim": 3072,
+        "hidden_size": 768, "init_std": 0.02, "layerdrop": 0.0, "max_position_embeddings": 2048,
+        "model_type": "opt", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "pad_token_id": 1, "prefix": "</s>", "torch_dtype": "float16", "vocab_size": 50272,
+        "word_embed_proj_dim": 768,
+    }),
+    "karpathy/nanochat-d32": (1_879_048_192, {
+        "architectures": ["NanoChatForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "final_logit_softcapping": 15.0, "hidden_act": "relu2",
+        "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+        "max_position_embeddings": 2048, "model_type": "nanochat", "num_attention_heads": 16,
+        "num_hidden_layers": 32, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "tie_word_embeddings": False, "vocab_size": 65536,
+    }),
+}  # fmt: skip
