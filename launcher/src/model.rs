@@ -230,7 +230,8 @@ fn experts(config: &Value) -> Option<Experts> {
     ];
     Some(Experts {
         count: first(&names).filter(|count| *count > 1)?, // Hunyuan's dense models have 1
-        per_token: first(&chosen)?,
+        per_token: first(&chosen)
+            .or_else(|| default_size(model_type(config), "num_experts_per_tok"))?,
     })
 }
 

@@ -13,6 +13,7 @@ from driver import greedy
 from image_checkpoints import KINDS, OLDER, written
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
+from safetensors.torch import load_file, save_file
 from test_dense_families import run
 
 
@@ -33,6 +34,18 @@ def test_text_is_computed_as_by_transformers(tmp_path: Path, kind: str, is_older
     assert sequence.tokens == theirs.argmax(-1).tolist()
 
 
+def test_exaones_layer_that_predicts_further_tokens_is_not_loaded(tmp_path: Path) -> None:
+    model = written(tmp_path, "exaone4.5")
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["mtp.fc.weight"] = torch.ones(2, 2)
+    save_file(tensors, tmp_path / "model.safetensors")
+    sequence = greedy(prompt(90), 8)
+    logits = run(tmp_path, sequence)
+    with torch.inference_mode():
+        theirs = model(torch.tensor([prompt(90) + sequence.tokens])).logits[0, 89:-1]
+    torch.testing.assert_close(logits, theirs, rtol=0, atol=2e-4)
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "text"),
     [
@@ -49,5 +62,6 @@ def test_fields_of_text_are_refused_by_name(
     written(tmp_path, kind)
     raw = json.loads((tmp_path / "config.json").read_text())
     raw["text_config"] |= fields
+    raw |= {name: fields[name] for name in fields if name in raw}  # the whole model's decide
     with pytest.raises(BadModel, match=text):
         read_specification(family(raw), raw)

@@ -15,7 +15,6 @@ from penstock.config.attention_spec import (
 )
 from penstock.config.common import (
     read_activation,
-    read_altup,
     read_attention,
     read_decoder,
     read_gpt_names,
@@ -69,7 +68,6 @@ from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
 from penstock.config.specification import (
-    AltUpSpec,
     DeltaNetSpec,
     KimiDeltaSpec,
     LayerSpec,
@@ -85,7 +83,7 @@ from penstock.config.specification import (
     StateSizes,
     SumFactors,
 )
-from penstock.config.streams import StreamsSpec, read_streams
+from penstock.config.streams import AltUpSpec, StreamsSpec, read_altup, read_streams
 
 __all__ = [
     "CHUNKED",

@@ -34,6 +34,11 @@ class NormSpec:
     learned: bool = True
     """Whether there is a weight w; else it is 1."""
 
+    def __post_init__(self) -> None:
+        plain = self.kind in (NormKind.RMS, NormKind.LAYER)
+        assert plain or self.learned, "1 + w without a w"
+        assert self.centred or not self.bias, "a bias of RMSNorm"
+
     @property
     def centred(self) -> bool:
         """Whether the mean is subtracted (LayerNorm)."""

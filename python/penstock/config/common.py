@@ -9,13 +9,12 @@ from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, Ro
 from penstock.config.feed_forward import Activation, MlpSpec
 from penstock.config.fields import Fields, layered
 from penstock.config.specification import (
-    AltUpSpec,
     LayerSpec,
     PerLayerSpec,
     ResidualSpec,
     Specification,
 )
-from penstock.faults import BadModel, Unsupported
+from penstock.faults import Unsupported
 
 # transformers' names of activations.
 _ACTIVATIONS = {
@@ -110,15 +109,6 @@ def read_per_layer(
         )
     size = fields.count("hidden_size_per_layer_input")
     return PerLayerSpec(size, vocab, read_activation(fields, name, default))
-
-
-def read_altup(fields: Fields) -> AltUpSpec:
-    """The residual streams of Gemma 3n, and the rank of its layer beside attention."""
-    streams, active = fields.count("altup_num_inputs"), int(fields.number("altup_active_idx"))
-    if not 0 <= active < streams:
-        raise BadModel(f"config.json: altup_active_idx {active} is none of {streams} streams")
-    scaled, rank = fields.flag("altup_correct_scale"), fields.count("laurel_rank")
-    return AltUpSpec(streams, active, scaled, rank)
 
 
 def read_gpt_names(raw: Mapping[str, Any]) -> Fields:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.config.attention_spec import AttentionSpec, NormSpec
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
-from penstock.config.streams import StreamsSpec
+from penstock.config.streams import AltUpSpec, StreamsSpec
 from penstock.faults import BadModel
 
 
@@ -287,8 +287,8 @@ class ResidualSpec:
     """Of each layer's output, where norms are on both sides; None = as `norm`."""
     gate_rank: int = 0
     """Elements between the two matrices of a norm's gate (A.X K2); 0 = norms have no gates."""
-    streams: StreamsSpec | None = None
-    """Where there are several streams, whose block has norms as in PRE. None = there is one."""
+    streams: StreamsSpec | AltUpSpec | None = None
+    """Where there are several streams. None = there is one."""
 
 
 @dataclass(frozen=True)
@@ -301,20 +301,6 @@ class PerLayerSpec:
     vocab: int
     activation: Activation
     """Of the gate that the hidden state is for the row."""
-
-
-@dataclass(frozen=True)
-class AltUpSpec:
-    """Several residual streams: each layer computes one and predicts the others (Gemma 3n). Beside
-    attention is a layer of low rank."""
-
-    streams: int
-    active: int
-    """The stream that layers compute."""
-    scaled: bool
-    """Whether learned factors scale the stream that embeddings per layer read."""
-    rank: int
-    """Of the layer beside attention."""
 
 
 @dataclass(frozen=True)
@@ -333,6 +319,8 @@ class Specification:
     """Factor of the embedding's rows."""
     embedding_eps: float = 0.0
     """Of a norm of the embedding's rows by root mean square, without a weight; 0 = none."""
+    final_norm: NormSpec | None = None
+    """Of the last hidden states. None = the residual's."""
     learned_positions: bool = False
     """Whether a learned row per position is added to the embedding."""
     position_offset: int = 0
@@ -343,8 +331,6 @@ class Specification:
     """Bound c of the logits: c * tanh(logit / c); 0 = none."""
     per_layer: PerLayerSpec | None = None
     """None = there are no embeddings per layer."""
-    altup: AltUpSpec | None = None
-    """None = there is one residual stream."""
 
     @property
     def blocks(self) -> int:

@@ -23,7 +23,7 @@ class AltUp(Layer):
     """Predicts and corrects the streams of a layer."""
 
     def __init__(self, build: Build, residual: ResidualSpec, spec: AltUpSpec) -> None:
-        count, self.active = spec.streams, spec.active
+        count, self.active = spec.count, spec.active
         self.prediction = WholeLinear(build, count * count, count)
         self.correction = WholeLinear(build, count, count)
         self.router = WholeLinear(build, count, residual.hidden)
@@ -49,7 +49,7 @@ class AltUp(Layer):
         shares = self.correction(self._modalities(computed)) + 1
         return predicted + shares[:, :, None] * wrong[:, None]
 
-    def first(self, corrected: Tensor) -> Tensor:
+    def scaled_active(self, corrected: Tensor) -> Tensor:
         """The active stream as the layer's embedding reads it: [T, streams, hidden] -> [T,
         hidden]."""
         stream = corrected[:, self.active]
@@ -62,16 +62,17 @@ class AltUp(Layer):
 
 
 class Laurel(Layer):
-    """x + norm(right(left(x))), of low rank."""
+    """x + norm(widen(narrow(x))), of low rank. Source: Menghani et al., LAuReL: Learned Augmented
+    Residual Layer, arXiv:2411.07501."""
 
     def __init__(self, build: Build, residual: ResidualSpec, rank: int) -> None:
-        self.left = WholeLinear(build, rank, residual.hidden)
-        self.right = WholeLinear(build, residual.hidden, rank)
+        self.narrow = WholeLinear(build, rank, residual.hidden)
+        self.widen = WholeLinear(build, residual.hidden, rank)
         self.norm = norm_of(build, residual.hidden, residual.norm)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
-        return x + self.norm(Residual(self.right(self.left(x)), None, False))[0]
+        return x + self.norm(Residual(self.widen(self.narrow(x)), None, False))[0]
 
 
 class AltUpStreams(Layer):
@@ -79,7 +80,7 @@ class AltUpStreams(Layer):
     projections. The first one is not projected."""
 
     def __init__(self, build: Build, residual: ResidualSpec, spec: AltUpSpec) -> None:
-        hidden, others = residual.hidden, spec.streams - 1
+        hidden, others = residual.hidden, spec.count - 1
         self.group = build.group
         self.expand = [WholeLinear(build, hidden, hidden) for _ in range(others)]
         self.merge = [WholeLinear(build, hidden, hidden) for _ in range(others)]

@@ -13,7 +13,7 @@ import torch
 from penstock_kernels import linear
 from torch import Tensor
 
-from penstock.config import ResidualSpec, Specification, StreamsSpec
+from penstock.config import AltUpSpec, ResidualSpec, Specification, StreamsSpec
 from penstock.layers.altup import AltUpStreams
 from penstock.layers.base import Build, Layer, Residual
 from penstock.weights import Target
@@ -75,7 +75,7 @@ class HyperConnection(Layer):
     Hunyuan 4). Both weights are sigmoids of numbers from all streams."""
 
     def __init__(self, build: Build, residual: ResidualSpec) -> None:
-        assert residual.streams is not None
+        assert isinstance(residual.streams, StreamsSpec)
         self.spec = residual.streams
         self.logits = StreamLogits(build, residual, [self.spec.count] * 2)
 
@@ -90,7 +90,7 @@ class Streams(Layer):
     """How the streams begin, as copies of the embedding, and end, in a weighted sum."""
 
     def __init__(self, build: Build, residual: ResidualSpec) -> None:
-        assert residual.streams is not None
+        assert isinstance(residual.streams, StreamsSpec)
         self.spec, self.group = residual.streams, build.group
         self.logits = StreamLogits(build, residual, [self.spec.count])
 
@@ -115,6 +115,7 @@ def weighted_sum(streams: Tensor, logits: Tensor, spec: StreamsSpec) -> Tensor:
 
 def streams_of(build: Build, spec: Specification) -> Streams | AltUpStreams | None:
     """Builds how the streams of a model begin and end; None = it has one."""
-    if spec.altup is not None:
-        return AltUpStreams(build, spec.residual, spec.altup)
-    return Streams(build, spec.residual) if spec.residual.streams else None
+    streams = spec.residual.streams
+    if isinstance(streams, AltUpSpec):
+        return AltUpStreams(build, spec.residual, streams)
+    return Streams(build, spec.residual) if streams else None

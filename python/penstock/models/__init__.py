@@ -150,7 +150,7 @@ FAMILIES: dict[str, str] = {
 class Model(Protocol):
     """The interface of a model to the worker. `Decoder` implements it."""
 
-    older: Mapping[str, str]  # beginnings of names in older checkpoints, and what they are now
+    older: Mapping[str, str]  # old to new: beginnings of names, or parts that begin with a dot
     ignored: tuple[str, ...]  # patterns of checkpoint tensors that are not loaded
     blocks: list[Any]  # the layers in their order; those of equal `kind` launch the same kernels
 

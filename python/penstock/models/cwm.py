@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config import FULL, SLIDING, Fields, Specification, layered, read_layer_types
+from penstock.config import (
+    FULL,
+    SLIDING,
+    Fields,
+    Specification,
+    layered,
+    read_layer_types,
+    with_rope,
+)
 from penstock.models.llama import Llama
 
 # What transformers assumes where config.json lacks a field.
@@ -21,9 +29,7 @@ class Cwm(Llama):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Adds the windows."""
-        given = raw.get("rope_parameters") or raw.get("rope_scaling")
-        rope = {} if given else {"rope_parameters": ROPE}
-        fields = Fields(layered(rope, raw, DEFAULTS))
+        fields = Fields(layered(with_rope(raw, ROPE), DEFAULTS))
         fields.require_unset("attention_bias")
         spec = super().read_config(fields.raw)
         layers = range(len(spec.layers))

@@ -45,7 +45,6 @@ QK_NORM_NAMES = {
     "model.layers.{}.self_attn.k_norm": "blocks.{}.attention.k_norm",
 }
 
-# Of a mixture of experts, as most families spell it.
 LATENT_NAMES = {
     "model.layers.{}.self_attn.q_a_proj": "blocks.{}.attention.qkv.q_a",
     "model.layers.{}.self_attn.q_a_layernorm": "blocks.{}.attention.query_norm",
@@ -55,6 +54,7 @@ LATENT_NAMES = {
     "model.layers.{}.self_attn.kv_b_proj": "blocks.{}.attention.kv_up",
 }
 
+# Of a mixture of experts, as most families spell it.
 EXPERT_NAMES = {
     "model.layers.{}.mlp.gate": "blocks.{}.mlp.router",
     "model.layers.{}.mlp.experts.{}.gate_proj": "blocks.{}.mlp.experts.{}.gate_up.gate",
@@ -111,7 +111,8 @@ class Decoder(Layer):
         self.positions = PositionEmbedding(build, spec) if spec.learned_positions else None
         self.blocks = [self.block(spec, build, i) for i in range(spec.blocks)]
         self.streams = streams_of(build, spec)
-        self.norm = norm_of(build, spec.residual.hidden, spec.residual.norm)
+        final_norm = spec.final_norm or spec.residual.norm
+        self.norm = norm_of(build, spec.residual.hidden, final_norm)
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
         self.ignored = (*self.ignored, *build.methods.unused)
         if spec.tied:

@@ -15,6 +15,7 @@ from penstock.config import (
     layered,
     periodic,
     read_layer_types,
+    read_text_config,
 )
 from penstock.models.decoder import VISION, with_images
 from penstock.models.llama import Llama
@@ -47,14 +48,12 @@ class Exaone45(Exaone4):
     """The text part of Exaone 4.5; requests cannot contain images."""
 
     names: ClassVar[Mapping[str, str]] = with_images(POST_NORM_NAMES)
-    ignored: tuple[str, ...] = VISION
+    ignored: tuple[str, ...] = (*VISION, r"mtp\..*")
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `text_config`."""
-        fields = Fields(raw)
-        fields.ignore(*raw)  # the rest describes images
-        return super().read_config(fields.section("text_config").raw)
+        return super().read_config(read_text_config(raw))
 
 
 def _kinds(fields: Fields, layers: int, slides: bool) -> list[str]:

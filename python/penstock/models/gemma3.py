@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from penstock.config import SLIDING, Fields, RopeSpec, Specification, layered, read_rope
+from penstock.config import (
+    SLIDING,
+    Fields,
+    RopeSpec,
+    Specification,
+    layered,
+    read_rope,
+    read_text_config,
+)
 from penstock.models.decoder import QK_NORM_NAMES
 from penstock.models.gemma2 import DEFAULTS, Gemma2
 
@@ -49,6 +57,4 @@ class Gemma3(Gemma3Text):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `text_config`."""
-        fields = Fields(raw)
-        fields.ignore(*raw)  # the rest describes images
-        return super().read_config(fields.section("text_config").raw)
+        return super().read_config(read_text_config(raw))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from penstock.config import Fields, Specification
+from penstock.config import Specification, read_text_config
 from penstock.layers import Build, Layer
 from penstock.models.gemma3n_block import BLOCK_NAMES, Gemma3nBlock
 from penstock.models.gemma3n_config import read_gemma3n
@@ -37,6 +37,4 @@ class Gemma3n(Gemma3nText):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `text_config`."""
-        fields = Fields(raw)
-        fields.ignore(*raw)  # the rest describes images and sound
-        return super().read_config(fields.section("text_config").raw)
+        return super().read_config(read_text_config(raw))

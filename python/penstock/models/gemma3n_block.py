@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from penstock import layers
-from penstock.config import Specification
+from penstock.config import AltUpSpec, Specification
 from penstock.layers import Build, Layer, Norm, Residual, norm_of
 from penstock.layers.attention import StepContext
 
@@ -18,8 +18,8 @@ BLOCK_NAMES = {
     LAYER + "altup.modality_router": BLOCK + "altup.router",
     LAYER + "altup.prediction_coefs": BLOCK + "altup.prediction",
     LAYER + "altup.router_norm": BLOCK + "altup.router_norm",
-    LAYER + "laurel.linear_left": BLOCK + "laurel.left",
-    LAYER + "laurel.linear_right": BLOCK + "laurel.right",
+    LAYER + "laurel.linear_left": BLOCK + "laurel.narrow",
+    LAYER + "laurel.linear_right": BLOCK + "laurel.widen",
     LAYER + "laurel.post_laurel_norm": BLOCK + "laurel.norm",
 }
 
@@ -28,17 +28,17 @@ class Gemma3nBlock(Layer):
     """A decoder layer of one residual stream, which predicts and corrects all of them.
 
     A layer of low rank reads what attention reads. The first stream, corrected, is gated by the
-    token's embedding of this layer, and added to the other streams.
+    token's embedding of this layer, and added to all streams but the first.
     """
 
     def __init__(self, spec: Specification, build: Build, index: int) -> None:
-        assert spec.per_layer is not None and spec.altup is not None
+        stream, below = spec.residual, build.below(f"blocks.{index}")
+        assert spec.per_layer is not None and isinstance(stream.streams, AltUpSpec)
         self.kind, self.index = spec.layers[index], index
         self.partial = build.group.size > 1
-        stream, below = spec.residual, build.below(f"blocks.{index}")
         attention = self.kind.attention
-        self.altup = layers.AltUp(build, stream, spec.altup)
-        self.laurel = layers.Laurel(build, stream, spec.altup.rank)
+        self.altup = layers.AltUp(build, stream, stream.streams)
+        self.laurel = layers.Laurel(build, stream, stream.streams.laurel_rank)
         self.attention_norm = norm_of(build, stream.hidden, stream.norm)
         self.attention = layers.attention_of(below.below("attention"), stream, attention, index)
         self.attention_output_norm = norm_of(build, stream.hidden, stream.norm)
@@ -58,7 +58,7 @@ class Gemma3nBlock(Layer):
         if rows is not None:
             predicted, own = predicted.index_select(0, rows), own.index_select(0, rows)
         streams = self.altup.correct(predicted, computed)
-        streams[:, 1:] += self.per_layer(self.altup.first(streams), own)[:, None]
+        streams[:, 1:] += self.per_layer(self.altup.scaled_active(streams), own)[:, None]
         return Residual(streams, None, False)
 
     def _computed(self, x: Tensor, context: StepContext, rows: Tensor | None) -> Tensor:

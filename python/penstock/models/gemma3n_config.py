@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import config
 from penstock.config import SLIDING, Fields, LayerSpec, MlpSpec, NormSpec
-from penstock.faults import BadModel
+from penstock.faults import BadModel, Unsupported
 from penstock.models.gemma3 import Gemma3Text
 
 ACTIVATION = "gelu_pytorch_tanh"
@@ -27,6 +27,8 @@ DEFAULTS |= {"laurel_rank": 64, "final_logit_softcapping": 30.0}
 def read_gemma3n(raw: Mapping[str, Any]) -> config.Specification:
     """Reads the fields. Raises BadModel."""
     fields = Fields(config.layered(raw, DEFAULTS))
+    if not fields.number("hidden_size_per_layer_input"):
+        raise Unsupported("config.json: hidden_size_per_layer_input 0 is not supported")
     fields.ignore("altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar")
     count = fields.count("num_hidden_layers")
     kinds = config.read_layer_types(fields, config.periodic(count, 5))
@@ -42,8 +44,8 @@ def read_gemma3n(raw: Mapping[str, Any]) -> config.Specification:
         "embedding_scale": residual.hidden**0.5,
         "logits_softcap": fields.optional("final_logit_softcapping"),
         "per_layer": config.read_per_layer(fields, "hidden_activation", ACTIVATION, short=True),
-        "altup": config.read_altup(fields),
     }
+    residual = replace(residual, streams=config.read_altup(fields))
     return config.read_decoder(fields, layers, residual, **changes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from penstock.config import Fields, Specification
+from penstock.config import Specification, read_text_config
 from penstock.models.gemma4_text import Gemma4Text
 
 UNIFIED = {"max_position_embeddings": 262_144, "sliding_window": 1024}
@@ -21,9 +21,7 @@ class Gemma4(Gemma4Text):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads `text_config`."""
-        fields = Fields(raw)
-        fields.ignore(*raw)  # the rest describes images and sound
-        return super().read_config(fields.section("text_config").raw)
+        return super().read_config(read_text_config(raw))
 
 
 class Gemma4UnifiedText(Gemma4Text):

@@ -9,7 +9,9 @@ from typing import Any
 from penstock.config import Fields, Specification, layered
 from penstock.models.llama import Llama
 
+# What transformers assumes where config.json lacks a field.
 DEFAULTS = {"head_dim": 128, "rms_norm_eps": 1e-8, "max_position_embeddings": 4096}
+DEFAULTS |= {"rope_theta": 100_000.0}
 
 
 class Helium(Llama):

@@ -25,7 +25,8 @@ class HyperClovaX(Granite):
         fields = Fields(raw)
         size = fields.count("hidden_size") // fields.count("num_attention_heads")
         scale = fields.count("head_dim", size) ** -0.5
-        spec = super().read_config(layered(raw, {"attention_multiplier": scale}))
+        scale = fields.positive("attention_multiplier", scale)  # null is the usual scale too
+        spec = super().read_config(layered({"attention_multiplier": scale}, raw))
         placement = Placement.SANDWICH if fields.flag("use_post_norm", True) else Placement.PRE
         return replace(
             spec,

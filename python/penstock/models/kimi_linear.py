@@ -13,7 +13,6 @@ from penstock.models.mixtral import MOE_NAMES
 from penstock.weights import Names
 
 SELF, PATH = "model.layers.{}.self_attn", "blocks.{}.attention"
-MOST = 64  # layers whose names as transformers writes them are known
 DELTA_NAMES = {
     SELF: PATH,
     **{f"{SELF}.{part}_proj": f"{PATH}.inputs.{part}" for part in "qkv"},
@@ -43,8 +42,7 @@ class KimiLinear(Decoder):
     }
     # transformers writes dense layers under the name of those with experts.
     older: ClassVar[Mapping[str, str]] = {
-        f"model.layers.{layer}.block_sparse_moe.{part}.": f"model.layers.{layer}.mlp.{part}."
-        for layer in range(MOST)
+        f".block_sparse_moe.{part}.": f".mlp.{part}."
         for part in ("gate_proj", "up_proj", "down_proj")
     }
 

@@ -13,7 +13,6 @@ from penstock.models.youtu import Youtu
 DEFAULTS: dict[str, Any] = {"num_attention_heads": 40, "num_key_value_heads": 40}
 DEFAULTS |= {"kv_lora_rank": 256, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64}
 DEFAULTS |= {"num_hidden_layers": 62, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5}
-DEFAULTS |= {"tie_word_embeddings": True}
 FACTORS = {"q_lora_rank": 768, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
 
 

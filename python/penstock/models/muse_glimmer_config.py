@@ -33,6 +33,7 @@ def read_muse_glimmer(raw: Mapping[str, Any]) -> config.Specification:
         [config.LayerSpec(attention, mlp) for attention in _attentions(fields)],
         replace(residual, output_norm=behind),
         embedding_eps=eps,
+        final_norm=NormSpec(eps),
         logits_scale=fields.positive("output_multiplier"),
         logits_softcap=fields.optional("final_logit_softcapping"),
     )

@@ -20,7 +20,7 @@ from penstock.models.decoder import LATENT_NAMES, LLAMA_NAMES, Decoder
 DEFAULTS: dict[str, Any] = {"num_attention_heads": 16, "num_key_value_heads": 16}
 DEFAULTS |= {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64}
 DEFAULTS |= {"qk_nope_head_dim": 128, "v_head_dim": 128, "max_position_embeddings": 131_072}
-DEFAULTS |= {"num_hidden_layers": 32}
+DEFAULTS |= {"num_hidden_layers": 32, "tie_word_embeddings": True}
 
 
 class Youtu(Decoder):
