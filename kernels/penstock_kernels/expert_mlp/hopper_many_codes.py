@@ -38,7 +38,7 @@ from .hopper_many import tile_at
 from .plan import HOPPER_ROWS, STAGES_OF_CODES
 from .sort import Side, Tiled, ordered, targets
 
-MOST = gl.constexpr(HOPPER_ROWS)  # rows of x of a tile
+TILE_ROWS = gl.constexpr(HOPPER_ROWS)  # rows of x of a tile
 HALF, QUARTER = gl.constexpr(HOPPER_ROWS // 2), gl.constexpr(HOPPER_ROWS // 4)
 STAGES = gl.constexpr(STAGES_OF_CODES)  # turns in the ring
 BOXES = gl.constexpr(HOPPER_ROWS // BOX.value)  # copies of BOX rows that fill half a turn
@@ -67,7 +67,7 @@ def _copy(
             mbarrier.wait(empty.index(stage), (done // STAGES & 1) ^ 1)
             for shift in gl.static_range(3):
                 live = boxes == BOXES >> shift
-                mbarrier.expect(bar, BYTES + (MOST >> shift) * TURN * 2, pred=live)
+                mbarrier.expect(bar, BYTES + (TILE_ROWS >> shift) * TURN * 2, pred=live)
             group_row = turn * TURN // group if COUNT == 1 else turn * COUNT
             group_row += expert * (inputs // group)
             for part in gl.static_range(2):
@@ -100,8 +100,8 @@ def _multiply(
         rows = place[2] - place[1]
         if rows > HALF:
             done = _compute(
-                outs, rings, bars, place, sizes, done, MOST, KIND, BITS, SIDES, COUNT, HAS_ZEROS,
-                HAS_BIAS, FIRST, ACTIVATION,
+                outs, rings, bars, place, sizes, done, TILE_ROWS, KIND, BITS, SIDES, COUNT,
+                HAS_ZEROS, HAS_BIAS, FIRST, ACTIVATION,
             )  # fmt: skip
         elif rows > QUARTER:
             done = _compute(
@@ -124,7 +124,7 @@ def _compute(
     """A tile of ROWS rows; returns the number of turns so far."""
     full, empty = bars
     inputs = sizes[1]
-    PER_HALF: gl.constexpr = MOST // ROWS
+    PER_HALF: gl.constexpr = TILE_ROWS // ROWS
     X: gl.constexpr = rings[3].layout
     x_ring = as_blocks(rings[3], STAGES * HALVES * PER_HALF, ROWS, ATOM, X)
     dtype: gl.constexpr = x_ring.dtype
@@ -162,7 +162,7 @@ def _write(
     expert, row, end, tile = place
     outputs = sizes[0]
     ROWS: gl.constexpr = total.shape[1]
-    PER_HALF: gl.constexpr = MOST // ROWS
+    PER_HALF: gl.constexpr = TILE_ROWS // ROWS
     SUM: gl.constexpr = total.type.layout
     kind: gl.constexpr = ring.dtype
     first = tile * TILE if SIDES == 2 else tile * 2 * TILE
