@@ -257,7 +257,9 @@ def channels(kind: torch.dtype) -> None:
         parts = x[:, 32:].unflatten(1, (5, *heads)).unbind(1)
         gates = x[:, :32], parts[3], biases[:, 0].contiguous(), biases
         memory = torch.empty((4, 1, 32, 128, 128))
-        out = delta.gated_delta_rule(*parts[:3], *gates, memory, runs(lengths, CPU))
+        for bound in (0.0, -5.0):  # as in Ling 3.0
+            given = *parts[:3], *gates, memory, runs(lengths, CPU)
+            out = delta.gated_delta_rule(*given, bound=bound)
         gated_norm.gated_head_norm(out, parts[4], x[0, :128], 1e-5, activation="sigmoid")
 
 

@@ -78,7 +78,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         262_144,
-        "bamba flint gemma4_unified_text kolibri1",
+        "bailing_hybrid bamba flint gemma4_unified_text kolibri1",
     ),
     (
         "num_attention_heads",
@@ -88,7 +88,11 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("max_position_embeddings", 1 << 20, "kimi_linear"),
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
     ("num_attention_heads", 16, "youtu"),
-    ("num_attention_heads", 32, "muse_glimmer_text"),
+    (
+        "num_attention_heads",
+        32,
+        "bailing_hybrid muse_glimmer_text",
+    ),
     ("num_attention_heads", 40, "minicpm3"),
     ("num_attention_heads", 48, "kolibri1"),
     (
@@ -97,9 +101,10 @@ const SIZES: &[(&str, u64, &str)] = &[
         "minimax minimax_m1 minimax_text_01",
     ),
     ("num_experts_per_tok", 6, "kolibri1"),
-    ("num_experts_per_tok", 8, "kimi_linear"),
+    ("num_experts_per_tok", 8, "bailing_hybrid kimi_linear"),
     ("num_hidden_layers", 32, "youtu"),
     ("num_hidden_layers", 35, "gemma3n_text"),
+    ("num_hidden_layers", 42, "bailing_hybrid"),
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
@@ -139,8 +144,8 @@ pub(crate) fn default_size(family: Option<&str>, field: &str) -> Option<u64> {
 /// Returns the sizes of a row of latents where config.json lacks them.
 fn latent_size(family: &str, field: &str) -> Option<u64> {
     let (rank, rotated, index) = match family {
-        "axk1" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite" | "kimi_linear"
-        | "longcat_flash" | "youtu" => (512, 64, None),
+        "axk1" | "bailing_hybrid" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite"
+        | "kimi_linear" | "longcat_flash" | "youtu" => (512, 64, None),
         "deepseek_v32" | "glm_moe_dsa" | "hy_v4" => (512, 64, Some(128)),
         "axk2" => (128, 32, Some(128)),
         "minicpm3" => (256, 32, None),

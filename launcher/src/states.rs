@@ -35,6 +35,7 @@ impl States {
             }
             "olmo_hybrid" => Self::of_delta_net(config, layers, olmo_sizes(config)),
             "kimi_linear" => Self::of_kimi_delta(config, layers),
+            "bailing_hybrid" => Self::of_bailing(config, layers),
             "lfm2" | "lfm2_moe" => {
                 let listed = config.get("full_attn_idxs").and_then(Value::as_array);
                 let attending = listed.map_or(layers, |listed| listed.len() as u64);
@@ -79,10 +80,26 @@ impl States {
         let width = either("short_conv_kernel_size", "linear_conv_kernel_dim", 4);
         let listed = own.get("kda_layers").and_then(Value::as_array);
         let listed = listed.map(|listed| listed.len() as u64);
+        let layers = kinds(config, &["linear_attention"])
+            .or(listed)
+            .unwrap_or(layers - layers.saturating_sub(1) / 4);
+        Self::with_channel_decays(layers, heads, head_dim, width)
+    }
+
+    /// Ling 3.0: as many heads as attention has.
+    fn of_bailing(config: &Value, layers: u64) -> Self {
+        let period = size(config, "layer_group_size", 6).max(1);
+        let heads = size(config, "num_attention_heads", 32);
+        let head_dim = size(config, "linear_head_dim", size(config, "head_dim", 128));
+        let width = size(config, "short_conv_kernel_size", 4);
+        let layers = kinds(config, &["linear_attention"]).unwrap_or(layers - layers / period);
+        Self::with_channel_decays(layers, heads, head_dim, width)
+    }
+
+    /// Kimi Delta Attention in this many `layers`.
+    fn with_channel_decays(layers: u64, heads: u64, head_dim: u64, width: u64) -> Self {
         Self {
-            layers: kinds(config, &["linear_attention"])
-                .or(listed)
-                .unwrap_or(layers - layers.saturating_sub(1) / 4),
+            layers,
             shared: ("the number of heads of linear attention", heads),
             inputs: 3 * heads * head_dim * width.saturating_sub(1),
             grouped: (0, 1),
@@ -322,6 +339,14 @@ mod tests {
         let states = States::of(&config, 9).unwrap();
         assert_eq!((states.layers, states.attending(&config, 9)), (7, 2));
         assert_eq!(states.memory, 32 * 128 * 128);
+    }
+
+    #[test]
+    fn ling_has_as_many_recurrent_heads_as_heads_of_attention() {
+        let config = json!({"model_type": "bailing_hybrid", "num_attention_heads": 16});
+        let states = States::of(&config, 42).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 42)), (35, 7));
+        assert_eq!(states.memory, 16 * 128 * 128);
     }
 
     #[test]

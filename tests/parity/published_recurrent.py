@@ -50,6 +50,21 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         "linear_attn_alpha_factor": 3.5565588200778455, "linear_attn_beta_factor": 1.0,
         "mlp_alpha_factor": 3.5565588200778455, "mlp_beta_factor": 1.0,
     }),
+    # The values are transformers' defaults; the count includes the routers' biases.
+    "inclusionAI/Ling-3.0-Flash": (124_414_211_552, {
+        "architectures": ["BailingHybridForCausalLM"], "attention_bias": False,
+        "dtype": "bfloat16", "first_k_dense_replace": 2, "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 2560, "intermediate_size": 6144, "kda_lower_bound": -5.0,
+        "kda_safe_gate": True, "kv_lora_rank": 512, "layer_group_size": 6,
+        "model_max_length": 262144, "model_type": "bailing_hybrid", "moe_intermediate_size": 768,
+        "moe_renormalize": True, "num_attention_heads": 32, "num_expert_group": 8,
+        "num_experts": 512, "num_experts_per_token": 8, "num_hidden_layers": 42,
+        "num_key_value_heads": 32, "num_nextn_predict_layers": 1, "num_shared_experts": 1,
+        "pad_token_id": 156892, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-06, "rope_theta": 6000000.0, "routed_scaling_factor": 2.5,
+        "short_conv_kernel_size": 4, "tie_word_embeddings": False, "topk_group": 4,
+        "v_head_dim": 128, "vocab_size": 157184,
+    }),
     "moonshotai/Kimi-Linear-48B-A3B-Instruct": (49_122_681_728, {
         "architectures": ["KimiLinearForCausalLM"], "dtype": "bfloat16", "eos_token_id": 163586,
         "first_k_dense_replace": 1, "head_dim": 72, "hidden_act": "silu", "hidden_size": 2304,

@@ -70,6 +70,7 @@ LATENT = [
     "mistral4",
 ]
 RECURRENT = [
+    "bailing_hybrid",
     "granitemoehybrid",
     "kimi_linear",
     "lfm2-moe",
@@ -91,8 +92,9 @@ SHARDED = [
     *RECURRENT,
 ]
 
-# Of rounded scores, others may be among the largest: transformers in bfloat16 is 0.58 and 1.95 off.
-CHANGED = {"glm-moe-dsa": 1.0, "hy-v4": 2.0}
+# Of rounded scores, others may be among the largest: transformers in bfloat16 is 0.93, 0.58 and
+# 1.95 off.
+CHANGED = {"bailing_hybrid": 1.0, "glm-moe-dsa": 1.0, "hy-v4": 2.0}
 
 
 def run_alone(worker: LocalWorker, path: Path, sequence: Running, dtype: str) -> list[torch.Tensor]:

@@ -69,6 +69,27 @@ KIMI: dict[str, Any] = {
 }
 
 MIXTURES: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": {
+        "model_type": "bailing_hybrid",
+        "pad_token_id": 0,
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 4,
+        # transformers reads both sizes from the first, and rotates the second.
+        "head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "layer_group_size": 2,
+        "short_conv_kernel_size": 3,
+        "kda_lower_bound": -3.0,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 12,
+        "v_head_dim": 24,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "n_shared_experts": 2,
+        "moe_intermediate_size": 32,
+    },
     "granitemoehybrid": {
         **MAMBA,
         "model_type": "granitemoehybrid",

@@ -48,6 +48,7 @@ EXPERTS = [
     "gemma4-moe",
     "deepseek-v2",
     "kimi_linear",
+    "bailing_hybrid",
     "hy-v4",
     "longcat-flash",
     "nemotron_h-moe",

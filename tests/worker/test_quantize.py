@@ -53,6 +53,12 @@ OTHERS: dict[str, dict[str, Any]] = {
     "deepseek-v2-lite": {**LATENT, "q_lora_rank": None},
     "bamba": {**MAMBA, "intermediate_size": 128},
     "granitemoehybrid-dense": {**MAMBA, "shared_intermediate_size": 128},
+    "bailing_hybrid": {
+        **LATENT,
+        "q_lora_rank": None,
+        **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 8),
+        **dict.fromkeys(("head_dim", "qk_rope_head_dim"), 16),
+    },
     "kimi_linear": {**LATENT, "q_lora_rank": None, "linear_head_dim": 16},
     "lfm2-moe": {"intermediate_size": 128, "vocab_size": 4096},
     "lfm3-plain": {"intermediate_size": 128, "vocab_size": 4096},

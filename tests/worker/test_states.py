@@ -20,6 +20,7 @@ STATEFUL = [
     "qwen3_5",
     "qwen3_next",
     "kimi_linear",
+    "bailing_hybrid",
     "lfm2",
     "granitemoehybrid",
     "falcon_h1",

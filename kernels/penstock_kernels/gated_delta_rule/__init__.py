@@ -25,12 +25,14 @@ def gated_delta_rule(
     runs: Runs,
     out: Tensor | None = None,
     most: float = 1.0,
+    bound: float = 0.0,
 ) -> Tensor:
     """Reads and updates a state S [D, E] of each sequence and value head, token by token:
 
         S = exp(g) S;  S = S + k (b (v - k^T S))^T;  out = q^T S / sqrt(D)
 
-    with g = -exp(decay_log) softplus(decay + decay_bias), b = most * sigmoid(strength), and q
+    with g = -exp(decay_log) softplus(decay + decay_bias), or with a `bound` below 0
+    g = bound sigmoid(exp(decay_log) (decay + decay_bias)), b = most * sigmoid(strength), and q
     and k divided by their length. A key head serves Hv / Hk consecutive value heads. g is a number
     of each head, or of each channel of a key: then exp(g) S multiplies the rows of S.
 
@@ -39,7 +41,7 @@ def gated_delta_rule(
         strided likewise; decay_log [Hv] and decay_bias [Hv] or [Hv, D] float32; states
         [blocks, 1, Hv, D, E] float32 (float64 for float64 inputs), written in place; runs: what
         runs, and where its states are; out [T, Hv, E]: where to put the result; most: up to 2, then
-        a state may change its sign.
+        a state may change its sign; bound: the least g of a channel, 0 = none.
     Returns: [T, Hv, E] of q's dtype; zeros for padding rows of decodes. Rows before query_start[0]
         and from query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: float32 inside; the result is rounded once.
@@ -56,10 +58,14 @@ def gated_delta_rule(
     wide = torch.promote_types(q.dtype, torch.float32)
     expect("states", states, tuple(states.shape), (wide,))
     expect_out(v, out)
+    if bound > 0 or (bound and decay.dim() == 2):
+        raise ValueError(f"bound is {bound}; expected up to 0, and below only with channels")
     runs.check(len(v))
     if out is None:
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    return _OP.on(q)(q, k, v, strength, decay, decay_log, decay_bias, states, runs, out, most)
+    return _OP.on(q)(
+        q, k, v, strength, decay, decay_log, decay_bias, states, runs, out, most, bound
+    )
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

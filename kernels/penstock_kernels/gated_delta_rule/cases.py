@@ -51,6 +51,7 @@ def _case(
     pad: int = 0,
     similar: bool = False,
     most: float = 1.0,
+    bound: float = 0.0,
 ) -> Case:
     """With `similar`, keys differ little and hardly anything is forgotten: what a token adds then
     depends most on those before it."""
@@ -85,6 +86,7 @@ def _case(
             "states": torch.randn(shape, device=device),
             "runs": runs(lengths, device, pad=pad),
             "most": most,
+            "bound": bound,
         }
 
     elements = 2 * layer.key_heads * layer.key_dim + 2 * layer.value_heads * layer.value_dim
@@ -92,9 +94,10 @@ def _case(
     state = layer.value_heads * layer.key_dim * layer.value_dim * 4
     moved = tokens * elements * dtype.itemsize + 2 * len(lengths) * state
     shape = f"{layer.key_heads}:{layer.value_heads}x{layer.key_dim}x{layer.value_dim}"
+    bounded = "-bounded" if bound else ""
     twice = "-twice" if most > 1 else ""
     own = "-channels" if layer.channels else ""
-    more = f"{own}{f'-pad{pad}' if pad else ''}{'-similar' if similar else ''}{twice}"
+    more = f"{own}{f'-pad{pad}' if pad else ''}{'-similar' if similar else ''}{twice}{bounded}"
     name = f"{kind}-{len(lengths)}of{tokens}x{shape}{more}"
     tolerance = max(TOLERANCE[dtype], LEAST_TOLERANCE[dtype])
     return Case(name, size, make, tolerance, bytes_moved=moved if decodes else 0)
@@ -119,6 +122,9 @@ CASES = [
     _case(Size.SMALL, "f16", [(40, 40), (17, 60)], Layer(1, 1, 128, 32, channels=True)),
     _case(Size.SMALL, "f16", CHUNKS, CHANNELS, similar=True),
     _case(Size.SMALL, "f32", CHUNKS, CHANNELS, similar=True),
+    _case(Size.SMALL, "f32", DECODES, CHANNELS, pad=2, bound=-5.0),
+    _case(Size.SMALL, "f32", CHUNKS, CHANNELS, pad=1, bound=-5.0),
+    _case(Size.SMALL, "f16", CHUNKS, CHANNELS, similar=True, bound=-0.5),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, QWEN),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], QWEN),
     _case(Size.FULL, "bf16", [(300, 300), (64, 128)], RANK, similar=True),
@@ -129,6 +135,8 @@ CASES = [
     _case(Size.FULL, "bf16", [(1, 700)] * 70, KIMI),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], KIMI),
     _case(Size.FULL, "bf16", [(300, 300), (64, 128)], KIMI, similar=True),
+    _case(Size.FULL, "bf16", [(1, 700)] * 9, KIMI, bound=-5.0),
+    _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], KIMI, bound=-5.0),
     _case(Size.BENCH, "bf16", [(1, 700)], QWEN),
     _case(Size.BENCH, "bf16", [(1, 700)] * 64, QWEN),
     _case(Size.BENCH, "bf16", [(1, 700)] * 256, QWEN),

@@ -25,14 +25,23 @@ CHUNK, COLUMNS, WARPS, STAGES = 16, 16, 4, 2
 
 
 @triton.jit
+def log_kept(forget, rate, BOUND: tl.constexpr):
+    """The logarithm of what a token leaves of a state."""
+    if BOUND == 0:
+        return -rate * softplus(forget)
+    return BOUND * tl.sigmoid(rate * forget)
+
+
+@triton.jit
 def _sums(
-    decay, decay_log, decay_bias, at, inside, stride, head, D: tl.constexpr, KEYS: tl.constexpr
+    decay, decay_log, decay_bias, at, inside, stride, head, D: tl.constexpr, KEYS: tl.constexpr,
+    BOUND: tl.constexpr,
 ):  # fmt: skip
     """The sums [L, KEYS] of g from the chunk's first token on; tokens outside add nothing."""
     column = tl.arange(0, KEYS)
     bias = tl.load(decay_bias + head * D + column, column < D, other=0)
     forget = load_rows(decay, at, stride, head, inside, D, KEYS).to(tl.float32)
-    g = -tl.exp(tl.load(decay_log + head)) * softplus(forget + bias[None, :])
+    g = log_kept(forget + bias[None, :], tl.exp(tl.load(decay_log + head)), BOUND)
     return tl.cumsum(tl.where(inside[:, None], g, 0.0), 0)
 
 
@@ -41,7 +50,7 @@ def _prepare(
     q, k, strength, decay, decay_log, decay_bias, query_start, kv_len, matrices, sums, strides,
     tokens, eps, most,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
-    L: tl.constexpr,
+    L: tl.constexpr, BOUND: tl.constexpr,
 ):  # fmt: skip
     """Writes what a chunk needs beside the state, see `run_channel_chunks`."""
     sequence = tl.program_id(0)
@@ -53,7 +62,7 @@ def _prepare(
     row = tl.arange(0, L)
     inside = first + row < count
     at = start + first + row
-    total = _sums(decay, decay_log, decay_bias, at, inside, strides[4], head, D, KEYS)
+    total = _sums(decay, decay_log, decay_bias, at, inside, strides[4], head, D, KEYS, BOUND)
     key = load_rows(k, at, strides[1], head // SHARED, inside, D, KEYS).to(tl.float32)
     key *= inverse_lengths(key, eps)[:, None]
     query = load_rows(q, at, strides[0], head // SHARED, inside, D, KEYS).to(tl.float32)
@@ -141,6 +150,7 @@ def run_channel_chunks(
     runs: Runs,
     out: Tensor,
     most: float,
+    bound: float,
 ) -> None:
     """Computes prompts, as `run_chunks`.
 
@@ -158,6 +168,7 @@ def run_channel_chunks(
     _prepare[(sequences, divided_up(runs.max_query, CHUNK), count)](
         *(q, k, *gates, *places, matrices, sums, strides, tokens, EPS, most),
         **shape,
+        BOUND=bound,
         num_warps=4,
     )
     tables = runs.block_tables, runs.slots, *places

@@ -36,6 +36,7 @@ def gated_delta_rule(
     runs: Runs,
     out: Tensor | None = None,
     most: float = 1.0,
+    bound: float = 0.0,
 ) -> Tensor:
     """See the public function."""
     if out is None:
@@ -45,8 +46,8 @@ def gated_delta_rule(
     k = normed(k).repeat_interleave(shared, 1)
     if decay.dim() == 2:  # the same for all channels
         decay, decay_bias = decay[..., None], decay_bias[:, None]
-    rate = -decay_log.to(q.dtype).exp()[:, None]
-    g = rate * softplus(wide(decay) + decay_bias.to(q.dtype))
+    rate, forget = decay_log.to(q.dtype).exp()[:, None], wide(decay) + decay_bias.to(q.dtype)
+    g = bound * (rate * forget).sigmoid() if bound else -rate * softplus(forget)
     tokens = q, k, wide(v), most * wide(strength).sigmoid(), g
     if runs.query_start is None:
         return _one_each(tokens, states, runs, out)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..device import divided_up, power_of_two
 from ..recurrence import Runs
-from ..recurrence_triton import ELEMENTS, load_state, run_of, softplus, takes_chunks
-from .channel_chunks import run_channel_chunks
+from ..recurrence_triton import ELEMENTS, load_state, run_of, takes_chunks
+from .channel_chunks import log_kept, run_channel_chunks
 from .chunks import run_chunks
 from .reference import EPS
 
@@ -23,6 +23,7 @@ def _step_through(
     tables, slots, query_start, kv_len, out, strides, table_stride, eps, most,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     KEYS: tl.constexpr, VALUES: tl.constexpr, ONE: tl.constexpr, CHANNELS: tl.constexpr,
+    BOUND: tl.constexpr,
 ):  # fmt: skip
     """`strides`: of the tokens of q, k, v, strength and decay. With ONE, a row of each sequence;
     with CHANNELS, a decay of each channel of a key."""
@@ -42,7 +43,7 @@ def _step_through(
         states, tables, slots, sequence, table_stride, length > count, head, row[:, None],
         column[None, :], HEADS, D, E,
     )  # fmt: skip
-    rate = -tl.exp(tl.load(decay_log + head))
+    rate = tl.exp(tl.load(decay_log + head))
     channel, exists = head, head < HEADS
     if CHANNELS:
         channel, exists = head * D + row, row < D
@@ -57,7 +58,7 @@ def _step_through(
         key *= tl.rsqrt(tl.sum(key * key, 0) + eps)
         taken = most * tl.sigmoid(tl.load(strength + at * strides[3] + head).to(tl.float32))
         forget = tl.load(decay + at * strides[4] + channel, exists, other=0).to(tl.float32)
-        kept = tl.exp(rate * softplus(forget + bias))
+        kept = tl.exp(log_kept(forget + bias, rate, BOUND))
         state *= kept[:, None] if CHANNELS else kept
         known = tl.sum(state * key[:, None], 0)
         added = taken * (value.to(tl.float32) - known)
@@ -79,6 +80,7 @@ def gated_delta_rule(
     runs: Runs,
     out: Tensor | None = None,
     most: float = 1.0,
+    bound: float = 0.0,
 ) -> Tensor:
     """See the public function."""
     if out is None:
@@ -86,8 +88,10 @@ def gated_delta_rule(
     channels = decay.dim() == 3
     if takes_chunks(q, runs):
         gates = strength, decay, decay_log, decay_bias
-        run = run_channel_chunks if channels else run_chunks
-        run((q, k, v), gates, states, runs, out, most)
+        if channels:
+            run_channel_chunks((q, k, v), gates, states, runs, out, most, bound)
+        else:
+            run_chunks((q, k, v), gates, states, runs, out, most)
         return out
     size, (heads, value_size) = q.shape[2], v.shape[1:]
     keys = power_of_two(size)
@@ -106,6 +110,7 @@ def gated_delta_rule(
             VALUES=values,
             ONE=runs.query_start is None,
             CHANNELS=channels,
+            BOUND=bound,
             num_warps=4,
         )
     return out

@@ -42,6 +42,7 @@ from penstock.config.fields import Fields, ReadFields, layered, read_config
 from penstock.config.kimi_delta import read_kimi_delta, read_kimi_kinds, read_kimi_section
 from penstock.config.latent import (
     read_gated_indexed_attention,
+    read_head_gated_latent_attention,
     read_indexed_attention,
     read_latent_attention,
     read_latent_attention_without_rope,
@@ -141,6 +142,7 @@ __all__ = [
     "read_gated_indexed_attention",
     "read_gpt_names",
     "read_group_limited_routing",
+    "read_head_gated_latent_attention",
     "read_hybrid_attention",
     "read_hybrid_types",
     "read_indexed_attention",

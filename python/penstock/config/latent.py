@@ -31,6 +31,11 @@ def read_latent_attention(fields: Fields) -> AttentionSpec:
     return attention
 
 
+def read_head_gated_latent_attention(fields: Fields) -> AttentionSpec:
+    """As `read_latent_attention`, with a gate of each head; `head_dim` is of other layers."""
+    return replace(_read_attention(fields), gate=Gate.PER_HEAD)
+
+
 def read_latent_attention_without_rope(fields: Fields) -> AttentionSpec:
     """As `read_latent_attention`; what rotates elsewhere stays as it is."""
     fields.ignore("head_dim")  # files have either of two widths there

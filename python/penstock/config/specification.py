@@ -113,11 +113,16 @@ class KimiDeltaSpec:
     heads: int
     """Of queries, of keys and of values."""
     head_dim: int
-    """Elements of each, and of what the matrices of decays and of gates have between them."""
+    """Elements of each."""
     width: int
     """Tokens that the convolution reads."""
     norm: NormSpec
     """Of each head's output, before its gate."""
+    narrow: bool = True
+    """Whether decays and gates are products with two matrices, with `head_dim` numbers between
+    them; else with one."""
+    bound: float = 0.0
+    """The least logarithm of what a token leaves of a state; 0 = none."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for a width without inputs to keep."""

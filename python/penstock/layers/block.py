@@ -44,7 +44,7 @@ from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.indexed_attention import GatedIndexedAttention, IndexedLatentAttention
 from penstock.layers.kimi_delta import KimiDelta
-from penstock.layers.latent_attention import LatentAttention
+from penstock.layers.latent_attention import HeadGatedLatentAttention, LatentAttention
 from penstock.layers.lightning import LightningAttention
 from penstock.layers.mamba import Mamba2
 from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
@@ -102,12 +102,17 @@ def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:
 
 
 def _latent_of(spec: AttentionSpec, latent: LatentSpec) -> type[LatentAttention]:
-    """The class of latent attention. Raises BadModel for a gate without an indexer."""
-    if spec.gate is None:
-        return LatentAttention if latent.indexer is None else IndexedLatentAttention
-    if latent.indexer is None or spec.gate is not Gate.OWN:
-        raise BadModel("a gate of latent attention needs an indexer, and a matrix of its own")
-    return GatedIndexedAttention
+    """The class of latent attention. Raises BadModel for gates that no family has."""
+    kinds: dict[tuple[bool, Gate | None], type[LatentAttention]] = {
+        (False, None): LatentAttention,
+        (False, Gate.PER_HEAD): HeadGatedLatentAttention,
+        (True, None): IndexedLatentAttention,
+        (True, Gate.OWN): GatedIndexedAttention,
+    }
+    kind = latent.indexer is not None, spec.gate
+    if kind not in kinds:
+        raise BadModel("this gate of latent attention is not supported")
+    return kinds[kind]
 
 
 def _recurrent_of(

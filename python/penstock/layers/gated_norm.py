@@ -32,5 +32,10 @@ class GatedNorm(Layer):
         """Returns (the gated norm of the sum, the sum), [T, size] each."""
         x, total = self.norm(residual)
         gate = linear(F.silu(linear(x, self.narrow, None)), self.widen, None)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return (x * gate.to(wide).sigmoid()).to(x.dtype), total
+        return gated(x, gate), total
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """Returns x times the sigmoid of `gate`, which is of x's shape or broadcast to it."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (x * gate.to(wide).sigmoid()).to(x.dtype)

@@ -14,6 +14,7 @@ from torch import Tensor
 from penstock.config import AttentionSpec, LatentSpec, ResidualSpec
 from penstock.layers.attention import Choice, StepContext
 from penstock.layers.base import Build, Layer, Residual
+from penstock.layers.gated_norm import gated
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear
 from penstock.layers.norm import LayerNorm, Norm
@@ -174,9 +175,3 @@ class GatedIndexedAttention(IndexedLatentAttention):
         """As `IndexedLatentAttention.mix_inputs`, of [gates | queries' latent | latent, key]."""
         gate, rest = qkv.tensor_split([self.gates], 1)
         return gated(super().mix_inputs(x, rest, context), gate)
-
-
-def gated(x: Tensor, gate: Tensor) -> Tensor:
-    """Returns x times the sigmoid of `gate`, which is of x's shape or broadcast to it."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return (x * gate.to(wide).sigmoid()).to(x.dtype)

@@ -63,6 +63,29 @@ class HeadGates(Layer):
         return strength, decay, linear(gate, self.gate, None).unflatten(1, heads)
 
 
+class WholeHeadGates(Layer):
+    """As HeadGates, with one matrix each for decays and gates, whose rows ranks share."""
+
+    def __init__(self, build: Build, residual: ResidualSpec, spec: KimiDeltaSpec) -> None:
+        self.group: Group = build.group
+        self.head_dim = spec.head_dim
+        heads = spec.heads // build.group.size
+        channels = heads * spec.head_dim
+        self.parts = {"decay": channels, "gate": channels, "strength": heads}
+        self.matrix = build.empty(sum(self.parts.values()), residual.hidden)
+
+    def targets(self) -> dict[str, Target]:
+        """Returns the targets of the rows of each matrix."""
+        stored = {"weight": WeightTensor(self.matrix, 0, 1)}
+        return column_targets(self.parts, stored, None, self.group, {})
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As `HeadGates`."""
+        decay, gate, strength = linear(x, self.matrix, None).split(list(self.parts.values()), 1)
+        heads = -1, self.head_dim
+        return strength, decay.unflatten(1, heads), gate.unflatten(1, heads)
+
+
 class KimiDelta(Recurrent):
     """Linear attention of layer `index`: projections, a short convolution, the gated delta rule, a
     norm of each head times the sigmoid of its gate, and the output projection."""
@@ -77,7 +100,9 @@ class KimiDelta(Recurrent):
         inner = spec.heads * spec.head_dim
         parts = dict.fromkeys("qkv", inner)
         self.inputs = ColumnLinear(build.below("inputs"), parts, residual, False)
-        self.head_gates = HeadGates(build, residual, spec)
+        gates = HeadGates if spec.narrow else WholeHeadGates
+        self.head_gates = gates(build, residual, spec)
+        self.bound = spec.bound
         self.convolution = Convolution(build, self.inputs.parts, spec.width)
         self.decay_log = build.empty(self.heads, dtype=torch.float32)
         self.decay_bias = build.empty(self.heads, spec.head_dim, dtype=torch.float32)
@@ -109,4 +134,4 @@ class KimiDelta(Recurrent):
         causal_conv(inputs, self.convolution.weight[:, 0], cache.inputs, runs, mixed)
         q, k, v = mixed.unflatten(1, (3, self.heads, self.head_dim)).unbind(1)
         gates = strength, decay, self.decay_log, self.decay_bias
-        gated_delta_rule(q, k, v, *gates, cache.memory, runs, out)
+        gated_delta_rule(q, k, v, *gates, cache.memory, runs, out, bound=self.bound)

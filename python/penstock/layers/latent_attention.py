@@ -18,6 +18,7 @@ from torch import Tensor
 from penstock.config import AttentionSpec, Gate, LatentSpec, NormSpec, ResidualSpec
 from penstock.layers.attention import SelfAttention, StepContext, position_factors
 from penstock.layers.base import Build, Residual
+from penstock.layers.gated_norm import gated
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import RmsNorm
 from penstock.parallel import Share
@@ -94,7 +95,8 @@ class LatentAttention(SelfAttention):
         self.factors = position_factors(factor, build) if factor and scaled else None
         queries = {"q": spec.heads * sum(self.sizes)}
         down = {"q_a": latent.query_rank} if latent.query_rank else queries
-        gate = {"gate": spec.heads * latent.value} if spec.gate is Gate.OWN else {}
+        gates = {Gate.OWN: spec.heads * latent.value, Gate.PER_HEAD: spec.heads}
+        gate = {} if spec.gate is None else {"gate": gates[spec.gate]}
         parts = {**gate, **down, "kv": self.row}
         whole = {"q_a": Share(), "kv": Share()}
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, False, shares=whole)
@@ -179,6 +181,16 @@ class LatentAttention(SelfAttention):
                 out=out,
                 sinks=self.sinks,
             )
+
+
+class HeadGatedLatentAttention(LatentAttention):
+    """As LatentAttention, whose heads are multiplied by the sigmoid of one number each."""
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `LatentAttention.mix`, of [numbers | queries or their latent | latent, key]."""
+        numbers, rest = qkv.tensor_split([self.heads], 1)
+        heads = super().mix(rest, context).view(len(qkv), self.heads, -1)
+        return gated(heads, numbers[:, :, None]).flatten(1)
 
 
 def _multiply(x: Tensor, matrices: Tensor, out: Tensor) -> None:

@@ -26,6 +26,7 @@ FAMILIES: dict[str, str] = {
     "ArceeForCausalLM": "arcee:Arcee",
     "BaiChuanForCausalLM": "baichuan:Baichuan",
     "BaichuanForCausalLM": "baichuan:Baichuan2",
+    "BailingHybridForCausalLM": "bailing_hybrid:BailingHybrid",
     "BambaForCausalLM": "bamba:Bamba",
     "BloomForCausalLM": "bloom:Bloom",
     "Cohere2ForCausalLM": "cohere:Cohere2",

@@ -10,7 +10,8 @@ from torch import Tensor
 from penstock.config import AttentionSpec, MoeSpec, ResidualSpec, Specification
 from penstock.layers import Build, ColumnLinear, GatedNorm, Layer, Residual, mlp_of, norm_of
 from penstock.layers.attention import StepContext
-from penstock.layers.indexed_attention import IndexedLatentAttention, gated
+from penstock.layers.gated_norm import gated
+from penstock.layers.indexed_attention import IndexedLatentAttention
 
 
 class QueryGatedIndexedAttention(IndexedLatentAttention):

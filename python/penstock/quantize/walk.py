@@ -27,7 +27,7 @@ from penstock.layers import (
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
 from penstock.layers.delta_net import HeadInputs
 from penstock.layers.indexed_attention import HeadWeights, IndexMatrix
-from penstock.layers.kimi_delta import HeadGates
+from penstock.layers.kimi_delta import HeadGates, WholeHeadGates
 from penstock.layers.latent_attention import LatentUp
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
@@ -36,8 +36,10 @@ from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.statistics import Inputs
 from penstock.weights import Checkpoint
 
-KEPT = (Router, SharedGate, IndexMatrix, HeadWeights, GatedNorm, LatentUp, HeadInputs, HeadGates)
-"""Layers whose matrices stay as they are. Servers keep the last four as floats in any format."""
+FLOATS = (GatedNorm, LatentUp, HeadInputs, HeadGates, WholeHeadGates)
+"""Layers whose matrices servers keep as floats in any format."""
+KEPT = (Router, SharedGate, IndexMatrix, HeadWeights, *FLOATS)
+"""Layers whose matrices stay as they are."""
 BLOCK_TOKENS = 16
 STEP_TOKENS = 4096  # about as many rows run at once
 Tensors = Mapping[str, Tensor]
