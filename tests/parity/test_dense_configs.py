@@ -42,7 +42,7 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("hunyuan", ["rope_parameters", "rms_norm_eps"],
      {"rope_theta": 9000.0, "rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0}}),
     ("bailing_hybrid", ["layer_types", "mlp_layer_types", "rope_parameters"], {}),
-    ("bailing_hybrid", ["kda_lower_bound", "topk_group"], {"kda_safe_gate": False}),
+    ("bailing_hybrid", ["topk_group"], {"kda_safe_gate": False}),
     ("kimi_linear-latent-queries", ["layer_types"], {}),
     ("kimi_linear-latent-queries",
      ["layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "head_dim"],

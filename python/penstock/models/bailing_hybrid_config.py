@@ -61,8 +61,8 @@ def read_layers(raw: Mapping[str, Any]) -> list[LayerSpec]:
 
 def _delta(fields: Fields) -> KimiDeltaSpec:
     fields.require("hidden_act", "silu")
-    bound = fields.number("kda_lower_bound") if fields.flag("kda_safe_gate", True) else 0.0
-    if fields.flag("kda_safe_gate", True) and bound >= 0:
+    is_bounded, bound = fields.flag("kda_safe_gate", True), fields.number("kda_lower_bound")
+    if is_bounded and bound >= 0:
         raise BadModel(f"config.json: kda_lower_bound must be below 0, found {bound!r}")
     return KimiDeltaSpec(
         heads=fields.count("num_attention_heads"),
@@ -71,5 +71,5 @@ def _delta(fields: Fields) -> KimiDeltaSpec:
         width=fields.count("short_conv_kernel_size"),
         norm=read_residual(fields).norm,
         narrow=False,
-        bound=bound,
+        bound=bound if is_bounded else 0.0,
     )
