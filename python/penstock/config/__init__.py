@@ -27,6 +27,7 @@ from penstock.config.common import (
 )
 from penstock.config.delta_net import read_hybrid_attention
 from penstock.config.experts import (
+    read_corrected_moe,
     read_dense_first,
     read_expert_count,
     read_gated,
@@ -135,6 +136,7 @@ __all__ = [
     "read_altup",
     "read_attention",
     "read_config",
+    "read_corrected_moe",
     "read_decoder",
     "read_dense_first",
     "read_expert_count",

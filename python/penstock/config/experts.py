@@ -62,6 +62,13 @@ def read_shared_moe(fields: Fields, routing: Routing, router: RouterSpec) -> Moe
     return MoeSpec(read_expert_count(fields), expert, routing, router, shared)
 
 
+def read_corrected_moe(fields: Fields) -> MoeSpec:
+    """Experts of DeepSeek-V3 and of families that follow it: sigmoid routing, with a bias that
+    corrects the choice, beside a shared layer."""
+    router = RouterSpec(correction=True, float32=True)
+    return read_shared_moe(fields, read_sigmoid_routing(fields), router)
+
+
 def read_ungated_moe(fields: Fields, activation: str) -> MoeSpec:
     """Experts without a gate, with sigmoid routing, beside a shared one of a size of its own
     (Nemotron 3); they may read a projection of the token. `activation` names the field."""

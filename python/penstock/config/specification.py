@@ -58,6 +58,12 @@ class StateSizes(NamedTuple):
     value_dim: int = 0
 
 
+def _require_width(must: str, width: int) -> None:
+    """Raises BadModel for a convolution that has no inputs to keep; `must` begins the rule."""
+    if width < 2:
+        raise BadModel(f"config.json: {must} at least 2, found {width}")
+
+
 @dataclass(frozen=True)
 class DeltaNetSpec:
     """Linear attention of one layer: a short convolution of queries, keys and values, and a state
@@ -86,10 +92,7 @@ class DeltaNetSpec:
                 f"config.json: linear_num_value_heads is {self.value_heads}, not a multiple of "
                 f"linear_num_key_heads, {self.key_heads}"
             )
-        if self.width < 2:
-            raise BadModel(
-                f"config.json: linear_conv_kernel_dim must be at least 2, found {self.width}"
-            )
+        _require_width("linear_conv_kernel_dim must be", self.width)
 
     @property
     def shared(self) -> tuple[str, int]:
@@ -126,11 +129,7 @@ class KimiDeltaSpec:
 
     def __post_init__(self) -> None:
         """Raises BadModel for a width without inputs to keep."""
-        if self.width < 2:
-            raise BadModel(
-                "config.json: the convolution of linear attention must have a width of at least 2, "
-                f"found {self.width}"
-            )
+        _require_width("the convolution of linear attention must have a width of", self.width)
 
     @property
     def shared(self) -> tuple[str, int]:
@@ -159,8 +158,7 @@ class ShortConvSpec:
 
     def __post_init__(self) -> None:
         """Raises BadModel for a width without inputs to keep."""
-        if self.width < 2:
-            raise BadModel(f"config.json: conv_L_cache must be at least 2, found {self.width}")
+        _require_width("conv_L_cache must be", self.width)
 
     @property
     def shared(self) -> tuple[str, int]:
@@ -203,11 +201,7 @@ class Mamba2Spec:
             raise BadModel(
                 f"config.json: Mamba has {self.heads} heads, not a multiple of {self.groups} groups"
             )
-        if self.width < 2:
-            raise BadModel(
-                f"config.json: Mamba's convolution must have a width of at least 2, found "
-                f"{self.width}"
-            )
+        _require_width("Mamba's convolution must have a width of", self.width)
 
     @property
     def shared(self) -> tuple[str, int]:

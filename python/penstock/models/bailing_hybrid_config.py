@@ -10,19 +10,13 @@ from penstock.config import (
     LINEAR,
     Fields,
     KimiDeltaSpec,
-    LayerSpec,
-    RouterSpec,
-    layered,
-    read_gated,
+    Specification,
+    read_decoder,
     read_head_gated_latent_attention,
-    read_hybrid_types,
-    read_listed_sparse_layers,
     read_residual,
-    read_shared_moe,
-    read_sigmoid_routing,
 )
 from penstock.faults import BadModel
-from penstock.models.kimi_linear_config import NAMES
+from penstock.models.kimi_linear_config import read_fields, read_layers
 
 # What transformers assumes where config.json lacks a field.
 DEFAULTS: dict[str, Any] = {"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128}
@@ -34,29 +28,16 @@ DEFAULTS |= {"topk_group": 4, "routed_scaling_factor": 2.5, "first_k_dense_repla
 DEFAULTS |= {"moe_intermediate_size": 768, "kda_lower_bound": -5.0}
 
 
-def read_fields(raw: Mapping[str, Any]) -> Fields:
-    """The fields under other families' names, with transformers' defaults."""
-    found = {new: raw[old] for old, new in NAMES.items() if raw.get(old) is not None}
-    return Fields(layered(found, raw, DEFAULTS))
-
-
-def read_layers(raw: Mapping[str, Any]) -> list[LayerSpec]:
-    """All layers. Raises BadModel."""
-    fields = read_fields(raw)
+def read_bailing_hybrid(raw: Mapping[str, Any]) -> Specification:
+    """Reads all fields. Raises BadModel."""
+    fields = read_fields(raw, DEFAULTS)
     fields.ignore("linear_num_heads", "linear_conv_kernel_dim", "pretraining_tp")
     fields.ignore("mtp_loss_scaling_factor")
     fields.require_at_most("num_nextn_predict_layers", 1)
     delta, full = _delta(fields), read_head_gated_latent_attention(fields)
-    router = RouterSpec(correction=True, float32=True)
-    experts = read_shared_moe(fields, read_sigmoid_routing(fields), router)
-    dense = read_gated(fields, "intermediate_size")
     layers, period = fields.count("num_hidden_layers"), fields.count("layer_group_size")
-    default = [LINEAR if (layer + 1) % period else FULL for layer in range(layers)]
-    kinds = read_hybrid_types(fields, default, LINEAR)
-    return [
-        LayerSpec(full if kind == FULL else delta, experts if has_experts else dense)
-        for kind, has_experts in zip(kinds, read_listed_sparse_layers(fields, layers), strict=True)
-    ]
+    kinds = [LINEAR if (layer + 1) % period else FULL for layer in range(layers)]
+    return read_decoder(fields, read_layers(fields, full, delta, kinds))
 
 
 def _delta(fields: Fields) -> KimiDeltaSpec:

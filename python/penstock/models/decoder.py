@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -103,6 +104,8 @@ class Decoder(Layer):
     names: ClassVar[Mapping[str, str]] = LLAMA_NAMES
     older: ClassVar[Mapping[str, str]] = {}
     ignored: tuple[str, ...] = ()
+    predicts_further: ClassVar[bool] = False
+    """Whether checkpoints have one more layer, for further tokens; it is not loaded."""
 
     def __init__(self, spec: Specification, build: Build) -> None:
         self.tensor_names = self.checkpoint_names(spec)
@@ -117,6 +120,9 @@ class Decoder(Layer):
         self.ignored = (*self.ignored, *build.methods.unused)
         if spec.tied:
             self.ignored = (*self.ignored, r"lm_head\.weight")
+        if self.predicts_further:
+            after = rf"{_layers(self.names)}\.{len(spec.layers)}\..*"
+            self.ignored = (*self.ignored, after)
 
     @classmethod
     def checkpoint_names(cls, spec: Specification) -> Names:
@@ -189,6 +195,12 @@ class Decoder(Layer):
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> [R, vocab]."""
         return self.head(hidden)
+
+
+def _layers(names: Mapping[str, str]) -> str:
+    """The pattern of what names of layers in checkpoints begin with."""
+    module = next(module for module, path in names.items() if path.startswith("blocks.{}"))
+    return re.escape(module.partition(".{}")[0])
 
 
 def _finish(tree: Layer) -> None:

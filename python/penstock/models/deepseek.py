@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from penstock import config
 from penstock.config import Fields, MoeSpec, RouterSpec, Specification, layered
-from penstock.layers import Build
 from penstock.models.decoder import (
     EXPERT_NAMES,
     LATENT_NAMES,
@@ -33,10 +32,7 @@ class DeepseekV3(Decoder):
         **(LLAMA_NAMES | LATENT_NAMES | EXPERT_NAMES | SHARED_EXPERT_NAMES)
     }
     ignored: tuple[str, ...] = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
-
-    def __init__(self, spec: Specification, build: Build) -> None:
-        super().__init__(spec, build)
-        self.ignored = (*self.ignored, rf"model\.layers\.{len(spec.layers)}\..*")
+    predicts_further = True
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
@@ -56,8 +52,7 @@ class DeepseekV3(Decoder):
     def moe(cls, fields: Fields) -> MoeSpec:
         """Reads the layers with experts."""
         fields.require("topk_method", "noaux_tc")
-        routing = config.read_sigmoid_routing(fields)
-        return config.read_shared_moe(fields, routing, RouterSpec(correction=True, float32=True))
+        return config.read_corrected_moe(fields)
 
 
 class DeepseekV2(DeepseekV3):

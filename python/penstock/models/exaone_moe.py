@@ -9,12 +9,10 @@ from typing import Any, ClassVar
 from penstock.config import (
     Fields,
     Placement,
-    RouterSpec,
     Specification,
     layered,
+    read_corrected_moe,
     read_listed_sparse_layers,
-    read_shared_moe,
-    read_sigmoid_routing,
 )
 from penstock.models.decoder import CORRECTION_PATH, EXPERT_NAMES, SHARED_EXPERT_NAMES
 from penstock.models.exaone4 import Exaone4
@@ -40,8 +38,7 @@ class ExaoneMoe(Exaone4):
         fields.require("topk_method", "noaux_tc")
         fields.ignore("num_nextn_predict_layers")
         spec = super().read_config(raw)
-        router = RouterSpec(correction=True, float32=True)
-        moe = read_shared_moe(fields, read_sigmoid_routing(fields), router)
+        moe = read_corrected_moe(fields)
         sparse = read_listed_sparse_layers(fields, len(spec.layers))
         layers = tuple(
             replace(layer, mlp=moe) if has_experts else layer

@@ -12,18 +12,15 @@ from penstock.config import (
     Fields,
     NormSpec,
     QkNorm,
-    RouterSpec,
     Specification,
     layered,
     read_attention,
+    read_corrected_moe,
     read_decoder,
     read_dense_first,
     read_residual,
     read_rope,
-    read_shared_moe,
-    read_sigmoid_routing,
 )
-from penstock.layers import Build
 from penstock.models.decoder import EXPERT_NAMES, SHARED_EXPERT_NAMES, Decoder
 from penstock.models.qwen import Qwen3
 
@@ -32,10 +29,7 @@ class Glm4Moe(Decoder):
     """GLM-4.5 and later."""
 
     names: ClassVar[Mapping[str, str]] = Qwen3.names | EXPERT_NAMES | SHARED_EXPERT_NAMES
-
-    def __init__(self, spec: Specification, build: Build) -> None:
-        super().__init__(spec, build)
-        self.ignored = (*self.ignored, rf"model\.layers\.{len(spec.layers)}\..*")
+    predicts_further = True
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
@@ -48,8 +42,6 @@ class Glm4Moe(Decoder):
             qkv_bias=fields.flag("attention_bias"),
             qk_norm=QkNorm(norm) if fields.flag("use_qk_norm") else None,
         )
-        router = RouterSpec(correction=True, float32=True)
-        moe = read_shared_moe(fields, read_sigmoid_routing(fields), router)
-        specs = read_dense_first(fields, attention, moe)
+        specs = read_dense_first(fields, attention, read_corrected_moe(fields))
         fields.require_at_most("num_nextn_predict_layers", 1)
         return read_decoder(fields, specs, read_residual(fields, norm=norm))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from penstock.config import Fields, Specification, layered, read_text_with_axes
-from penstock.layers import Build
 from penstock.models.decoder import VISION, with_images
 from penstock.models.glm import Glm4
 from penstock.models.glm4_moe import Glm4Moe
@@ -33,10 +32,6 @@ class Glm4vMoe(Glm4Moe):
 
     names: ClassVar[Mapping[str, str]] = with_images(Glm4Moe.names)
     ignored: tuple[str, ...] = VISION
-
-    def __init__(self, spec: Specification, build: Build) -> None:
-        super().__init__(spec, build)
-        self.ignored = (*self.ignored, rf"model\.language_model\.layers\.{len(spec.layers)}\..*")
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from penstock import config
-from penstock.config import Activation, Fields, LayerSpec, MoeSpec, RouterSpec, Specification
+from penstock.config import Activation, Fields, LayerSpec, MoeSpec, Specification
 from penstock.models.deepseek_v32 import DeepseekV32, GlmMoeDsa
 from penstock.models.qwen_hybrid_moe import STACKED_NAMES, Qwen35MoeText
 from penstock.weights import Shapes
@@ -66,9 +66,7 @@ class HyV4(GlmMoeDsa):
     @classmethod
     def moe(cls, fields: Fields) -> MoeSpec:
         """Reads the layers with experts; only the gates of routed ones are limited."""
-        routing = config.read_sigmoid_routing(fields)
-        router = RouterSpec(correction=True, float32=True)
-        moe = config.read_shared_moe(fields, routing, router)
+        moe = config.read_corrected_moe(fields)
         return replace(moe, expert=replace(moe.expert, activation=Activation.LIMITED_SILU))
 
     @classmethod

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from penstock.config import Specification, read_text_config
-from penstock.layers import Build
 from penstock.models.deepseek import DeepseekV3
 
 
@@ -25,11 +24,6 @@ class KimiK25(DeepseekV3):
         r"(model\.)?mm_projector\..*",
         *(rf"language_model\.{name}" for name in DeepseekV3.ignored),
     )
-
-    def __init__(self, spec: Specification, build: Build) -> None:
-        super().__init__(spec, build)
-        after = rf"language_model\.model\.layers\.{len(spec.layers)}\..*"
-        self.ignored = (*self.ignored, after)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

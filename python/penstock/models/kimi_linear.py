@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from penstock import config
 from penstock.config import KimiDeltaSpec, Specification
 from penstock.models.decoder import LATENT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES, Decoder
-from penstock.models.kimi_linear_config import read_fields, read_layers
+from penstock.models.kimi_linear_config import read_kimi_linear
 from penstock.models.mixtral import MOE_NAMES
 from penstock.weights import Names
 
@@ -40,6 +39,7 @@ class KimiLinear(Decoder):
         **MOE_NAMES,
         **SHARED_NAMES,
     }
+    delta_names: ClassVar[Mapping[str, str]] = DELTA_NAMES
     # transformers writes dense layers under the name of those with experts.
     older: ClassVar[Mapping[str, str]] = {
         f".block_sparse_moe.{part}.": f".mlp.{part}."
@@ -52,7 +52,7 @@ class KimiLinear(Decoder):
         own = {
             module.format(index): path.format(index)
             for index, layer in enumerate(spec.layers)
-            for module, path in DELTA_NAMES.items()
+            for module, path in cls.delta_names.items()
             if isinstance(layer.attention, KimiDeltaSpec)
         }
         return Names({**cls.names, **own})
@@ -60,4 +60,4 @@ class KimiLinear(Decoder):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, with transformers' defaults. Raises BadModel."""
-        return config.read_decoder(read_fields(raw), read_layers(raw))
+        return read_kimi_linear(raw)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.config import (
     FULL,
     LINEAR,
+    AttentionSpec,
     Fields,
+    KimiDeltaSpec,
     LayerSpec,
-    RouterSpec,
+    Specification,
     layered,
+    read_corrected_moe,
+    read_decoder,
     read_gated,
     read_hybrid_types,
     read_kimi_delta,
@@ -19,8 +23,6 @@ from penstock.config import (
     read_kimi_section,
     read_latent_attention_without_rope,
     read_listed_sparse_layers,
-    read_shared_moe,
-    read_sigmoid_routing,
 )
 
 # Kimi's names of fields that other families have.
@@ -44,29 +46,34 @@ DEFAULTS: dict[str, int | float] = {
 }
 
 
-def read_fields(raw: Mapping[str, Any]) -> Fields:
-    """The fields under other families' names, with transformers' defaults."""
+def read_fields(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> Fields:
+    """The fields under other families' names, with `defaults`."""
     found = {new: raw[old] for old, new in NAMES.items() if raw.get(old) is not None}
-    return Fields(layered(found, raw, DEFAULTS))
+    return Fields(layered(found, raw, defaults))
 
 
-def read_layers(raw: Mapping[str, Any]) -> list[LayerSpec]:
-    """All layers. Raises BadModel."""
-    fields, linear = read_fields(raw), read_kimi_section(raw)
+def read_kimi_linear(raw: Mapping[str, Any]) -> Specification:
+    """Reads all fields. Raises BadModel."""
+    fields, linear = read_fields(raw, DEFAULTS), read_kimi_section(raw)
     fields.ignore("rope_theta")  # nothing rotates
     fields.require("mla_use_nope", True)
     fields.require("moe_layer_freq", 1)
     fields.require("moe_router_activation_func", "sigmoid")
     fields.require("use_grouped_topk", True)
     fields.require("num_nextn_predict_layers", 0)
-    delta = read_kimi_delta(fields, linear)
-    full = read_latent_attention_without_rope(fields)
-    routing, router = read_sigmoid_routing(fields), RouterSpec(correction=True, float32=True)
-    experts = read_shared_moe(fields, routing, router)
-    dense = read_gated(fields, "intermediate_size")
-    layers = fields.count("num_hidden_layers")
-    kinds = read_hybrid_types(fields, read_kimi_kinds(linear, layers), LINEAR)
-    sparse = read_listed_sparse_layers(fields, layers)
+    full, delta = read_latent_attention_without_rope(fields), read_kimi_delta(fields, linear)
+    kinds = read_kimi_kinds(linear, fields.count("num_hidden_layers"))
+    return read_decoder(fields, read_layers(fields, full, delta, kinds))
+
+
+def read_layers(
+    fields: Fields, full: AttentionSpec, delta: KimiDeltaSpec, default: Sequence[str]
+) -> list[LayerSpec]:
+    """All layers: with `full` or `delta`, of the kinds `default` where config.json does not list
+    them, and with experts or without. Raises BadModel."""
+    experts, dense = read_corrected_moe(fields), read_gated(fields, "intermediate_size")
+    kinds = read_hybrid_types(fields, default, LINEAR)
+    sparse = read_listed_sparse_layers(fields, len(kinds))
     return [
         LayerSpec(full if kind == FULL else delta, experts if has_experts else dense)
         for kind, has_experts in zip(kinds, sparse, strict=True)
