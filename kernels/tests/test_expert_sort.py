@@ -7,10 +7,10 @@ import os
 import pytest
 import torch
 from penstock_kernels.expert_mlp import Experts
-from penstock_kernels.expert_mlp.plan import CHUNK, most_tiles
+from penstock_kernels.expert_mlp.plan import COPIED_CHOICES, most_tiles
 from penstock_kernels.route_experts import Routed
 
-# Tokens, choices, experts of a rank, the first of them; of one chunk, of several, of large ones.
+# Tokens, choices, experts of a rank, the first of them; few choices, and many.
 ROUTINGS = [
     (1, 1, 1, 0),
     (5, 2, 7, 0),
@@ -18,6 +18,7 @@ ROUTINGS = [
     (60, 2, 3, 0),
     (150, 3, 5, 2),
     (700, 4, 130, 90),
+    (1030, 4, 13, 2),
 ]
 
 
@@ -49,7 +50,7 @@ def check(routing: tuple[int, int, int, int], rows: int, spread: int, device: to
     again = sort_choices(rows, Routed(ids, torch.empty(ids.shape)), experts, x)
     assert torch.equal(again.tiles, tiled.tiles)
     assert torch.equal(again.order[:present], tiled.order[:present])
-    assert (again.x is None) == (ids.numel() > CHUNK)
+    assert (again.x is None) == (ids.numel() > COPIED_CHOICES)
     for found in (ordered(x, again), ordered(x, tiled)):
         assert found.shape == (ids.numel() + rows, 1090)
         assert torch.equal(found[:present].cpu(), x.cpu()[order[:present] // top_k])

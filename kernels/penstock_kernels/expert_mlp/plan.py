@@ -31,8 +31,10 @@ STAGES_OF_CODES = 3  # turns in the ring of `hopper_many_codes`
 FEWEST_ROWS = 16  # smallest side of a matrix instruction
 # Choices that a program sorts. Its work grows with their square, the number of counts that every
 # program reads with the number of programs.
-FEWEST_CHUNK, CHUNK, LARGE_CHUNK = 32, 128, 256
+CHUNK, LARGE_CHUNK = 128, 256
 LARGE_CHUNK_CHOICES = 1 << 14
+FEW_CHOICES = 1 << 12  # up to which every program reads all of them,
+COPIED_CHOICES = 1 << 10  # and up to which it also copies the rows of its expert
 READ_COUNTS = 1 << 12  # counts that a program reads at once
 
 

@@ -1,6 +1,7 @@
 """Triton kernels that sort choices by expert, on the device.
 
-Every chunk of choices counts its experts (`count_chunk`); then every chunk places its choices
+Few choices every program reads, and places those of one expert (`place_expert`). Of many, every
+chunk of choices counts its experts (`count_chunk`); then every chunk places its choices
 (`place_chunk`): after those of lower experts, of earlier chunks, and earlier ones of its own. So
 the order of an expert's choices is theirs. The same kernel writes the table of tiles: pieces of up
 to ROWS choices of one expert.
@@ -9,7 +10,7 @@ to ROWS choices of one expert.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -20,10 +21,19 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..device import divided_up, early_options, power_of_two
 from ..route_experts.routing import Routed
 from .experts import Experts, Matrices
-from .plan import CHUNK, FEWEST_CHUNK, LARGE_CHUNK, LARGE_CHUNK_CHOICES, READ_COUNTS, most_tiles
+from .plan import (
+    CHUNK,
+    COPIED_CHOICES,
+    FEW_CHOICES,
+    LARGE_CHUNK,
+    LARGE_CHUNK_CHOICES,
+    READ_COUNTS,
+    most_tiles,
+)
 
-COLUMNS = 1024  # of a turn of a program that copies a row,
-MOST_COLUMNS = 4096  # and of one that copies a row to several places
+MOST_COLUMNS = 4096  # of a turn of a program that copies rows
+TOGETHER = 4  # rows of an expert that a program copies at once
+MOST_SHARES = 8  # programs that copy an expert's rows
 
 
 @triton.jit
@@ -57,33 +67,18 @@ def count_chunk(
 
 
 @triton.jit
-def _totals(counts, own, chunk, chunks, SIDE: tl.constexpr, READ: tl.constexpr):
+def _totals(counts, chunk, chunks, SIDE: tl.constexpr, READ: tl.constexpr):
     """Choices of each expert [SIDE], and those of them in earlier chunks."""
     total = tl.zeros([SIDE], tl.int32)
     before = tl.zeros([SIDE], tl.int32)
-    if READ == 0:
-        total = tl.sum(own.to(tl.int32), 0)
-    else:
-        for start in range(0, chunks, READ):
-            other = start + tl.arange(0, READ)[:, None]
-            number = tl.load(
-                counts + other * SIDE + tl.arange(0, SIDE)[None, :], other < chunks, other=0
-            )
-            total += tl.sum(number, 0)
-            before += tl.sum(tl.where(other < chunk, number, 0), 0)
+    for start in range(0, chunks, READ):
+        other = start + tl.arange(0, READ)[:, None]
+        number = tl.load(
+            counts + other * SIDE + tl.arange(0, SIDE)[None, :], other < chunks, other=0
+        )
+        total += tl.sum(number, 0)
+        before += tl.sum(tl.where(other < chunk, number, 0), 0)
     return total, before
-
-
-@triton.jit
-def _copy_row(x, out, x_stride, choice, hidden, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
-    """The row of x of a choice's token; nothing for a choice of -1."""
-    place = tl.program_id(0).to(tl.int64)
-    columns = tl.where(choice >= 0, hidden, 0)
-    source = x + (choice // TOP_K).to(tl.int64) * x_stride
-    for start in range(0, columns, BLOCK):
-        n = start + tl.arange(0, BLOCK)
-        row = tl.load(source + n, n < hidden, other=0)
-        tl.store(out + place * hidden + n, row, n < hidden)
 
 
 @triton.jit
@@ -110,43 +105,35 @@ def _write_tiles(tiles, at, total, begin, most, each, ROWS: tl.constexpr):
 def place_chunk(
     ids,
     counts,
-    x,
     order,
     places,
     tiles,
-    ordered,
     count,
     chunks,
     most,
     first,
-    x_stride,
-    hidden,
     EXPERTS: tl.constexpr,
     SIDE: tl.constexpr,
     CHUNK: tl.constexpr,
     ROWS: tl.constexpr,
     READ: tl.constexpr,
-    TOP_K: tl.constexpr,
-    BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """order [count]: choices sorted by expert, of those here; places [count]: where each choice is
     there, or -1; tiles [3, most] and one number more.
 
     A tile is (expert, its first place in `order`, the place after its last); the number of tiles
-    comes after them. READ rows of counts are read at once; 0: there is one chunk, not counted.
-    BLOCK: also `ordered` [count, hidden], the rows of x of sorted choices, one a program; all
-    programs sort the one chunk. 0: a program for each chunk.
+    comes after them. READ rows of counts are read at once. A program for each chunk.
     """
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    chunk = 0 if BLOCK else tl.program_id(0)
+    chunk = tl.program_id(0)
     choice = chunk * CHUNK + tl.arange(0, CHUNK)
     expert = _experts(ids, choice, count, first, EXPERTS, SIDE)
     each = tl.arange(0, SIDE)[None, :]
     own = expert[:, None] == each
-    total, before = _totals(counts, own, chunk, chunks, SIDE, READ)
+    total, before = _totals(counts, chunk, chunks, SIDE, READ)
     begin = tl.cumsum(total, 0) - total
 
     # The same choices along both sides of a square.
@@ -155,15 +142,90 @@ def place_chunk(
     earlier = (others == expert[:, None]) & (across < choice[:, None])
     rank = tl.sum(earlier.to(tl.int32), 1)
     place = rank + tl.sum(tl.where(own, (begin + before)[None, :], 0), 1)
-    if BLOCK:
-        mine = (expert < SIDE) & (place == tl.program_id(0))
-        own_choice = tl.max(tl.where(mine, choice, -1), 0)
-        _copy_row(x, ordered, x_stride, own_choice, hidden, TOP_K, BLOCK)
-        if tl.program_id(0) > 0:
-            return
     tl.store(order + place, choice, expert < SIDE)
     tl.store(places + choice, tl.where(expert < SIDE, place, -1), choice < count)
     _write_tiles(tiles, choice, total, begin, most, each, ROWS)
+
+
+@triton.jit
+def _copy_rows(
+    x, ordered, x_stride, hidden, choice, place, begin, end, TOP_K: tl.constexpr,
+    BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """Copies rows of x to the places `begin` to `end`, this program's share of them.
+
+    `place` of each choice; of those that are of other experts less than `begin`.
+    """
+    step = tl.num_programs(1) * TOGETHER
+    for start in range(begin + tl.program_id(1) * TOGETHER, end, step):
+        target = start + tl.arange(0, TOGETHER)[:, None]
+        found = tl.where(place[None, :] == target, choice[None, :], 0)
+        token = tl.max(found, 1)[:, None] // TOP_K
+        for column in range(0, hidden, BLOCK):
+            n = column + tl.arange(0, BLOCK)[None, :]
+            live = (target < end) & (n < hidden)
+            row = tl.load(x + token.to(tl.int64) * x_stride + n, live, other=0)
+            tl.store(ordered + target.to(tl.int64) * hidden + n, row, live)
+
+
+@triton.jit(do_not_specialize=["count", "most"])
+def place_expert(
+    ids,
+    x,
+    order,
+    places,
+    tiles,
+    ordered,
+    count,
+    most,
+    first,
+    x_stride,
+    hidden,
+    EXPERTS: tl.constexpr,
+    SIDE: tl.constexpr,
+    CHOICES: tl.constexpr,
+    ROWS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """As `count_chunk` and `place_chunk`, of few choices: programs of one expert place its own.
+
+    SIDE: a power of two, more than EXPERTS. BLOCK: also `ordered` [count, hidden], the rows of x of
+    sorted choices, which the programs of an expert share; 0: one program for each expert.
+    """
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    own = tl.program_id(0)
+    choice = tl.arange(0, CHOICES)
+    expert = _experts(ids, choice, count, first, EXPERTS, EXPERTS)
+    number = tl.histogram(expert, SIDE)
+    each = tl.arange(0, SIDE)
+    number_of_tiles = tl.where(each < EXPERTS, (number + ROWS - 1) // ROWS, 0)
+    begin = tl.sum(tl.where(each < own, number, 0), 0)
+    total = tl.sum(tl.where(each == own, number, 0), 0)
+    first_tile = tl.sum(tl.where(each < own, number_of_tiles, 0), 0)
+    end = begin + total
+    mine = expert == own
+    place = tl.where(mine, begin + tl.cumsum(mine.to(tl.int32), 0), 0) - 1
+    if BLOCK:
+        _copy_rows(x, ordered, x_stride, hidden, choice, place, begin, end, TOP_K, BLOCK, TOGETHER)
+        if tl.program_id(1) > 0:
+            return
+    tl.store(order + place, choice, mine)
+    tl.store(places + choice, place, mine)
+    # Choices serve as numbers of an expert's tiles too: there are no more tiles than choices.
+    at = tiles + first_tile + choice
+    from_place = begin + choice * ROWS
+    live = choice * ROWS < total
+    tl.store(at, own, live)
+    tl.store(at + most, from_place, live)
+    tl.store(at + 2 * most, tl.minimum(end, from_place + ROWS), live)
+    if own == 0:
+        tl.store(places + choice, -1, (expert == EXPERTS) & (choice < count))
+        tl.store(tiles + 3 * most, tl.sum(number_of_tiles, 0))
 
 
 @triton.jit
@@ -214,7 +276,7 @@ class Tiled:
     """[3 most + 1] int32: see `sort.place_chunk`."""
     x: Tensor | None
     """[choices + rows, inputs]: rows in the order of places, the last ones unwritten; if asked for
-    and if there is one chunk."""
+    and if choices are few."""
 
 
 def targets(tiled: Tiled, side: Side, choice_weights: Tensor | None) -> Targets:
@@ -231,40 +293,63 @@ def sort_choices(rows: int, routed: Routed, experts: Experts, x: Tensor | None =
     order = torch.empty(count, dtype=torch.int32, device=ids.device)
     places = torch.empty_like(order)
     tiles = torch.empty(3 * most + 1, dtype=torch.int32, device=ids.device)
-    chunk = FEWEST_CHUNK if count <= FEWEST_CHUNK else CHUNK
-    if count > LARGE_CHUNK_CHOICES:
-        chunk = LARGE_CHUNK
+    tiled = Tiled(rows, most, routed.ids.shape[1], order, places, tiles, None)
+    if count <= FEW_CHOICES:
+        return _sort_few(tiled, routed, experts, x if count <= COPIED_CHOICES else None)
+    chunk = CHUNK if count <= LARGE_CHUNK_CHOICES else LARGE_CHUNK
     chunks, side = divided_up(count, chunk), power_of_two(experts.count)
     common = {**early_options(ids.device), "EXPERTS": experts.count, "SIDE": side, "CHUNK": chunk}
-    counts = ids
-    if chunks > 1:
-        counts = torch.empty((chunks, side), dtype=torch.int32, device=ids.device)
-        count_chunk[(chunks,)](ids, counts, count, experts.first, num_warps=4, **common)
-    ordered = None
-    if x is not None and chunks == 1:
-        ordered = torch.empty((count + rows, x.shape[1]), dtype=x.dtype, device=ids.device)
-    place_chunk[(chunks if ordered is None else count,)](
+    counts = torch.empty((chunks, side), dtype=torch.int32, device=ids.device)
+    count_chunk[(chunks,)](ids, counts, count, experts.first, num_warps=4, **common)
+    place_chunk[(chunks,)](
         ids,
         counts,
-        x,
         order,
         places,
         tiles,
-        ordered,
         count,
         chunks,
         most,
         experts.first,
-        0 if x is None else x.stride(0),
-        0 if x is None else x.shape[1],
         ROWS=rows,
-        READ=max(1, READ_COUNTS // side) if chunks > 1 else 0,
-        TOP_K=routed.ids.shape[1],
-        BLOCK=0 if ordered is None else COLUMNS,
+        READ=max(1, READ_COUNTS // side),
         num_warps=max(4, chunk // 16),
         **common,
     )
-    return Tiled(rows, most, routed.ids.shape[1], order, places, tiles, ordered)
+    return tiled
+
+
+def _sort_few(tiled: Tiled, routed: Routed, experts: Experts, x: Tensor | None) -> Tiled:
+    """The tensors of `tiled`, filled by one launch."""
+    ids, count = routed.ids, routed.ids.numel()
+    ordered, shares = None, 1
+    if x is not None:
+        ordered = torch.empty((count + tiled.rows, x.shape[1]), dtype=x.dtype, device=x.device)
+        shares = min(MOST_SHARES, divided_up(count, experts.count * TOGETHER))
+    choices = max(32, power_of_two(count))
+    place_expert[(experts.count, shares)](
+        ids,
+        x,
+        tiled.order,
+        tiled.places,
+        tiled.tiles,
+        ordered,
+        count,
+        tiled.most,
+        experts.first,
+        0 if x is None else x.stride(0),
+        0 if x is None else x.shape[1],
+        EXPERTS=experts.count,
+        SIDE=power_of_two(experts.count + 1),
+        CHOICES=choices,
+        ROWS=tiled.rows,
+        TOP_K=tiled.top_k,
+        BLOCK=0 if x is None else min(MOST_COLUMNS // TOGETHER, power_of_two(x.shape[1])),
+        TOGETHER=TOGETHER,
+        num_warps=4 if choices <= CHUNK * 8 else 8,
+        **early_options(ids.device),
+    )
+    return replace(tiled, x=ordered)
 
 
 def ordered(x: Tensor, tiled: Tiled) -> Tensor:

@@ -292,8 +292,7 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
     tokens, hidden = x.shape
     top_k, inner = routed.ids.shape[1], experts.inner
     choices = tokens * top_k
-    ordered = isinstance(experts.gate_up, PackedWeight) and HOPPER.applies(x.device)
-    tiled = sort_choices(plan.rows, routed, experts, x if ordered else None)
+    tiled = sort_choices(plan.rows, routed, experts, x if _takes_order(plan, x, experts) else None)
     # The copy engine reads whole tiles, and takes several times as long past the end of a tensor.
     rows = torch.empty((choices + plan.rows, inner), dtype=x.dtype, device=x.device)
     first, kind = Side(x, experts.gate_up, experts.gate_up_bias, rows), experts.activation.value
@@ -323,6 +322,15 @@ def _grouped(plan: Grouped, x: Tensor, routed: Routed, experts: Experts) -> Tens
         **early_options(x.device),
     )
     return out
+
+
+def _takes_order(plan: Grouped, x: Tensor, experts: Experts) -> bool:
+    """Whether the first product takes rows of x in the order of places, with 16 bits."""
+    gate_up = experts.gate_up
+    if isinstance(gate_up, Tensor):
+        return plan.rows == HOPPER_ROWS and HOPPER_MANY.applies(x.device)
+    float8 = plan.rows == MOST_ROWS and takes_float8(gate_up, x.dtype)
+    return HOPPER.applies(x.device) and not float8
 
 
 def _product(

@@ -15,7 +15,7 @@ CHUNKS = [(5, 5), (1, 4), (2, 90), (40, 140), (1, 1), (70, 70)]
 
 
 # States add up errors of long runs; float16 has no small numbers for the second half of a number.
-LEAST_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.0, torch.float16: 3e-3}
+LEAST_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.0, torch.float16: 4e-3}
 
 
 @dataclass(frozen=True)
