@@ -9,6 +9,7 @@ from .act_mul import act_mul
 from .apply_mask import apply_mask
 from .bad_words import bad_words
 from .causal_conv import causal_conv
+from .channel_scan import channel_scan
 from .copy_blocks import copy_blocks
 from .expert_mlp import expert_mlp
 from .gated_delta_rule import gated_delta_rule
@@ -40,6 +41,7 @@ __all__ = [
     "apply_mask",
     "bad_words",
     "causal_conv",
+    "channel_scan",
     "copy_blocks",
     "expert_mlp",
     "gated_delta_rule",

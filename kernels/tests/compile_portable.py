@@ -34,6 +34,7 @@ from penstock_kernels.case import (
     stored,
 )
 from penstock_kernels.causal_conv import triton as convolution
+from penstock_kernels.channel_scan import triton as channel_scan
 from penstock_kernels.expert_mlp import Activation, Experts
 from penstock_kernels.expert_mlp import triton as experts
 from penstock_kernels.expert_mlp.sort import place_chunk
@@ -294,6 +295,19 @@ def lightning(kind: torch.dtype) -> None:
         scan.selective_scan(*given, (1.0, 1.0))
 
 
+def mamba1(kind: torch.dtype) -> None:
+    """Mamba-1 of Jamba 1.7 Mini, of decodes and a prompt."""
+    channels, rows = 8192, 16
+    decay, others = torch.empty((channels, rows)), torch.empty(channels)
+    for lengths in ([(1, 1), (1, 7)], [(5, 9), (300, 300)]):
+        tokens = sum(count for count, _ in lengths)
+        x, step, gate = torch.empty((3, tokens, channels), dtype=kind)
+        _, b, c = torch.empty((tokens, 256 + 2 * rows), dtype=kind).split([256, rows, rows], 1)
+        memory = torch.empty((4, 1, 1, rows, channels))
+        given = x, b, c, step, gate, (decay, others, others), memory
+        channel_scan.channel_scan(*given, runs(lengths, CPU))
+
+
 def pretend() -> None:
     """A GPU with these processors and this shared memory."""
     driver.set_active(Absent(CAPABILITY))
@@ -336,6 +350,7 @@ def main() -> None:
         mamba(kind, 128, 8, 128)  # Nemotron-H 8B
         mamba(kind, 48, 1, 256)  # Falcon-H1 1.5B
         lightning(kind)
+        mamba1(kind)
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)

@@ -78,7 +78,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         262_144,
-        "bailing_hybrid bamba flint gemma4_unified_text kolibri1",
+        "bailing_hybrid bamba flint gemma4_unified_text jamba kolibri1",
     ),
     (
         "num_attention_heads",
@@ -98,7 +98,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_experts_per_tok",
         2,
-        "minimax minimax_m1 minimax_text_01",
+        "jamba minimax minimax_m1 minimax_text_01",
     ),
     ("num_experts_per_tok", 6, "kolibri1"),
     ("num_experts_per_tok", 8, "bailing_hybrid kimi_linear"),
@@ -123,7 +123,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_key_value_heads",
         8,
-        "bamba cwm falcon_h1 hy_v3 laguna lfm2 lfm2_moe minimax minimax_m1 minimax_text_01 mixtral \
+        "bamba cwm falcon_h1 hy_v3 jamba laguna lfm2 lfm2_moe minimax minimax_m1 minimax_text_01 mixtral \
         nemotron_h phimoe",
     ),
 ];

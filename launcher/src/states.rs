@@ -45,6 +45,7 @@ impl States {
             "lfm3" => Self::of_short_convolutions(config, layers, layers.saturating_sub(1) / 2, 7),
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
+            "jamba" => Self::of_channels(config, layers),
             "minimax" | "minimax_m1" | "minimax_text_01" => Self::of_lightning(config, layers),
             _ => return None,
         };
@@ -145,6 +146,22 @@ impl States {
             inputs: heads * head_dim * kept,
             grouped: (2 * groups * state * kept, groups.max(1)),
             memory: heads * head_dim * state,
+        }
+    }
+
+    /// Mamba-1: a state per channel. One layer of each period attends.
+    fn of_channels(config: &Value, layers: u64) -> Self {
+        let period = size(config, "attn_layer_period", 8).max(1);
+        let first = size(config, "attn_layer_offset", 4);
+        let attending = (first..layers).step_by(usize::try_from(period).unwrap_or(usize::MAX));
+        let channels = size(config, "mamba_expand", 2) * size(config, "hidden_size", 4096);
+        Self {
+            layers: kinds(config, &["linear_attention"])
+                .unwrap_or(layers.saturating_sub(attending.count() as u64)),
+            shared: ("the number of Mamba channels", channels),
+            inputs: channels * size(config, "mamba_d_conv", 4).saturating_sub(1),
+            grouped: (0, 1),
+            memory: channels * size(config, "mamba_d_state", 16),
         }
     }
 
@@ -374,6 +391,24 @@ mod tests {
         let config = json!({"model_type": "bamba", "attn_layer_indices": [9, 18, 27]});
         let states = States::of(&config, 32).unwrap();
         assert_eq!((states.layers, states.attending(&config, 32)), (29, 3));
+    }
+
+    #[test]
+    fn one_layer_of_each_period_attends() {
+        let mut config = json!({
+            "model_type": "jamba", "hidden_size": 4096, "attn_layer_period": 8,
+            "attn_layer_offset": 4, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2,
+        });
+        let states = States::of(&config, 32).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 32)), (28, 4));
+        let layer = 8192 * 16 * 4 + 3 * 8192 * 2;
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 28 * layer);
+        assert_eq!(states.bytes(Dtype::Bfloat16, 8), 28 * layer / 8);
+        assert!(states.divides(8) && !states.divides(3));
+        config["attn_layer_period"] = json!(14);
+        config["attn_layer_offset"] = json!(13);
+        let states = States::of(&config, 28).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 28)), (26, 2));
     }
 
     #[test]

@@ -14,6 +14,18 @@ MINIMAX: dict[str, Any] = {
     "shared_moe_mode": "sigmoid", "sliding_window": None, "tie_word_embeddings": False,
     "vocab_size": 200064,
 }  # fmt: skip
+JAMBA: dict[str, Any] = {
+    "architectures": ["JambaForCausalLM"], "attention_dropout": 0.0, "attn_layer_offset": 4,
+    "attn_layer_period": 8, "expert_layer_offset": 1, "expert_layer_period": 2,
+    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 14336, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_state": 16,
+    "mamba_dt_rank": 256, "mamba_expand": 2, "mamba_proj_bias": False,
+    "max_position_embeddings": 262144, "model_type": "jamba", "num_attention_heads": 32,
+    "num_experts": 16, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "num_logits_to_keep": 1, "output_router_logits": False,
+    "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001, "sliding_window": None,
+    "tie_word_embeddings": False, "use_mamba_kernels": True, "vocab_size": 65536,
+}  # fmt: skip
 PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
     "LiquidAI/LFM3-1.7B": (1_728_801_536, {
         "architectures": ["Lfm3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
@@ -31,6 +43,18 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         },
         "sliding_window": 256, "tie_word_embeddings": True, "use_attention_gate": True,
         "use_sandwich_norm": True, "vocab_size": 128000,
+    }),
+    "ai21labs/AI21-Jamba-1.5-Mini": (51_570_323_328, JAMBA),
+    # Sizes from descriptions of these two models, the other fields as in Mini.
+    "ai21labs/AI21-Jamba-1.5-Large": (398_555_145_696, {
+        **JAMBA, "hidden_size": 8192, "intermediate_size": 24576, "mamba_dt_rank": 512,
+        "num_attention_heads": 64, "num_hidden_layers": 72,
+    }),
+    "ai21labs/AI21-Jamba-Reasoning-3B": (3_029_337_472, {
+        **JAMBA, "attn_layer_offset": 7, "attn_layer_period": 14, "hidden_size": 2560,
+        "intermediate_size": 8192, "mamba_dt_rank": 160, "num_attention_heads": 20,
+        "num_experts": 1, "num_hidden_layers": 28, "num_key_value_heads": 1,
+        "tie_word_embeddings": True,
     }),
     "MiniMaxAI/MiniMax-M1-80k": (456_089_655_296, {
         **MINIMAX, "architectures": ["MiniMaxM1ForCausalLM"], "model_type": "minimax_m1",

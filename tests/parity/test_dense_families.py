@@ -44,7 +44,7 @@ OTHERS = {
     "PhiMoEForCausalLM",
 } | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
 # Cases with experts that other tests do not preempt, nor run on four ranks.
-MIXTURES = ["bailing_hybrid", "kimi_linear", "llama4", "minimax"]
+MIXTURES = ["bailing_hybrid", "jamba", "kimi_linear", "llama4", "minimax"]
 Checkpoints = Callable[[str], Path]
 
 

@@ -72,6 +72,7 @@ LATENT = [
 RECURRENT = [
     "bailing_hybrid",
     "granitemoehybrid",
+    "jamba",
     "kimi_linear",
     "lfm2-moe",
     "minimax",

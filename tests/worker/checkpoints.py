@@ -73,6 +73,8 @@ FACTORS = (
     "correct_output_scale",
     "router.scale",
     "per_expert_scale",
+    "mamba.A_log",
+    "mamba.D",
     "router.gate.weight",
     "hc.base",
     "hc.scale",

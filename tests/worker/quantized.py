@@ -20,11 +20,11 @@ from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-MLPS = r"(mlp|block_sparse_moe)(\.(experts\.\d+|shared_experts))?"
+MLPS = r"(mlp|block_sparse_moe|feed_forward)(\.(experts\.\d+|shared_experts))?"
 MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
 GATE = r"self_attn\.output_gate"
 INDEXER = r"self_attn\.indexer\.w(q_b|k)"
-PROJECTIONS = rf"(self_attn|{MLPS})\.(\w+_proj(_with_mqa)?|linear_gate)"
+PROJECTIONS = rf"(self_attn|mamba|{MLPS})\.(\w+_proj(_with_mqa)?|linear_gate)"
 MATRICES = rf"model\.layers\.\d+\.({PROJECTIONS}|{MIXTRAL}|{GATE}|{INDEXER})|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")

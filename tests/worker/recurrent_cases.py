@@ -52,6 +52,14 @@ BESIDE: dict[str, Any] = {
     "key_multiplier": 0.6,
     "attention_out_multiplier": 1.5,
 }
+JAMBA: dict[str, Any] = {
+    "model_type": "jamba",
+    "pad_token_id": 0,
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "mamba_d_state": 12,
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 KIMI: dict[str, Any] = {
     "model_type": "kimi_linear",
@@ -100,6 +108,16 @@ MIXTURES: dict[str, dict[str, Any]] = {
         "logits_scaling": 0.5,
         "residual_multiplier": 0.4,
         "attention_multiplier": 0.3,
+    },
+    "jamba": {
+        **JAMBA,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_dt_rank": 5,
+        "mamba_proj_bias": True,
+        "rms_norm_eps": 1e-4,
     },
     "kimi_linear": {
         **KIMI,
@@ -219,6 +237,15 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "mlp_bias": True,
         "head_dim": 32,
+    },
+    "jamba-dense": {
+        **JAMBA,
+        "num_key_value_heads": 1,
+        "num_experts": 1,
+        "mamba_d_conv": 3,
+        "mamba_expand": 3,
+        "mamba_conv_bias": False,
+        "tie_word_embeddings": True,
     },
     "lfm2": {
         **CONVOLVED,

@@ -47,6 +47,7 @@ EXPERTS = [
     "gpt-oss",
     "gemma4-moe",
     "deepseek-v2",
+    "jamba",
     "kimi_linear",
     "bailing_hybrid",
     "hy-v4",

@@ -59,6 +59,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 8),
         **dict.fromkeys(("head_dim", "qk_rope_head_dim"), 16),
     },
+    "jamba": {"intermediate_size": 128, "vocab_size": 4096},
     "kimi_linear": {**LATENT, "q_lora_rank": None, "linear_head_dim": 16},
     "lfm2-moe": {"intermediate_size": 128, "vocab_size": 4096},
     "lfm3-plain": {"intermediate_size": 128, "vocab_size": 4096},
@@ -185,6 +186,7 @@ def test_families(tmp_path: Path, texts: Path, case: str, method: str) -> None:
         "in_proj_b",
         "in_proj_ba",
         *("f_a_proj", "f_b_proj", "g_a_proj", "g_b_proj", ".b_proj"),
+        *("x_proj", "dt_proj"),
         ".gate",
     )
     assert not any(module.endswith(kept) for module in report.errors)

@@ -87,13 +87,15 @@ def test_tokens_are_those_of_the_quantized_weights(
 
 
 @pytest.mark.parametrize("quantize", EXACT)
+@pytest.mark.parametrize(
+    ("case", "floats"), [("jamba", "(dt|x)"), ("kimi_linear", "([fg]_[ab]|b)")]
+)
 def test_matrices_of_decays_and_gates_stay_floats(
-    checkpoint: Callable[[str], Path], quantize: str, tmp_path: Path
+    checkpoint: Callable[[str], Path], case: str, floats: str, quantize: str, tmp_path: Path
 ) -> None:
-    """Those of linear attention that yield strengths, decays and gates."""
-    kept, groups = r"lm_head|\.([fg]_[ab]|b)_proj", {64: 64, 96: 32, 32: 32}
-    path = checkpoint("kimi_linear")
-    pair = made(path, tmp_path, quantize, groups.__getitem__, kept)
+    """Those of recurrent layers that yield strengths, steps, decays and gates."""
+    kept, groups = rf"lm_head|\.{floats}_proj", {128: 128, 64: 64, 96: 32, 32: 32}
+    pair = made(checkpoint(case), tmp_path, quantize, groups.__getitem__, kept)
     assert_equal_model(*pair, quantize=quantize)
 
 

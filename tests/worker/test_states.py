@@ -21,6 +21,7 @@ STATEFUL = [
     "qwen3_next",
     "kimi_linear",
     "bailing_hybrid",
+    "jamba",
     "lfm2",
     "granitemoehybrid",
     "falcon_h1",
@@ -28,6 +29,7 @@ STATEFUL = [
 ]
 TWO_RANKS = [
     "qwen3_next",
+    "jamba",
     "kimi_linear",
     "lfm2",
     "falcon_h1",

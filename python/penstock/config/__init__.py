@@ -59,6 +59,7 @@ from penstock.config.layer_types import (
     LINEAR,
     SLIDING,
     periodic,
+    read_every,
     read_hybrid_types,
     read_kv_layers,
     read_layer_types,
@@ -67,6 +68,7 @@ from penstock.config.layer_types import (
 )
 from penstock.config.lightning import Slopes, falling_slopes, read_lightning
 from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
+from penstock.config.mamba1 import read_mamba1
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
 from penstock.config.specification import (
@@ -74,6 +76,7 @@ from penstock.config.specification import (
     KimiDeltaSpec,
     LayerSpec,
     LightningSpec,
+    Mamba1Spec,
     Mamba2Spec,
     PerLayerSpec,
     Placement,
@@ -106,6 +109,7 @@ __all__ = [
     "LatentSpec",
     "LayerSpec",
     "LightningSpec",
+    "Mamba1Spec",
     "Mamba2Spec",
     "MlpSpec",
     "MoeSpec",
@@ -139,6 +143,7 @@ __all__ = [
     "read_corrected_moe",
     "read_decoder",
     "read_dense_first",
+    "read_every",
     "read_expert_count",
     "read_gated",
     "read_gated_indexed_attention",
@@ -160,6 +165,7 @@ __all__ = [
     "read_lightning",
     "read_listed_sparse_layers",
     "read_mamba",
+    "read_mamba1",
     "read_mlp",
     "read_pattern_layers",
     "read_per_layer",

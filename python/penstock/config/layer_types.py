@@ -45,6 +45,21 @@ def read_layer_types(fields: Fields, default: Sequence[str], other: str = SLIDIN
     return kinds
 
 
+def read_every(fields: Fields, name: str, layers: int, default: tuple[int, int]) -> Sequence[bool]:
+    """Whether each layer is one of those that `name`_period and `name`_offset choose: one of every
+    period, from the offset on. `default` holds where the file has none. Raises BadModel."""
+    period, offset = (
+        fields.count(f"{name}_period", default[0]),
+        fields.number(f"{name}_offset", default[1]),
+    )
+    if offset not in range(period):
+        raise BadModel(
+            f"config.json: {name}_offset must be a whole number below {name}_period, {period}, "
+            f"found {offset!r}"
+        )
+    return [layer % period == offset for layer in range(layers)]
+
+
 def read_three_types(fields: Fields, default: Sequence[str], other: str) -> Sequence[str]:
     """FULL, SLIDING or the recurrent `other` for each layer; at least one has attention."""
     kinds = fields.raw.get("layer_types") or default

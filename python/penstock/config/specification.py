@@ -217,6 +217,41 @@ class Mamba2Spec:
 
 
 @dataclass(frozen=True)
+class Mamba1Spec:
+    """Mamba-1 of one layer (arXiv:2312.00752): a short convolution of x, and a state per channel
+    and element, each with a decay of its own."""
+
+    channels: int
+    """Elements of x; those of the whole model, not of one rank."""
+    state_dim: int
+    """Elements of B, of C, and of a channel's state."""
+    step_rank: int
+    """Elements from which the steps of all channels are computed."""
+    width: int
+    """Tokens that the convolution reads."""
+    norm: NormSpec | None
+    """Of what yields the steps, of B, and of C; None = they are not normalised."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Whether the projections to x and of the output have a bias."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for a width without inputs to keep."""
+        _require_width("Mamba's convolution must have a width of", self.width)
+
+    @property
+    def shared(self) -> tuple[str, int]:
+        """What ranks must be able to share equally, in words."""
+        return "the number of Mamba channels", self.channels
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks. Rows of a state are elements, columns
+        channels."""
+        channels = self.channels // ranks
+        return StateSizes(channels, self.width, 1, self.state_dim, channels)
+
+
+@dataclass(frozen=True)
 class LightningSpec:
     """Lightning attention of one layer (arXiv:2401.04658): linear attention over a state per head
     that decays by a constant. Head counts are those of the whole model, not of one rank."""
@@ -240,7 +275,9 @@ class LightningSpec:
         return StateSizes(0, 1, self.heads // ranks, self.head_dim, self.head_dim)
 
 
-RecurrentSpec = DeltaNetSpec | KimiDeltaSpec | LightningSpec | Mamba2Spec | ShortConvSpec
+RecurrentSpec = (
+    DeltaNetSpec | KimiDeltaSpec | LightningSpec | Mamba1Spec | Mamba2Spec | ShortConvSpec
+)
 
 
 @dataclass(frozen=True)

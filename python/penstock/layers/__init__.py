@@ -21,6 +21,7 @@ from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.lightning import LightningAttention
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mamba import Mamba2
+from penstock.layers.mamba1 import Mamba1
 from penstock.layers.mlp import GatedMlp, Mlp
 from penstock.layers.norm import (
     FullWidthNorm,
@@ -64,6 +65,7 @@ __all__ = [
     "LayerNorm",
     "LightningAttention",
     "Linear",
+    "Mamba1",
     "Mamba2",
     "Mlp",
     "MoeMlp",

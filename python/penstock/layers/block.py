@@ -13,6 +13,7 @@ from penstock.config import (
     LatentSpec,
     LayerSpec,
     LightningSpec,
+    Mamba1Spec,
     Mamba2Spec,
     MlpSpec,
     MoeSpec,
@@ -47,6 +48,7 @@ from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import HeadGatedLatentAttention, LatentAttention
 from penstock.layers.lightning import LightningAttention
 from penstock.layers.mamba import Mamba2
+from penstock.layers.mamba1 import Mamba1
 from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
 from penstock.layers.norm import Norm, norm_of
 from penstock.layers.own_norm_experts import OwnNormMoeMlp
@@ -120,6 +122,8 @@ def _recurrent_of(
 ) -> Recurrent:
     if isinstance(spec, Mamba2Spec):
         return Mamba2(build, residual, spec, index)
+    if isinstance(spec, Mamba1Spec):
+        return Mamba1(build, residual, spec, index)
     if isinstance(spec, LightningSpec):
         return LightningAttention(build, residual, spec, index)
     if isinstance(spec, ShortConvSpec):

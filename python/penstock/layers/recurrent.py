@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from penstock_kernels.recurrence import Runs
@@ -17,6 +17,10 @@ from penstock.layers.norm import Norm
 from penstock.parallel import Share
 from penstock.quant import WeightTensor
 from penstock.weights import Target
+
+Recur = Callable[[Sequence[Tensor], StateCache, Runs], None]
+"""From the rows of tensors [T, ...] that sequences run, and what is kept of them: writes states,
+and outputs among the tensors."""
 
 
 class Recurrent(Layer, ABC):
@@ -50,20 +54,23 @@ class Recurrent(Layer, ABC):
     def recur(self, tokens: Sequence[Tensor], cache: StateCache, runs: Runs) -> None:
         """Runs tokens; see `run`."""
 
-    def run(self, tokens: Sequence[Tensor], context: StepContext) -> None:
-        """Runs the decodes, then the chunks of a step: calls `recur` with their rows of `tokens`,
-        inputs and outputs [T, ...]."""
+    def run(
+        self, tokens: Sequence[Tensor], context: StepContext, recur: Recur | None = None
+    ) -> None:
+        """Runs the decodes, then the chunks of a step: calls `recur`, by default the method, with
+        their rows of `tokens`, inputs and outputs [T, ...]."""
+        recur = recur or self.recur
         cache = context.caches[self.index]
         assert isinstance(cache, StateCache)
         tables = context.places[self.index].tables
         if context.decodes is not None:
             decodes = context.decodes
             one_each = Runs(tables, decodes.slots, None, decodes.kv_len, 1)
-            self.recur([x[: decodes.count] for x in tokens], cache, one_each)
+            recur([x[: decodes.count] for x in tokens], cache, one_each)
         if context.chunks is not None:
             chunks = context.chunks
             rows = chunks.slots, chunks.query_start, chunks.kv_len, chunks.max_query
-            self.recur(tokens, cache, Runs(tables, *rows))
+            recur(tokens, cache, Runs(tables, *rows))
 
 
 class Convolution(Layer):

@@ -84,6 +84,7 @@ FAMILIES: dict[str, str] = {
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
     "Jais2ForCausalLM": "jais2:Jais2",
+    "JambaForCausalLM": "jamba:Jamba",
     "KimiK25ForConditionalGeneration": "kimi:KimiK25",
     "KimiLinearForCausalLM": "kimi_linear:KimiLinear",
     "Kimi_K25ForConditionalGeneration": "kimi:KimiK25",

@@ -29,6 +29,7 @@ from penstock.layers.delta_net import HeadInputs
 from penstock.layers.indexed_attention import HeadWeights, IndexMatrix
 from penstock.layers.kimi_delta import HeadGates, WholeHeadGates
 from penstock.layers.latent_attention import LatentUp
+from penstock.layers.mamba1 import Selection
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Plain, Weights, WeightTensor
@@ -36,7 +37,7 @@ from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.statistics import Inputs
 from penstock.weights import Checkpoint
 
-FLOATS = (GatedNorm, LatentUp, HeadInputs, HeadGates, WholeHeadGates)
+FLOATS = (GatedNorm, LatentUp, HeadInputs, HeadGates, Selection, WholeHeadGates)
 """Layers whose matrices servers keep as floats in any format."""
 KEPT = (Router, SharedGate, IndexMatrix, HeadWeights, *FLOATS)
 """Layers whose matrices stay as they are."""

@@ -1,0 +1,77 @@
+"""Reference of channel_scan in torch: token by token of decodes, in chunks of prompts.
+
+A token maps a state S to a S + s, with a decay a and an addition s for each element. Two such maps
+in a row are one: (a2 a1, a2 s1 + s2). So the maps from the start of a chunk to each of its tokens
+are a prefix sum, which takes as many passes over the chunk as its length has binary digits (Hillis
+and Steele, Data parallel algorithms, 1986). Decays are at most 1, so no number grows on the way.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from ..recurrence import Runs, in_chunks
+from ..shared import wide
+
+CHUNK = 16  # tokens
+
+
+def channel_scan(
+    x: Tensor,
+    b: Tensor,
+    c: Tensor,
+    step: Tensor,
+    gate: Tensor,
+    channels: tuple[Tensor, Tensor, Tensor],
+    states: Tensor,
+    runs: Runs,
+    out: Tensor | None = None,
+) -> Tensor:
+    """See the public function."""
+    if out is None:
+        out = x.new_empty(x.shape)
+    values, b, c = wide(x), wide(b), wide(c)
+    decay_log, step_bias, skip = (each.to(values.dtype) for each in channels)
+    dt = softplus(wide(step) + step_bias)
+    rate = -decay_log.exp().T  # [N, D]
+    tokens = b, c, values * dt, dt, values * skip, silu(wide(gate))
+
+    def chunk(some: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        return _chunk(some, rate, state)
+
+    if runs.query_start is None:
+        return _one_each(tokens, rate, states, runs, out)
+    one_head = [each[:, None] for each in tokens]
+    in_chunks(chunk, one_head, states, runs, out[:, None], CHUNK)
+    return out
+
+
+def _one_each(
+    tokens: tuple[Tensor, ...], rate: Tensor, states: Tensor, runs: Runs, out: Tensor
+) -> Tensor:
+    b, c, added, dt, skipped, gate = tokens
+    live, blocks = runs.kv_len > 0, runs.blocks()
+    state = states[blocks, 0, 0].masked_fill((runs.kv_len < 2)[:, None, None], 0)
+    state = state * (rate * dt[:, None]).exp() + b[:, :, None] * added[:, None]
+    found = ((torch.einsum("sn,snd->sd", c, state) + skipped) * gate).to(out.dtype)
+    out.copy_(found.masked_fill(~live[:, None], 0))
+    states[blocks[live], 0, 0] = state[live]
+    return out
+
+
+def _chunk(tokens: list[Tensor], rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs [1, n, D] of n tokens (b, c, dt x, dt, skip x, SiLU of the gate, of [1, n, ...]), and
+    the next state [1, N, D]."""
+    b, c, added, dt, skipped, gate = (each[0] for each in tokens)
+    decay = (rate * dt[:, None]).exp()  # [n, N, D]
+    total = b[:, :, None] * added[:, None]
+    total[0] += decay[0] * state[0]
+    reach = 1
+    while reach < len(total):
+        total = torch.cat((total[:reach], decay[reach:] * total[:-reach] + total[reach:]))
+        decay = torch.cat((decay[:reach], decay[reach:] * decay[:-reach]))
+        reach *= 2
+    out = (torch.einsum("tn,tnd->td", c, total) + skipped) * gate
+    return out[None], total[-1:]
