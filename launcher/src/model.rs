@@ -211,8 +211,20 @@ impl ModelFacts {
     }
 }
 
+/// Returns a number of DBRX, whose config.json has objects of them; or what transformers assumes.
+fn of_dbrx(config: &Value, section: &str, field: &str, default: u64) -> u64 {
+    let found = config.get(section).and_then(|numbers| numbers.get(field));
+    found.and_then(Value::as_u64).unwrap_or(default)
+}
+
 /// Returns the experts; `None` for a dense model.
 fn experts(config: &Value) -> Option<Experts> {
+    if model_type(config) == Some("dbrx") {
+        return Some(Experts {
+            count: of_dbrx(config, "ffn_config", "moe_num_experts", 4),
+            per_token: of_dbrx(config, "ffn_config", "moe_top_k", 1),
+        });
+    }
     let number = |value: &Value| value.get(0).unwrap_or(value).as_u64(); // perhaps one per layer
     let first = |names: &[&str]| names.iter().find_map(|name| number(config.get(*name)?));
     let names = [
@@ -258,6 +270,7 @@ fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
         Some("falcon") if is_set("multi_query", true) => Ok(Some(1)),
         Some("falcon") => size(config, "num_kv_heads"),
         Some("gpt_bigcode") => Ok(None),
+        Some("dbrx") => Ok(Some(of_dbrx(config, "attn_config", "kv_n_heads", 1))),
         Some("mimo_v2_flash") => Ok(size(config, "num_key_value_heads")?.map(|full| 2 * full)),
         _ => size(config, "num_key_value_heads"),
     }

@@ -115,6 +115,18 @@ fn families_have_default_sizes() {
 }
 
 #[test]
+fn numbers_of_dbrx_are_in_objects() {
+    let config = json!({
+        "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768,
+        "attn_config": {"kv_n_heads": 8}, "ffn_config": {"moe_num_experts": 16, "moe_top_k": 4},
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.heads, found.kv_heads, found.head_dim), (48, 8, 128));
+    let experts = found.experts.unwrap();
+    assert_eq!((experts.count, experts.per_token), (16, 4));
+}
+
+#[test]
 fn layers_of_both_kinds_take_memory() {
     let config = json!({
         "model_type": "gemma4", "text_config": {

@@ -54,6 +54,7 @@ EXPERTS = [
     "flint",
     "kolibri1",
     "flex_olmo",
+    "dbrx",
     "llama4",
     "llama4-no-qk-norm",
 ]

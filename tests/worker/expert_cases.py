@@ -120,6 +120,15 @@ SIGMOID: dict[str, dict[str, Any]] = {
 }
 
 SOFTMAX: dict[str, dict[str, Any]] = {
+    "dbrx": {
+        "model_type": "dbrx",
+        "d_model": 64,  # transformers reads it before it reads its other name
+        "num_key_value_heads": None,
+        "intermediate_size": None,
+        "attn_config": {"clip_qkv": 1.5, "kv_n_heads": 2, "rope_theta": 9000.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 9000.0},
+        "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 8, "moe_top_k": 3},
+    },
     "flex_olmo": {
         "model_type": "flex_olmo",
         "pad_token_id": 0,

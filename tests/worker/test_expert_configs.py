@@ -259,6 +259,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         ("mixtral", {"expert_capacity": 4}, "expert_capacity 4 is not supported"),
         ("kolibri1", {"attention_bias": True}, "attention_bias True is not supported"),
         ("flint", {"use_qk_norm": False}, "use_qk_norm False is not supported"),
+        ("dbrx", {"attn_config": {"rope_theta": 5e5}}, "rope_theta is 9000, in attn_config 500000"),
+        ("dbrx", {"attn_config": {"bias": True, "kv_n_heads": 2}}, "attn_config.bias True is not"),
+        ("dbrx", {"attn_config": [2]}, "attn_config must be an object, found [2]"),
+        ("dbrx", {"num_key_value_heads": 4}, "num_key_value_heads 4 is not supported, only 2 is"),
+        ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_act_fn {'name': 'gelu'}"),
+        ("dbrx", {"ffn_config": {"moe_normalize_expert_weights": 2}}, "expert_weights 2 is not"),
+        ("dbrx", {"ffn_config": {"hidden_size": 128}}, "hidden_size 128 is not supported"),
         ("flex_olmo", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported"),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported"),
         ("phimoe", {"num_experts_per_tok": 3}, "num_experts_per_tok 3 is not supported"),
@@ -324,6 +331,17 @@ def test_neutral_fields_are_accepted(checkpoint: Callable[[str], Path]) -> None:
     plain = read_specification(family(raw), raw)
     neutral = {"anything": None, "more": False, "list": [], "router_aux_loss_coef": 0.02}
     assert read_specification(family(raw), {**raw, **neutral}) == plain
+
+
+def test_weights_of_experts_of_dbrx_may_stay_as_they_are(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    raw = json.loads((checkpoint("dbrx") / "config.json").read_text())
+    for given, renormalise in ({}, True), ({"moe_normalize_expert_weights": None}, False):
+        changed = {**raw, "ffn_config": {"moe_num_experts": 8, "moe_top_k": 3, **given}}
+        (mlp, *_) = (layer.mlp for layer in read_specification(family(raw), changed).layers)
+        assert isinstance(mlp, MoeSpec) and mlp.routing.renormalise is renormalise
+        assert mlp.expert.intermediate == 3584
 
 
 def test_names_of_routing_in_dots1(checkpoint: Callable[[str], Path]) -> None:

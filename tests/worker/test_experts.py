@@ -46,6 +46,7 @@ EXPERTS = [
     "glm4-moe",
     "gpt-oss",
     "gemma4-moe",
+    "dbrx",
     "deepseek-v2",
     "jamba",
     "kimi_linear",
@@ -167,7 +168,7 @@ def test_packed_experts_compute_the_same(
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("case", ["gpt-oss", "gemma4-moe", "nemotron_h-moe"])
+@pytest.mark.parametrize("case", ["gpt-oss", "gemma4-moe", "nemotron_h-moe", "dbrx"])
 @pytest.mark.parametrize("quantize", ["int4", "fp8", "eetq"])
 def test_other_experts_are_quantized_while_loading(
     checkpoint: Callable[[str], Path], quantize: str, case: str

@@ -60,6 +60,9 @@ class ExpertStorage(Enum):
     """A tensor holds a matrix of all experts, [experts, outputs, inputs]; gates precede ups."""
     TRANSPOSED = "transposed"
     """As STACKED, but [experts, inputs, outputs]."""
+    JOINED = "joined"
+    """The gates, the ups and the downs of all experts are tensors of their own, of [experts *
+    intermediate, hidden] each: downs by inputs."""
     INTERLEAVED = "interleaved"
     """A tensor holds a matrix of all experts; gate and up alternate along the outputs. Unquantized
     matrices are [experts, inputs, outputs]."""

@@ -28,6 +28,9 @@ from penstock.parallel import Group, Share
 from penstock.quant import LinearMethod, StacksExperts, WeightTensor, stacks_experts
 from penstock.weights import Flat, Form, Merged, Target
 
+# Storages in which a tensor holds a matrix of all experts, gates and ups apart.
+WHOLE_TENSORS = ExpertStorage.STACKED, ExpertStorage.TRANSPOSED, ExpertStorage.JOINED
+
 
 class Router(Layer):
     """Scores the experts for each token and chooses; replicated on every rank."""
@@ -177,7 +180,7 @@ class ExpertMlps(Layer):
         """The weight formats of both matrices; all experts have those of the first one."""
         if self.storage is ExpertStorage.INTERLEAVED:
             return build.method(), build.method()
-        if self.storage in (ExpertStorage.STACKED, ExpertStorage.TRANSPOSED):
+        if self.storage in WHOLE_TENSORS:
             return build.below("gate_up").method(), build.below("down").method()
         one = build.below(str(self.first))
         return one.below("gate_up").method(self.parts), one.below("down").method()
@@ -187,8 +190,8 @@ class ExpertMlps(Layer):
         other ranks are checked, and not read."""
         if self.storage is ExpertStorage.INTERLEAVED:
             return self._interleaved()
-        if self.storage in (ExpertStorage.STACKED, ExpertStorage.TRANSPOSED):
-            return self._gates_then_ups()
+        if self.storage in WHOLE_TENSORS:
+            return self._whole_tensors()
         found: dict[str, Target] = {}
         for expert in range(self.total):
             index = expert - self.first
@@ -207,7 +210,7 @@ class ExpertMlps(Layer):
         found = {f"gate_up.{name}": target for name, target in columns.items()}
         return found | {f"down.{name}": target for name, target in rows.items()}
 
-    def _gates_then_ups(self) -> dict[str, Target]:
+    def _whole_tensors(self) -> dict[str, Target]:
         """The targets of tensors of all experts, of floats."""
         stored = self.gate_up.stored, self.down.stored
         if any(list(tensors) != ["weight"] for tensors in stored):
@@ -221,6 +224,11 @@ class ExpertMlps(Layer):
             return {
                 "gate_up.weight": self._stacked(halves.permute(0, 3, 1, 2), 3, Merged(2)),
                 "down.weight": self._stacked(down.transpose(1, 2), 1),
+            }
+        if self.storage is ExpertStorage.JOINED:
+            parts = {"gate": halves[:, 0], "up": halves[:, 1], "down": down.transpose(1, 2)}
+            return {
+                f"{name}.weight": self._stacked(data, 1, Merged(0)) for name, data in parts.items()
             }
         return {
             "gate_up.weight": self._stacked(halves, 2, Merged(1)),

@@ -33,6 +33,7 @@ FAMILIES: dict[str, str] = {
     "Cohere2MoeForCausalLM": "cohere2_moe:Cohere2Moe",
     "CohereForCausalLM": "cohere:Cohere",
     "CwmForCausalLM": "cwm:Cwm",
+    "DbrxForCausalLM": "dbrx:Dbrx",
     "DeepseekV2ForCausalLM": "deepseek:DeepseekV2",
     "DeepseekV32ForCausalLM": "deepseek_v32:DeepseekV32",
     "DeepseekV3ForCausalLM": "deepseek:DeepseekV3",
