@@ -18,7 +18,7 @@ pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
 ];
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 24] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 25] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -32,6 +32,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 24] = [
     "gemma3n_text",
     "gemma4_text",
     "gemma4_unified_text",
+    "gpt_neo",
     "gpt_oss",
     "granite_swa",
     "granitemoe_swa",

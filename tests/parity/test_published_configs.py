@@ -30,6 +30,18 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
         "vocab_size": 50257,
     }),
+    "EleutherAI/gpt-neo-1.3B": (1_315_575_808, {
+        "activation_function": "gelu_new", "architectures": ["GPTNeoForCausalLM"],
+        "attention_dropout": 0, "attention_layers": ["global", "local"] * 12,
+        "attention_types": [[["global", "local"], 12]], "embed_dropout": 0,
+        "gradient_checkpointing": False, "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": None, "layer_norm_epsilon": 1e-05, "max_position_embeddings": 2048,
+        "model_type": "gpt_neo", "num_heads": 16, "num_layers": 24, "resid_dropout": 0,
+        "summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
+        "summary_type": "cls_index", "summary_use_proj": True,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+        "tokenizer_class": "GPT2Tokenizer", "vocab_size": 50257, "window_size": 256,
+    }),
     "EleutherAI/pythia-1b": (1_011_781_632, {
         "architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu", "hidden_size": 2048,
         "initializer_range": 0.02, "intermediate_size": 8192, "layer_norm_eps": 1e-05,

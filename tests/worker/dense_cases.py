@@ -14,6 +14,13 @@ OPT: dict[str, Any] = {
 }
 
 FURTHER: dict[str, dict[str, Any]] = {
+    "gpt_neo": {
+        "model_type": "gpt_neo",
+        "num_key_value_heads": None,
+        "attention_types": [[["local", "global"], 1], [["local"], 1]],
+        "window_size": 24,
+        "tie_word_embeddings": True,
+    },
     "jais2": {"model_type": "jais2", "rope_parameters": ROPE},
     "nanochat": {
         "model_type": "nanochat",

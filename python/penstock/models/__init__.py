@@ -51,6 +51,7 @@ FAMILIES: dict[str, str] = {
     "GPT2LMHeadModel": "gpt2:Gpt2",
     "GPTBigCodeForCausalLM": "gpt_bigcode:GptBigCode",
     "GPTJForCausalLM": "gptj:GptJ",
+    "GPTNeoForCausalLM": "gpt_neo:GptNeo",
     "GPTNeoXForCausalLM": "gpt_neox:GptNeoX",
     "Gemma2ForCausalLM": "gemma2:Gemma2",
     "Gemma3ForCausalLM": "gemma3:Gemma3Text",
