@@ -206,8 +206,10 @@ def main() -> None:
         mixture(Kind.INT4, 2000, 128, activation)
         mixture(Kind.FP8, 2000, 128, activation)
     plain_mixture(200, Activation.CLAMPED_SWIGLU, torch.float16)
-    plain_mixture(200, Activation.LIMITED_SILU, torch.bfloat16)
-    mixture(Kind.INT4, 2000, 128, Activation.LIMITED_SILU)
+    for activation in (Activation.LIMITED_SILU, Activation.CAPPED_SILU):
+        plain_mixture(200, activation, torch.bfloat16)
+        mixture(Kind.INT4, 2000, 128, activation)
+    mixture(Kind.FP8, 1, 128, Activation.CAPPED_SILU)
     plain_mixture(2000, Activation.RELU_SQUARED, torch.bfloat16)
     # Where one cannot be built, another one is used.
     assert all(kernel.available(CPU) for kernel in hopper)

@@ -183,6 +183,7 @@ def mixtures() -> None:
     )
     nemotron = Experts(ups, downs, activation=Activation.RELU_SQUARED)
     hunyuan = Experts(gate_up, down, activation=Activation.LIMITED_SILU)
+    step = Experts(gate_up, down, activation=Activation.CAPPED_SILU)
     for tokens, top_k, layer, hidden in (
         (1, 8, qwen3, 2048),
         (32, 8, qwen3, 2048),
@@ -191,6 +192,8 @@ def mixtures() -> None:
         (2048, 4, gpt_oss, 2880),
         (1, 8, hunyuan, 2048),
         (2048, 8, hunyuan, 2048),
+        (1, 8, step, 2048),
+        (2048, 8, step, 2048),
         (1, 6, nemotron, 2688),
         (32, 6, nemotron, 2688),
         (2048, 6, nemotron, 2688),
@@ -353,6 +356,7 @@ def main() -> None:
         mamba1(kind)
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
+    act_mul(torch.empty((3, 2 * 1280), dtype=torch.bfloat16), "silu", 16.0)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)
     for rows in (rows for rows in BUCKETS if rows <= 64):
         choice.linear(torch.empty((rows, 4096), dtype=torch.bfloat16), weight, None, gated=True)

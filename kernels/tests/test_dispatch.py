@@ -186,6 +186,8 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         penstock_kernels.act_mul(x.t())
     with pytest.raises(ValueError, match="expected"):
         penstock_kernels.act_mul(torch.ones(2, 7))
+    with pytest.raises(ValueError, match=r"limit is -1\.0; expected at least 0"):
+        penstock_kernels.act_mul(torch.ones(2, 8), "silu", -1.0)
     with pytest.raises(ValueError, match=r"weight has shape \(3, 7\); expected \(3, 8\)"):
         penstock_kernels.linear(x, torch.ones(3, 7))
     with pytest.raises(ValueError, match="weight has 3 rows"):

@@ -131,6 +131,17 @@ def test_hunyuan_limits_gates_from_above_and_ups_on_both_sides() -> None:
     torch.testing.assert_close(expert_mlp(torch.ones(1, 4), routed, experts), expected[None])
 
 
+def test_step_bounds_activated_gates_from_above_and_ups_on_both_sides() -> None:
+    gate_up = torch.tensor([12.0, -12.0, 7.004, 1.0, 1.0, 1.0, 12.0, -12.0])
+    weights = torch.nn.functional.pad(gate_up[:, None], (0, 3))[None]
+    experts = Experts(weights, torch.eye(4)[None], activation=Activation.CAPPED_SILU)
+    routed = Routed(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1))
+    activated = torch.nn.functional.silu(torch.tensor([12.0, -12.0, 7.004, 1.0]))
+    assert activated[2] < 7  # though the gate is above
+    gate, up = activated.clamp(max=7), torch.tensor([1.0, 1.0, 7.0, -7.0])
+    torch.testing.assert_close(expert_mlp(torch.ones(1, 4), routed, experts), (gate * up)[None])
+
+
 def test_experts_without_a_gate_square_what_is_positive() -> None:
     weights = torch.nn.functional.pad(torch.tensor([3.0, -2.0])[:, None], (0, 1))[None]
     experts = Experts(weights, torch.eye(2)[None], activation=Activation.RELU_SQUARED)

@@ -13,12 +13,13 @@ _OP = Op("act_mul", reference.act_mul)
 ACTIVATIONS = tuple(reference.ACTIVATIONS)
 
 
-def act_mul(x: Tensor, activation: str = "silu") -> Tensor:
-    """y = act(gate) * up, where x = (gate | up).
+def act_mul(x: Tensor, activation: str = "silu", limit: float = 0.0) -> Tensor:
+    """y = act(gate) * up, where x = (gate | up). With a limit, act(gate) is at most that, and up is
+    from -limit to limit.
 
     Args: x [T, 2 I] any float, rows may be strided; activation: "silu", z / (1 + exp(-z));
         "gelu", z (1 + erf(z / sqrt 2)) / 2; "gelu_tanh", its approximation
-        z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))) / 2.
+        z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))) / 2; limit: 0 = none.
     Returns: [T, I] of x's dtype, contiguous.
     Precision: float32 inside, one rounding at the end.
     Bytes moved: 3 T I elements.
@@ -30,4 +31,6 @@ def act_mul(x: Tensor, activation: str = "silu") -> Tensor:
     expect("x", x, (x.shape[0], x.shape[1] // 2 * 2), FLOATS)
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}; expected one of {', '.join(ACTIVATIONS)}")
-    return _OP.on(x)(x, activation)
+    if limit < 0:
+        raise ValueError(f"limit is {limit}; expected at least 0")
+    return _OP.on(x)(x, activation, limit)

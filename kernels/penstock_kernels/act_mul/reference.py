@@ -17,7 +17,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def act_mul(x: Tensor, activation: str = "silu") -> Tensor:
+def act_mul(x: Tensor, activation: str = "silu", limit: float = 0.0) -> Tensor:
     """See the public function."""
     gate, up = wide(x).chunk(2, dim=-1)
-    return ACTIVATIONS[activation](gate).mul_(up).to(x.dtype)
+    gate = ACTIVATIONS[activation](gate)
+    if limit:
+        gate, up = gate.clamp_(max=limit), up.clamp(-limit, limit)
+    return gate.mul_(up).to(x.dtype)

@@ -25,17 +25,23 @@ def _activated(z, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def _gate_tile(x, out, x_stride, columns, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+def _gate_tile(
+    x, out, x_stride, columns, limit,
+    ACTIVATION: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < columns
     gate = tl.load(x + row * x_stride + column, inside, other=0).to(tl.float32)
     up = tl.load(x + row * x_stride + columns + column, inside, other=0).to(tl.float32)
-    gated = _activated(gate, ACTIVATION) * up
-    tl.store(out + row * columns + column, gated.to(out.dtype.element_ty), inside)
+    gate = _activated(gate, ACTIVATION)
+    if LIMITED:
+        gate = tl.minimum(gate, limit)
+        up = tl.minimum(tl.maximum(up, -limit), limit)
+    tl.store(out + row * columns + column, (gate * up).to(out.dtype.element_ty), inside)
 
 
-def act_mul(x: Tensor, activation: str = "silu") -> Tensor:
+def act_mul(x: Tensor, activation: str = "silu", limit: float = 0.0) -> Tensor:
     """See the public function."""
     rows, columns = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
@@ -43,6 +49,14 @@ def act_mul(x: Tensor, activation: str = "silu") -> Tensor:
     if rows:
         grid = (rows, divided_up(columns, block))
         _gate_tile[grid](
-            x, out, x.stride(0), columns, ACTIVATION=activation, BLOCK=block, num_warps=4
+            x,
+            out,
+            x.stride(0),
+            columns,
+            float(limit),
+            ACTIVATION=activation,
+            LIMITED=limit > 0,
+            BLOCK=block,
+            num_warps=4,
         )
     return out

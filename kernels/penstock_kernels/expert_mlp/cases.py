@@ -125,7 +125,7 @@ def _experts(problem: Problem, dtype: torch.dtype, device: torch.device) -> Expe
             return None
         found = torch.randn(count, outputs, device=device, dtype=dtype)
         # So that gates and ups reach their limits.
-        return 8 * found if problem.activation is LIMITED else found
+        return 8 * found if problem.activation in (LIMITED, CAPPED) else found
 
     return Experts(
         gate_up=_matrices(problem, (first, hidden), dtype, device),
@@ -164,6 +164,7 @@ FP8 = Packing(Kind.FP8, 128)
 MXFP4 = Packing(Kind.FP4, 32)
 CLAMPED, GELU = Activation.CLAMPED_SWIGLU, Activation.GELU_TANH
 UNGATED, LIMITED = Activation.RELU_SQUARED, Activation.LIMITED_SILU
+CAPPED = Activation.CAPPED_SILU
 
 SMALL = [
     ("f16", Problem(1, 8, 2, 64, 48), "one"),
@@ -171,6 +172,7 @@ SMALL = [
     ("f16", Problem(5, 7, 2, 80, 72), ""),
     ("f32", Problem(6, 5, 3, 96, 56, CLAMPED, bias=True), ""),
     ("f32", Problem(6, 5, 3, 96, 56, LIMITED, bias=True), ""),
+    ("f32", Problem(6, 5, 3, 96, 56, CAPPED, bias=True), ""),
     ("f16", Problem(7, 6, 2, 64, 64, GELU, skew=2.0), ""),
     ("f16", Problem(20, 3, 1, 64, 32, skew=30.0), "all-on-one"),
     ("f16", Problem(70, 4, 2, 64, 48, bias=True, skew=1.0), "many"),
@@ -188,12 +190,14 @@ SMALL = [
     ("f16", Problem(1, 4, 2, 128, 128, UNGATED, packing=FP8), ""),
 ]
 
-# Qwen3-30B-A3B, gpt-oss 20B, Mixtral 8x7B, Nemotron 3 Nano 30B-A3B, Hunyuan 4.
+# Qwen3-30B-A3B, gpt-oss 20B, Mixtral 8x7B, Nemotron 3 Nano 30B-A3B, Hunyuan 4, Step 3.5 Flash of
+# four ranks.
 QWEN3 = Problem(1, 128, 8, 2048, 768)
 GPT_OSS = Problem(1, 32, 4, 2880, 2880, CLAMPED, bias=True)
 MIXTRAL = Problem(1, 8, 2, 4096, 14336)
 NEMOTRON = Problem(1, 128, 6, 2688, 1856, UNGATED)
 HY4 = Problem(1, 256, 8, 2816, 768, LIMITED)
+STEP = Problem(1, 288, 8, 4096, 320, CAPPED)
 MIDDLE = Problem(1, 20, 3, 520, 200)
 
 FULL = [
@@ -202,7 +206,12 @@ FULL = [
     *(("bf16", replace(GPT_OSS, tokens=tokens), "") for tokens in (3, 40, 500)),
     *(("bf16", replace(MIXTRAL, tokens=tokens), "") for tokens in (4, 90)),
     *(("bf16", replace(HY4, tokens=tokens), "") for tokens in (1, 40, 1100)),
+    *(("bf16", replace(STEP, tokens=tokens), "") for tokens in (1, 40, 1100)),
     *(("f32", replace(MIDDLE, tokens=tokens, activation=LIMITED), "") for tokens in (1, 200)),
+    *(
+        ("f32", replace(MIDDLE, tokens=tokens, activation=CAPPED, bias=True), "")
+        for tokens in (1, 200)
+    ),
     *(("f16", replace(MIDDLE, tokens=tokens, bias=True), "") for tokens in (1, 6, 33, 400)),
     *(("bf16", replace(MIDDLE, tokens=tokens, skew=30.0), "one") for tokens in (4, 33, 1000)),
     *(("bf16", replace(MIDDLE, tokens=tokens, first=9, after=7), "rank") for tokens in (1, 9, 500)),

@@ -15,6 +15,7 @@ from .plan import HOPPER_ROWS, STAGES_OF_CODES
 LIMIT = 7.0  # of gate and up, in gpt-oss
 SLOPE = 1.702  # of the sigmoid there
 SILU_LIMIT = 10.0  # of gate and up, in Hunyuan 4
+CAP = 7.0  # of the activated gate and of up, in Step 3.5
 
 Matrices = Tensor | PackedWeight
 """[E, outputs, inputs], or codes with a leading dimension of experts: words, scales and zeros."""
@@ -31,6 +32,8 @@ class Activation(Enum):
     """gate * sigmoid(1.702 gate) * (up + 1); gate at most 7, up from -7 to 7. gpt-oss."""
     LIMITED_SILU = "limited_silu"
     """As SILU; gate at most 10, up from -10 to 10. Hunyuan 4."""
+    CAPPED_SILU = "capped_silu"
+    """min(silu(gate), 7) * up; up from -7 to 7. Step 3.5."""
     RELU_SQUARED = "relu_squared"
     """max(up, 0) ** 2; there is no gate."""
 

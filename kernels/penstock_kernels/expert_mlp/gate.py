@@ -4,10 +4,10 @@
 import triton
 import triton.language as tl
 
-from .experts import LIMIT, SILU_LIMIT, SLOPE
+from .experts import CAP, LIMIT, SILU_LIMIT, SLOPE
 
 MOST, STEEP = tl.constexpr(LIMIT), tl.constexpr(SLOPE)
-SILU_MOST = tl.constexpr(SILU_LIMIT)
+SILU_MOST, CAPPED = tl.constexpr(SILU_LIMIT), tl.constexpr(CAP)
 TWICE_ROOT = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 
 
@@ -24,6 +24,9 @@ def activated(gate, up, ACTIVATION: tl.constexpr):
         return gate * tl.sigmoid(gate * STEEP) * (up + 1.0)
     elif ACTIVATION == "gelu_tanh":
         return gate * tl.sigmoid((gate + 0.044715 * gate * gate * gate) * TWICE_ROOT) * up
+    elif ACTIVATION == "capped_silu":
+        up = tl.minimum(tl.maximum(up, -CAPPED), CAPPED)
+        return tl.minimum(gate * tl.sigmoid(gate), CAPPED) * up
     else:
         if ACTIVATION == "limited_silu":
             gate = tl.minimum(gate, SILU_MOST)

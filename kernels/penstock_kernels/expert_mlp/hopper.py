@@ -36,13 +36,13 @@ from ..packed_linear.hopper import (
 from ..packed_linear.hopper_codes import TILE
 from ..packed_linear.plan import RING_BYTES, scales_of_turn
 from ..packed_linear.weight import LINE, Kind, PackedWeight
-from .experts import LIMIT, SILU_LIMIT, SLOPE
+from .experts import CAP, LIMIT, SILU_LIMIT, SLOPE
 from .sort import Side, Tiled, ordered, targets
 
 GROUP = gl.constexpr(8)  # as in `triton`
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 MOST, STEEP = gl.constexpr(LIMIT), gl.constexpr(SLOPE)
-SILU_MOST = gl.constexpr(SILU_LIMIT)
+SILU_MOST, CAPPED = gl.constexpr(SILU_LIMIT), gl.constexpr(CAP)
 TWICE_ROOT = gl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 MOST_STAGES = 4
 # Four programs on a multiprocessor, whose warps wait for the numbers that they make of codes.
@@ -159,6 +159,9 @@ def activated(gate, up, ACTIVATION: gl.constexpr):
         return gate * _sigmoid(gate * STEEP) * (up + 1.0)
     elif ACTIVATION == "gelu_tanh":
         return gate * _sigmoid((gate + 0.044715 * gate * gate * gate) * TWICE_ROOT) * up
+    elif ACTIVATION == "capped_silu":
+        up = gl.minimum(gl.maximum(up, -CAPPED), CAPPED)
+        return gl.minimum(gate * _sigmoid(gate), CAPPED) * up
     else:
         if ACTIVATION == "limited_silu":
             gate = gl.minimum(gate, SILU_MOST)

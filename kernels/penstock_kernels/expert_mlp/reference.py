@@ -8,7 +8,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 
 from ..route_experts.routing import Routed
 from ..shared import wide
-from .experts import LIMIT, SILU_LIMIT, SLOPE, Activation, Experts, Matrices
+from .experts import CAP, LIMIT, SILU_LIMIT, SLOPE, Activation, Experts, Matrices
 
 
 def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
@@ -44,6 +44,8 @@ def activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
         return gate * torch.sigmoid(SLOPE * gate) * (up + 1)
     if activation is Activation.GELU_TANH:
         return gelu(gate, approximate="tanh") * up
+    if activation is Activation.CAPPED_SILU:
+        return silu(gate).clamp(max=CAP) * up.clamp(-CAP, CAP)
     if activation is Activation.LIMITED_SILU:
         gate, up = gate.clamp(max=SILU_LIMIT), up.clamp(-SILU_LIMIT, SILU_LIMIT)
     return silu(gate) * up

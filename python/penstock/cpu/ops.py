@@ -147,10 +147,10 @@ def _attention(
     return out
 
 
-def act_mul(x: Tensor, activation: str = "silu") -> Tensor:
-    """The op, for SiLU; otherwise its reference."""
-    if activation != "silu":
-        return _reference(act_mul)(x, activation)
+def act_mul(x: Tensor, activation: str = "silu", limit: float = 0.0) -> Tensor:
+    """The op, for SiLU without a limit; otherwise its reference."""
+    if activation != "silu" or limit:
+        return _reference(act_mul)(x, activation, limit)
     out = torch.empty((x.shape[0], x.shape[1] // 2), dtype=x.dtype)
     cpu.silu_mul(x, out)
     return out
