@@ -238,6 +238,7 @@ fn experts(config: &Value) -> Option<Experts> {
         "num_experts_per_token",
         "moe_k",
         "moe_topk",
+        "moe_top_k",
         "top_k_experts",
     ];
     Some(Experts {

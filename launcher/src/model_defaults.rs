@@ -5,6 +5,7 @@ pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("hidden_size", &["n_embd", "n_embed", "d_model"]),
     ("num_attention_heads", &["n_head", "n_heads", "num_heads"]),
     ("num_hidden_layers", &["n_layer", "n_layers", "num_layers"]),
+    ("num_key_value_heads", &["num_attention_groups"]),
     (
         "max_position_embeddings",
         &[
@@ -53,7 +54,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "head_dim",
         128,
         "afmoe cohere2_moe cwm ernie4_5 flint glm glm4 helium hy_v3 internlm3 kolibri1 laguna lfm3 llama4_text \
-        mellum minimax_m2 ministral3 muse_glimmer_text nemotron_h qwen3 qwen3_vl_text seed_oss solar_open",
+        mellum minimax_m2 ministral3 muse_glimmer_text nemotron_h qwen3 qwen3_vl_text seed_oss solar_open step3p5",
     ),
     ("head_dim", 192, "mimo_v2_flash"),
     (
@@ -70,7 +71,11 @@ const SIZES: &[(&str, u64, &str)] = &[
         "falcon_h1 gemma gemma2 vaultgemma",
     ),
     ("max_position_embeddings", 32_768, "gemma3n_text minicpm3"),
-    ("max_position_embeddings", 128_000, "lfm2 lfm2_moe lfm3"),
+    (
+        "max_position_embeddings",
+        128_000,
+        "lfm2 lfm2_moe lfm3 step3p5",
+    ),
     (
         "max_position_embeddings",
         131_072,
@@ -96,16 +101,22 @@ const SIZES: &[(&str, u64, &str)] = &[
     ),
     ("num_attention_heads", 40, "minicpm3"),
     ("num_attention_heads", 48, "kolibri1"),
+    ("num_attention_heads", 64, "step3p5"),
     (
         "num_experts_per_tok",
         2,
         "jamba minimax minimax_m1 minimax_text_01",
     ),
     ("num_experts_per_tok", 6, "kolibri1"),
-    ("num_experts_per_tok", 8, "bailing_hybrid kimi_linear"),
+    (
+        "num_experts_per_tok",
+        8,
+        "bailing_hybrid kimi_linear step3p5",
+    ),
     ("num_hidden_layers", 32, "youtu"),
     ("num_hidden_layers", 35, "gemma3n_text"),
     ("num_hidden_layers", 42, "bailing_hybrid"),
+    ("num_hidden_layers", 45, "step3p5"),
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
@@ -125,7 +136,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "num_key_value_heads",
         8,
         "bamba cwm falcon_h1 hy_v3 jamba laguna lfm2 lfm2_moe minimax minimax_m1 minimax_text_01 mixtral \
-        nemotron_h phimoe",
+        nemotron_h phimoe step3p5",
     ),
 ];
 

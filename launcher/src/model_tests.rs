@@ -97,6 +97,7 @@ fn families_have_default_sizes() {
         ("mistral4", 1, 320, false),
         ("muse_glimmer_text", 2, 128, true),
         ("solar_open", 16, 128, false),
+        ("step3p5", 8, 128, false),
         ("vaultgemma", 4, 256, true),
         ("youtu", 1, 576, false), // likewise
     ] {
@@ -124,6 +125,25 @@ fn numbers_of_dbrx_are_in_objects() {
     assert_eq!((found.heads, found.kv_heads, found.head_dim), (48, 8, 128));
     let experts = found.experts.unwrap();
     assert_eq!((experts.count, experts.per_token), (16, 4));
+}
+
+#[test]
+fn step_has_other_names_of_sizes() {
+    let config = json!({
+        "model_type": "step3p7", "architectures": ["Step3p7ForConditionalGeneration"],
+        "text_config": {
+            "model_type": "step3p5", "hidden_size": 4096, "num_attention_groups": 4,
+            "moe_num_experts": 288, "moe_top_k": 6, "max_seq_len": 262_144, "sliding_window": 512,
+            "num_nextn_predict_layers": 3, "layer_types": vec!["sliding_attention"; 48],
+        },
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.layers, found.heads, found.kv_heads), (45, 64, 4));
+    assert_eq!((found.head_dim, found.max_tokens), (128, 262_144));
+    let experts = found.experts.unwrap();
+    assert_eq!((experts.count, experts.per_token), (288, 6));
+    assert!(found.sliding && found.states.is_none());
+    assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 2), 45 * 2 * 2 * 256);
 }
 
 #[test]

@@ -50,6 +50,7 @@ EXPERTS = [
     "cohere2_moe",
     "granitemoe_swa",
     "laguna",
+    "step3p7",
     "mellum",
     "flint",
     "kolibri1",

@@ -13,7 +13,8 @@ from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from latent_cases import LATENT_CASES, MINICPM3, YARN, YOUTU
 from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
-from transformers import AutoConfig, AutoModelForCausalLM, Mistral4ForCausalLM
+from text_parts import class_of, config_of, model_of
+from transformers import AutoConfig
 
 VOCAB = 501  # odd, so that two ranks cannot share it equally
 SHAPE: dict[str, Any] = {
@@ -544,13 +545,8 @@ def make(directory: Path, case: str) -> Path:
 def write(path: Path, **changes: Any) -> Path:
     """Writes a checkpoint with these fields of config.json, and SHAPE's; biases and factors are
     random too."""
-    fields = {**SHAPE, **changes}
     torch.manual_seed(7)
-    config = AutoConfig.for_model(**fields)
-    # transformers reads this type only as a part of a model with images.
-    alone = config.model_type == "mistral4"
-    make_model = Mistral4ForCausalLM if alone else AutoModelForCausalLM.from_config
-    model = make_model(config).eval()
+    model = model_of(config_of({**SHAPE, **changes})).eval()
     with torch.no_grad():
         for name, parameter in (*model.named_parameters(), *model.named_buffers()):
             chosen = name.endswith(FACTORS) or "norm" in name or ".ln_" in name
@@ -570,8 +566,7 @@ def reference(path: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
     # The plainest attention of Falcon adds ALiBi twice: to scores, and in the mask.
     config = AutoConfig.from_pretrained(path)
     kind = "sdpa" if getattr(config, "alibi", False) else "eager"
-    cls = Mistral4ForCausalLM if config.model_type == "mistral4" else AutoModelForCausalLM
-    model = cls.from_pretrained(path, dtype=dtype, attn_implementation=kind)
+    model = class_of(config).from_pretrained(path, dtype=dtype, attn_implementation=kind)
     model.set_experts_implementation("eager")  # the others do not compute in float64
     return model.eval().to(device)
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from checkpoints import CASES, SHAPE
 from safetensors.torch import load_file, save_file
+from text_parts import STEP_VISION
 from transformers import (
     Exaone4_5_Config,
     Exaone4_5_ForConditionalGeneration,
@@ -29,6 +30,8 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
     Qwen3VLMoeForConditionalGeneration,
+    Step3p7Config,
+    Step3p7ForConditionalGeneration,
 )
 
 AXES = {"rope_type": "default", "rope_theta": 9000.0, "mrope_section": [2, 3, 3]}
@@ -78,6 +81,12 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
         MuseGlimmerConfig,
         MUSE,
         {**GLIMMER, "rope_parameters": {"rope_type": "default", "rope_theta": 9000.0}},
+    ),
+    "step3.7": (
+        Step3p7ForConditionalGeneration,
+        Step3p7Config,
+        STEP_VISION,
+        CASES["step3p7"],
     ),
     "glm4v": (Glm4vForConditionalGeneration, Glm4vConfig, GLM, {}),
     "glm4v-moe": (Glm4vMoeForConditionalGeneration, Glm4vMoeConfig, GLM, SHARED),
@@ -142,10 +151,53 @@ def by_inputs(path: Path) -> None:
     save_file(found, path / "model.safetensors")
 
 
+def as_step35(path: Path) -> None:
+    """Rewrites a checkpoint of Step 3.7 as Step 3.5 was published: with fields of other names, and
+    three layers behind the last one that predict further tokens."""
+    file, more = path / "model.safetensors", 3
+    found = {name: one for name, one in load_file(file).items() if not name.startswith("vi")}
+    extra = {f"model.layers.{4 + layer}.eh_proj.weight": torch.ones(2, 2) for layer in range(more)}
+    save_file(found | extra, file)
+    text = json.loads((path / "config.json").read_text())["text_config"]
+    ropes, sparse = text.pop("rope_parameters"), text.pop("mlp_layer_types")
+    kinds = [*text["layer_types"], *["sliding_attention"] * more]
+    full, sliding = ropes["full_attention"], ropes["sliding_attention"]
+    assert text.pop("per_layer_config")
+    for name in ("swiglu_limits", "swiglu_limits_shared"):
+        text[name] = [limit or 0.0 for limit in text[name]] + [0.0] * more
+    heads = text.pop("num_sliding_attention_heads")
+    text |= {
+        "architectures": ["Step3p5ForCausalLM"],
+        "attention_other_setting": {
+            "attention_type": "sliding_attention",
+            "head_dim": text["head_dim"],
+            "num_attention_groups": text["num_key_value_heads"],
+            "num_attention_heads": heads,
+            "true_head_dim": text["head_dim"],
+        },
+        "layer_types": kinds,
+        "max_seq_len": text["max_position_embeddings"],
+        "moe_layers_enum": ",".join(str(i) for i, mlp in enumerate(sparse) if mlp == "sparse"),
+        "moe_num_experts": text.pop("n_routed_experts"),
+        "moe_top_k": text.pop("num_experts_per_tok"),
+        "num_attention_groups": text.pop("num_key_value_heads"),
+        "num_nextn_predict_layers": more,
+        "partial_rotary_factors": [0.5 if kind.startswith("full") else 1.0 for kind in kinds],
+        "rope_scaling": {name: full[name] for name in full if name not in THETA_AND_PART},
+        "rope_theta": [ropes[kind]["rope_theta"] for kind in kinds],
+        "use_rope_layers": [],
+        "yarn_only_types": ["full_attention"],
+    }
+    assert sliding["rope_type"] == "default"
+    (path / "config.json").write_text(json.dumps(text))
+
+
+THETA_AND_PART = ("rope_theta", "partial_rotary_factor")
 OLDER: dict[str, Callable[[Path], None]] = {
     "qwen2-vl": older,
     "qwen2.5-vl": older,
     "qwen3-vl-moe": by_inputs,
     "kimi-k25": in_layers,
+    "step3.7": as_step35,
 }
 """How to rewrite those that were published with other names, or other matrices."""

@@ -55,6 +55,7 @@ EXPERTS = [
     "longcat-flash",
     "nemotron_h-moe",
     "nemotron_h-latent",
+    "step3p7",
 ]
 BATCHED = [
     "qwen3-moe",
@@ -65,6 +66,7 @@ BATCHED = [
     "glm4-moe",
     "gpt-oss",
     "nemotron_h-moe",
+    "step3p7",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v32", "glm-moe-dsa"]
 LATENT += ["axk1", "axk2", "hy-v4", "longcat-flash"]
@@ -200,7 +202,9 @@ def test_ranks_share_experts(checkpoint: Callable[[str], Path], case: str) -> No
         torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", ["qwen2-moe", "gpt-oss", "deepseek-v3", "nemotron_h-moe"])
+@pytest.mark.parametrize(
+    "case", ["qwen2-moe", "gpt-oss", "deepseek-v3", "nemotron_h-moe", "step3p7"]
+)
 def test_two_workers_share_experts(checkpoint: Callable[[str], Path], case: str) -> None:
     """A prompt in chunks, a prefix hit, a preempted sequence: the tokens of transformers."""
     path, ids = checkpoint(case), prompt(90)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock_kernels.expert_mlp import Activation as ExpertActivation
+from penstock_kernels.expert_mlp.experts import CAP
 from penstock_kernels.route_experts import Routing
 
 from penstock.faults import BadModel, Unsupported
@@ -44,11 +45,27 @@ class MlpSpec:
     sparsity: float = 0.0
     """Share of normally distributed gates that a threshold removes; what exceeds it is activated
     (Gemma 3n)."""
+    limit: float = 0.0
+    """Bound from above of activated gates, and of ups on both sides; 0 = none. Experts have one
+    bound alone (Step 3.5)."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for a gate that has no implementation."""
         if self.gated and self.activation in _WITHOUT_GATE:
             raise Unsupported(f"config.json: a gate with {self.activation.value} is not supported")
+
+    @property
+    def of_experts(self) -> str:
+        """What the kernels for experts call the activation. Raises BadModel for a bound that they
+        do not know."""
+        if not self.limit:
+            return self.activation.value
+        if self.limit != CAP or self.activation is not Activation.SILU:
+            raise Unsupported(
+                f"config.json: experts whose activated gates have the bound {self.limit:g} are not "
+                f"supported, only with SiLU and {CAP:g}"
+            )
+        return ExpertActivation.CAPPED_SILU.value
 
 
 class ExpertStorage(Enum):
@@ -58,6 +75,8 @@ class ExpertStorage(Enum):
     """Gate, up and down of each expert are tensors of their own."""
     STACKED = "stacked"
     """A tensor holds a matrix of all experts, [experts, outputs, inputs]; gates precede ups."""
+    STACKED_PARTS = "stacked_parts"
+    """As STACKED, but gates and ups have a tensor each."""
     TRANSPOSED = "transposed"
     """As STACKED, but [experts, inputs, outputs]."""
     JOINED = "joined"
@@ -121,8 +140,8 @@ class MoeSpec:
                 f"among {choice} experts"
             )
         kinds = {kind.value for kind in ExpertActivation if kind.gated == self.expert.gated}
-        if self.expert.activation.value not in kinds:
+        if self.expert.of_experts not in kinds:
             raise BadModel(
-                f"config.json: experts with the activation {self.expert.activation.value} are not "
+                f"config.json: experts with the activation {self.expert.of_experts} are not "
                 f"supported, only with {', '.join(sorted(kinds))}"
             )

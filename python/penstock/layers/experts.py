@@ -26,7 +26,7 @@ from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
 from penstock.layers.norm import Norm
 from penstock.parallel import Group, Share
 from penstock.quant import LinearMethod, StacksExperts, WeightTensor, stacks_experts
-from penstock.weights import Flat, Form, Merged, Target
+from penstock.weights import AnyOf, Blocks, Flat, Form, Merged, Target
 
 # Storages in which a tensor holds a matrix of all experts, gates and ups apart.
 WHOLE_TENSORS = ExpertStorage.STACKED, ExpertStorage.TRANSPOSED, ExpertStorage.JOINED
@@ -173,7 +173,7 @@ class ExpertMlps(Layer):
             raise BadModel(f"{error}, or share out the experts with --ep") from error
         self.gate_up_bias = build.empty(count, first) if spec.expert.bias else None
         self.down_bias = build.empty(count, hidden) if spec.expert.bias else None
-        self.activation = Activation(spec.expert.activation.value)
+        self.activation = Activation(spec.expert.of_experts)
         self.experts: Experts | None = None
 
     def _methods(self, build: Build) -> tuple[LinearMethod, LinearMethod]:
@@ -182,6 +182,8 @@ class ExpertMlps(Layer):
             return build.method(), build.method()
         if self.storage in WHOLE_TENSORS:
             return build.below("gate_up").method(), build.below("down").method()
+        if self.storage is ExpertStorage.STACKED_PARTS:
+            return build.below("gate_up").method(self.parts), build.below("down").method()
         one = build.below(str(self.first))
         return one.below("gate_up").method(self.parts), one.below("down").method()
 
@@ -192,6 +194,8 @@ class ExpertMlps(Layer):
             return self._interleaved()
         if self.storage in WHOLE_TENSORS:
             return self._whole_tensors()
+        if self.storage is ExpertStorage.STACKED_PARTS:
+            return self._gates_and_ups()
         found: dict[str, Target] = {}
         for expert in range(self.total):
             index = expert - self.first
@@ -235,6 +239,16 @@ class ExpertMlps(Layer):
             "down.weight": self._stacked(down, 2),
         }
 
+    def _gates_and_ups(self) -> dict[str, Target]:
+        """The targets of tensors of all experts, of gates, ups and downs each."""
+        gate_up = {name: _of_all(tensor) for name, tensor in self.gate_up.stored.items()}
+        down = {name: _of_all(tensor) for name, tensor in self.down.stored.items()}
+        columns = column_targets(self.parts, gate_up, None, self.group)
+        found = {f"gate_up.{name}": target for name, target in columns.items()}
+        rows = row_targets(down, None, self.group)
+        found |= {f"down.{name}": target for name, target in rows.items()}
+        return {name: self._own(target) for name, target in found.items()}
+
     def _interleaved(self) -> dict[str, Target]:
         """The targets of tensors of all experts, in which gate and up alternate."""
         found: dict[str, Target] = {}
@@ -264,9 +278,13 @@ class ExpertMlps(Layer):
     def _stacked(self, data: Tensor, dim: int | None, form: Form | None = None) -> Target:
         """The target of a tensor of all experts. Ranks share the experts or dimension `dim`."""
         target = Target.share(data, dim, self.group.rank, self.group.size)
+        return replace(self._own(target), form=form)
+
+    def _own(self, target: Target) -> Target:
+        """The target of a tensor of all experts, of one for those of this rank."""
         shape = (self.total, *target.shape[1:])
         region = (slice(self.first, self.first + self.count), *target.region[1:])
-        return replace(target, shape=shape, region=region, form=form)
+        return replace(target, shape=shape, region=region)
 
     def prepare(self) -> None:
         """Allocates what the methods have left for this moment."""
@@ -301,6 +319,23 @@ class ExpertMlps(Layer):
         """Returns the weighted sum of this rank's part of each row's experts, as x [T, hidden]."""
         assert self.experts is not None
         return expert_mlp(x, routed, self.experts)
+
+
+def _of_all(one: WeightTensor) -> WeightTensor:
+    """A stored tensor of an expert, whose data are those of all experts, with its dimensions in
+    them. Raises BadModel if files cannot store it so."""
+    forms = one.form.forms if isinstance(one.form, AnyOf) else (one.form,)
+    blocks = [form for form in forms if isinstance(form, Blocks)]
+    if one.form is not None and len(blocks) < len(forms):
+        raise BadModel(
+            "the weight format is not supported where one tensor holds a matrix of all experts; "
+            "use the unquantized model, with --quantize"
+        )
+    output_dim, input_dim = (
+        None if dim is None else dim + 1 for dim in (one.output_dim, one.input_dim)
+    )
+    stacked = AnyOf(tuple(Blocks((1, *form.sizes)) for form in blocks)) if blocks else None
+    return replace(one, output_dim=output_dim, input_dim=input_dim, form=stacked)
 
 
 class SharedGate(Layer):

@@ -46,7 +46,8 @@ class GatedMlp(Layer):
 
 
 class ScaledMlp(GatedMlp):
-    """As GatedMlp, with factors of the gate and of the output."""
+    """As GatedMlp, with factors of the gate and of the output, and a bound of activated gates and
+    ups."""
 
     def __init__(self, build: Build, residual: ResidualSpec, spec: MlpSpec) -> None:
         parts = {"gate": spec.intermediate, "up": spec.intermediate}
@@ -54,6 +55,7 @@ class ScaledMlp(GatedMlp):
         scaled = replace(residual, multiplier=residual.multiplier * spec.output_scale)
         self.down = RowLinear(build.below("down"), scaled, spec.intermediate, spec.bias)
         self.scale, self.activation = spec.gate_scale, spec.activation.value
+        self.limit = spec.limit
 
     def __call__(self, norm: Norm, residual: Residual) -> Residual:
         """As GatedMlp."""
@@ -65,8 +67,9 @@ class ScaledMlp(GatedMlp):
         return self.down.product(self._gated(self.gate_up.product(x)))
 
     def _gated(self, x: Tensor) -> Tensor:
-        x[:, : x.shape[1] // 2].mul_(self.scale)
-        return act_mul(x, self.activation)
+        if self.scale != 1:
+            x[:, : x.shape[1] // 2].mul_(self.scale)
+        return act_mul(x, self.activation, self.limit)
 
 
 class SparseMlp(ScaledMlp):
@@ -117,7 +120,7 @@ def dense_mlp(build: Build, residual: ResidualSpec, spec: MlpSpec) -> GatedMlp |
     """Builds the feed-forward layer of a specification."""
     if spec.sparsity:
         return SparseMlp(build, residual, spec)
-    if (spec.gate_scale, spec.output_scale) != (1, 1):
+    if (spec.gate_scale, spec.output_scale, spec.limit) != (1, 1, 0):
         return ScaledMlp(build, residual, spec)
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
 

@@ -146,6 +146,8 @@ FAMILIES: dict[str, str] = {
     "SolarOpenForCausalLM": "solar_open:SolarOpen",
     "StableLmForCausalLM": "stablelm:StableLm",
     "Starcoder2ForCausalLM": "starcoder2:Starcoder2",
+    "Step3p5ForCausalLM": "step3p5:Step35",
+    "Step3p7ForConditionalGeneration": "step3p5:Step37",
     "VaultGemmaForCausalLM": "vaultgemma:VaultGemma",
     "YoutuForCausalLM": "youtu:Youtu",
 }

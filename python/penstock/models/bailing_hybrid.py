@@ -35,7 +35,7 @@ class BailingHybrid(KimiLinear):
         "model.word_embeddings.": "model.embed_tokens.",
         ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
     }
-    predicts_further = True
+    predicts_further = 1
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

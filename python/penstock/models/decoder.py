@@ -104,8 +104,8 @@ class Decoder(Layer):
     names: ClassVar[Mapping[str, str]] = LLAMA_NAMES
     older: ClassVar[Mapping[str, str]] = {}
     ignored: tuple[str, ...] = ()
-    predicts_further: ClassVar[bool] = False
-    """Whether checkpoints have one more layer, for further tokens; it is not loaded."""
+    predicts_further: ClassVar[int] = 0
+    """Layers that checkpoints have behind the last one, for further tokens; they are not loaded."""
 
     def __init__(self, spec: Specification, build: Build) -> None:
         self.tensor_names = self.checkpoint_names(spec)
@@ -120,8 +120,8 @@ class Decoder(Layer):
         self.ignored = (*self.ignored, *build.methods.unused)
         if spec.tied:
             self.ignored = (*self.ignored, r"lm_head\.weight")
-        if self.predicts_further:
-            after = rf"{_layers(self.names)}\.{len(spec.layers)}\..*"
+        for layer in range(self.predicts_further):
+            after = rf"{_layers(self.names)}\.{len(spec.layers) + layer}\..*"
             self.ignored = (*self.ignored, after)
 
     @classmethod

@@ -32,7 +32,7 @@ class DeepseekV3(Decoder):
         **(LLAMA_NAMES | LATENT_NAMES | EXPERT_NAMES | SHARED_EXPERT_NAMES)
     }
     ignored: tuple[str, ...] = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
-    predicts_further = True
+    predicts_further = 1
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

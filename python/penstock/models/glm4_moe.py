@@ -29,7 +29,7 @@ class Glm4Moe(Decoder):
     """GLM-4.5 and later."""
 
     names: ClassVar[Mapping[str, str]] = Qwen3.names | EXPERT_NAMES | SHARED_EXPERT_NAMES
-    predicts_further = True
+    predicts_further = 1
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -9,7 +9,7 @@ import torch
 from penstock_kernels.packed_linear import Kind
 from torch import Tensor
 
-from penstock.config import Placement
+from penstock.config import MlpSpec, MoeSpec, Placement
 from penstock.faults import BadSetting
 from penstock.layers import ParallelBlock, RmsNorm
 from penstock.quant import Quantized, rtn
@@ -128,7 +128,8 @@ class Quantizer:
         them. Returns the factors, by the paths of the linear layers."""
         block, found = self.walk.model.blocks[index], {}
         matrices, rounding = self.walk.matrices(index), Rounding(self.grid, self.options.group)
-        added = self.walk.spec.residual.placement is Placement.NORMED
+        spec = self.walk.spec
+        added, mlp = spec.residual.placement is Placement.NORMED, spec.layers[index].mlp
         for path, modules in matrices.items():
             weights = [f"{module}.weight" for module in modules]
             search = [floats[name] for name in weights]
@@ -142,7 +143,10 @@ class Quantizer:
                 factors = search_scales(search, inputs[path], rounding)
                 name = f"{self.walk.module(index, NORMS[path])}.weight"
                 others[name], factors = _divided(others[name], factors, norm.plus_one)
-            elif (rows := _up_rows(gate_up, floats, others)) is not None:
+            elif (
+                not _has_bound(mlp, path)
+                and (rows := _up_rows(gate_up, floats, others)) is not None
+            ):
                 factors = search_scales(search, inputs[path], rounding)
                 rows /= factors[:, None]
             else:
@@ -157,6 +161,14 @@ def _reads_norm(block: object, path: str) -> bool:
     """Whether an indexer reads the norm before the linear layer at `path`."""
     attention = getattr(block, "attention", None)
     return path == "attention.qkv" and getattr(attention, "indexer", None) is not None
+
+
+def _has_bound(mlp: MlpSpec | MoeSpec | None, path: str) -> bool:
+    """Whether ups have a bound: then inputs of the linear layer at `path`, which is `down`, are not
+    proportional to them."""
+    if isinstance(mlp, MoeSpec):
+        mlp = mlp.shared if ".shared." in path else mlp.expert
+    return mlp is not None and mlp.limit > 0
 
 
 def _up_rows(

@@ -1,0 +1,37 @@
+"""Models whose text transformers knows only as, or in, a model with images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Mistral4ForCausalLM,
+    Step3p7Config,
+    Step3p7ForConditionalGeneration,
+)
+
+STEP_VISION = {"width": 32, "layers": 1, "heads": 2, "image_size": 28, "patch_size": 14}
+CLASSES: dict[str, Any] = {
+    "mistral4": Mistral4ForCausalLM,
+    "step3p7": Step3p7ForConditionalGeneration,
+}
+
+
+def config_of(fields: Mapping[str, Any]) -> Any:
+    """The configuration of a model with these fields, or of one whose text has them."""
+    if fields["model_type"] == "step3p5":
+        return Step3p7Config(text_config=dict(fields), vision_config=STEP_VISION)
+    return AutoConfig.for_model(**fields)
+
+
+def model_of(config: Any) -> Any:
+    """A model with random weights."""
+    return CLASSES.get(config.model_type, AutoModelForCausalLM.from_config)(config)
+
+
+def class_of(config: Any) -> Any:
+    """What loads a checkpoint."""
+    return CLASSES.get(config.model_type, AutoModelForCausalLM)
