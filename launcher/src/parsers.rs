@@ -25,8 +25,8 @@ pub enum ToolParser {
     /// A list of Python calls: Llama 4.
     #[value(alias = "llama4_pythonic")]
     Pythonic,
-    /// `<function=..>` and `<parameter=..>`: Qwen 3 Coder.
-    #[value(aliases = ["qwen3_xml", "qwen3_coder"])]
+    /// `<function=..>` and `<parameter=..>`: Qwen 3 Coder, Step 3.5.
+    #[value(aliases = ["qwen3_xml", "qwen3_coder", "step3p5"])]
     Qwen3Xml,
     /// `<invoke name="..">` and `<parameter name="..">`: MiniMax-M2.
     #[value(name = "minimax-m2", aliases = ["minimax_m2", "minimax"])]
@@ -64,7 +64,9 @@ pub enum ReasoningParser {
     /// Not parsed: reasoning stays text.
     Off,
     /// Between `<think>` tags.
-    #[value(aliases = ["deepseek_r1", "deepseek_v3", "qwen3", "glm45", "minimax_m2", "olmo3"])]
+    #[value(aliases = [
+        "deepseek_r1", "deepseek_v3", "qwen3", "glm45", "minimax_m2", "olmo3", "step3p5",
+    ])]
     Think,
     /// Between `[THINK]` and `[/THINK]`.
     Mistral,
