@@ -53,6 +53,20 @@ pub enum ToolParser {
     /// Messages with a recipient: gpt-oss.
     #[value(aliases = ["openai", "gpt-oss"])]
     Harmony,
+    /// JSON between `<|tool_call_begin|>` and similar marks: Kimi K2.
+    #[value(alias = "kimi_k2")]
+    KimiK2,
+    /// `<function=..>` between `<seed:tool_call>` tags: Seed-OSS.
+    #[value(alias = "seed_oss")]
+    SeedOss,
+    /// A JSON list between `<tool_calls>` tags: Hunyuan A13B, Jamba.
+    #[value(aliases = ["hunyuan_a13b", "jamba"])]
+    Hunyuan,
+    /// JSON between `<longcat_tool_call>` tags: `LongCat`.
+    #[value(name = "longcat")]
+    LongCat,
+    /// A list of Python calls between `<|tool_call_start|>` and `<|tool_call_end|>`: LFM2.
+    Lfm2,
 }
 
 /// The format of a model's reasoning.
@@ -106,6 +120,11 @@ impl ToolParser {
             Self::Phi4Mini => Format::Fixed(ToolFormat::Phi),
             Self::Cohere => Format::Fixed(ToolFormat::Cohere),
             Self::Harmony => Format::Fixed(ToolFormat::Harmony),
+            Self::KimiK2 => Format::Fixed(ToolFormat::Kimi),
+            Self::SeedOss => Format::Fixed(ToolFormat::Seed),
+            Self::Hunyuan => Format::Fixed(ToolFormat::Hunyuan),
+            Self::LongCat => Format::Fixed(ToolFormat::LongCat),
+            Self::Lfm2 => Format::Fixed(ToolFormat::Lfm),
         }
     }
 }

@@ -172,10 +172,10 @@ impl BlockBuilder {
             OutputDelta::Reasoning(text) => {
                 self.more(OpenBlockKind::Reasoning, Block::Reasoning, text, emit);
             }
-            OutputDelta::CallStart(name) => {
+            OutputDelta::CallStart { name, id } => {
                 self.end(false, emit);
                 self.open = Some(OpenBlockKind::Call);
-                let id = call_id(parser_options);
+                let id = call_id(id, parser_options);
                 emit(BlockChange::Begin(Block::Call { id, name }));
             }
             OutputDelta::Arguments(text) => emit(BlockChange::Delta(text)),

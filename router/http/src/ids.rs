@@ -23,9 +23,12 @@ pub(super) fn unguessable(prefix: &str) -> String {
     }
 }
 
-/// Returns a new tool-call id: `call_` and 24 letters and digits, or only nine where chat templates
-/// require that.
-pub(super) fn call_id(parser_options: &OutputParserOptions) -> String {
+/// Returns the tool-call id that the model wrote, or a new one: `call_` and 24 letters and digits,
+/// or only nine where chat templates require that.
+pub(super) fn call_id(written: Option<String>, parser_options: &OutputParserOptions) -> String {
+    if let Some(id) = written {
+        return id;
+    }
     let short = parser_options
         .tools
         .as_ref()

@@ -142,8 +142,8 @@ impl ParsedOutput {
         match (piece, self.calls.last_mut()) {
             (OutputDelta::Content(text), _) => self.content.push_str(&text),
             (OutputDelta::Reasoning(text), _) => self.reasoning.push_str(&text),
-            (OutputDelta::CallStart(name), _) => self.calls.push(Call {
-                id: call_id(parser_options),
+            (OutputDelta::CallStart { name, id }, _) => self.calls.push(Call {
+                id: call_id(id, parser_options),
                 name,
                 arguments: String::new(),
             }),

@@ -188,12 +188,12 @@ impl ChunkStream {
                 return choice.put_text(self.kind, &self.meta, index, (&text, tail), out);
             }
             OutputDelta::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
-            OutputDelta::CallStart(name) => {
+            OutputDelta::CallStart { name, id } => {
                 choice.calls += 1;
                 let function = json!({ "name": name, "arguments": "" });
                 let (index, id) = (
                     choice.calls - 1,
-                    call_id(choice.generation.parser_options()),
+                    call_id(id, choice.generation.parser_options()),
                 );
                 let call =
                     json!({ "index": index, "id": id, "type": "function", "function": function });

@@ -136,3 +136,22 @@ async fn values_without_quotes_have_the_types_of_the_requests_schema() {
     let function = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
     assert_eq!(function["arguments"], "{\"city\": \"1\", \"days\": 1}");
 }
+
+/// Kimi K2's chat template puts the ids of earlier calls into the prompt.
+#[tokio::test]
+async fn clients_get_the_call_ids_that_the_model_wrote() {
+    let server = server(
+        "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}\
+                         {# <|tool_calls_section_begin|> #}",
+    );
+    let call = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:7\
+                <|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>";
+    server.backend.play(&[call], End::StopToken);
+    let answer = server.post(CHAT, body(json!({}))).await.json();
+    let calls = &answer["choices"][0]["message"]["tool_calls"];
+    assert_eq!(calls[0]["id"], "functions.f:7", "{answer}");
+    assert_eq!(calls[0]["function"]["name"], "f");
+    server.backend.play(&[call], End::StopToken);
+    let streamed = server.post(CHAT, body(json!({"stream": true}))).await;
+    assert!(streamed.text().contains("\"id\":\"functions.f:7\""));
+}

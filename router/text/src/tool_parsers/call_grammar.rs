@@ -4,8 +4,8 @@ use penstock_request::grammar_spec::OutputConstraint;
 use serde_json::{Value, json};
 
 use super::{
-    Tool, ToolChoiceMode, ToolFormat, ToolSet, deepseek, gemma, harmony, hermes, json_list, llama,
-    mistral, pythonic, xml,
+    Tool, ToolChoiceMode, ToolFormat, ToolSet, deepseek, gemma, harmony, hermes, json_list, kimi,
+    llama, mistral, pythonic, xml,
 };
 
 /// The text around and between calls when they are the whole output.
@@ -102,8 +102,13 @@ impl ToolFormat {
             | Self::DeepSeekV31
             | Self::Granite
             | Self::Phi
-            | Self::Cohere => true,
+            | Self::Cohere
+            | Self::Kimi
+            | Self::Hunyuan
+            | Self::Lfm => true,
             Self::Hermes
+            | Self::LongCat
+            | Self::Seed
             | Self::Brook
             | Self::Llama3Json
             | Self::QwenXml
@@ -150,7 +155,12 @@ impl ToolFormat {
             Self::Phi => json_list::PHI_MARK,
             Self::Cohere => json_list::COHERE_MARK,
             Self::Gemma => gemma::OPEN,
+            Self::Hunyuan => json_list::TOOL_CALLS,
+            Self::Lfm => pythonic::LFM_MARKS[0],
             Self::Hermes
+            | Self::LongCat
+            | Self::Seed
+            | Self::Kimi
             | Self::Brook
             | Self::Llama3Json
             | Self::Pythonic
@@ -173,12 +183,21 @@ impl ToolFormat {
                 json!({"mark": hermes::OPEN, "spelt": hermes::OPEN})
             }
             Self::MiniMax => json!({"mark": xml::MINIMAX_OPEN, "spelt": xml::MINIMAX_OPEN}),
+            Self::Seed => json!({"mark": xml::SEED_OPEN, "spelt": xml::SEED_OPEN}),
+            Self::LongCat => {
+                json!({"mark": hermes::LONGCAT[0][0], "spelt": hermes::LONGCAT[0][0]})
+            }
             Self::DeepSeekV3 | Self::DeepSeekV31 => {
                 json!({"mark": deepseek::BEGIN, "spelt": deepseek::BEGIN})
             }
-            Self::Mistral | Self::Granite | Self::Phi | Self::Cohere | Self::Gemma => {
-                json!({"mark": self.mark()})
-            }
+            Self::Kimi => json!({"mark": kimi::BEGIN, "spelt": kimi::BEGIN}),
+            Self::Mistral
+            | Self::Granite
+            | Self::Phi
+            | Self::Cohere
+            | Self::Gemma
+            | Self::Hunyuan
+            | Self::Lfm => json!({"mark": self.mark()}),
             Self::Harmony => {
                 let head = |name| json!({"parts": [format!("{name} ")], "spelt": format!(" {}{name} ", harmony::RECIPIENT)});
                 let heads: Vec<Value> = names.map(head).collect();
@@ -198,15 +217,23 @@ impl ToolFormat {
 
     fn syntax(self) -> CallSyntax {
         let (begin, between, end) = match self {
-            Self::Hermes | Self::QwenXml | Self::MiniMax | Self::Glm => ("", "\n", ""),
+            Self::Hermes
+            | Self::LongCat
+            | Self::QwenXml
+            | Self::Seed
+            | Self::MiniMax
+            | Self::Glm => ("", "\n", ""),
             // Only the first of forced calls has Gemma's marks, which no text can spell.
             Self::Brook | Self::Harmony | Self::Gemma => ("", "", ""),
             Self::Llama3Json => ("", "; ", ""),
-            Self::Mistral | Self::Pythonic | Self::Granite => ("[", ", ", "]"),
+            Self::Mistral | Self::Pythonic | Self::Lfm | Self::Granite | Self::Hunyuan => {
+                ("[", ", ", "]")
+            }
             Self::Phi => ("", ", ", "]"),
             Self::Cohere => ("[\n    ", ",\n    ", "\n]"),
             Self::DeepSeekV3 => (deepseek::BEGIN, "\n", deepseek::END),
             Self::DeepSeekV31 => (deepseek::BEGIN, "", deepseek::END),
+            Self::Kimi => (kimi::BEGIN, "", kimi::END),
         };
         CallSyntax {
             begin,
@@ -243,7 +270,9 @@ impl ToolFormat {
             Self::Hermes | Self::QwenXml | Self::Glm => {
                 json_in_tags(hermes::OPEN, name, hermes::CLOSE)
             }
+            Self::LongCat => json_in_tags(hermes::LONGCAT[0][0], name, hermes::LONGCAT[1][0]),
             Self::MiniMax => json_in_tags(xml::MINIMAX_OPEN, name, xml::MINIMAX_CLOSE),
+            Self::Seed => json_in_tags(xml::SEED_OPEN, name, xml::SEED_CLOSE),
             Self::Brook => (
                 format!("{}{{\"name\":\"{name}\",\"arguments\":", hermes::OPEN),
                 format!("}}{}", hermes::CLOSE),
@@ -252,11 +281,11 @@ impl ToolFormat {
                 format!("{{\"name\": \"{name}\", \"parameters\": "),
                 "}".to_owned(),
             ),
-            Self::Mistral | Self::Granite | Self::Phi => (
+            Self::Mistral | Self::Granite | Self::Phi | Self::Hunyuan => (
                 format!("{{\"name\": \"{name}\", \"arguments\": "),
                 "}".to_owned(),
             ),
-            Self::Pythonic => (format!("{name}(**"), ")".to_owned()),
+            Self::Pythonic | Self::Lfm => (format!("{name}(**"), ")".to_owned()),
             Self::Cohere => (
                 format!("{{\"tool_call_id\": \"0\", \"tool_name\": \"{name}\", \"parameters\": "),
                 "}".to_owned(),
@@ -273,6 +302,11 @@ impl ToolFormat {
             Self::DeepSeekV31 => (
                 format!("{}{name}{}", deepseek::CALL, deepseek::SEPARATOR),
                 deepseek::CALL_END.to_owned(),
+            ),
+            // The number of the call is not known here; the first one keeps this id.
+            Self::Kimi => (
+                format!("{}{}{name}:0{}", kimi::CALL, kimi::PREFIX, kimi::SEPARATOR),
+                kimi::CALL_END.to_owned(),
             ),
             Self::Gemma => (format!("{}{name}", gemma::CALL), String::new()),
             Self::Harmony => (format!(" {}{name} json", harmony::RECIPIENT), String::new()),

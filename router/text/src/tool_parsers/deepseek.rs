@@ -1,10 +1,11 @@
 //! DeepSeek's calls: `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{..}<｜tool▁call▁end｜>` (V3.1), or with
 //! `function` as the head and the name and a JSON code block after the separator (V3, R1). Both are
-//! between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`.
+//! between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`. Kimi K2's are like V3.1's, with the
+//! call's id, `functions.name:0`, as the head: see `kimi`.
 
 use super::content_buffer::{ContentBuffer, MarkFinder, NextMark, NextText};
 use super::json_call::{JsonScanner, ValuePosition};
-use super::{OutputDeltas, ToolCallParser, is_plain};
+use super::{OutputDeltas, ToolCallParser, is_plain, kimi};
 
 pub(super) const BEGIN: &str = "<｜tool▁calls▁begin｜>";
 pub(super) const END: &str = "<｜tool▁calls▁end｜>";
@@ -18,11 +19,34 @@ pub(super) const BLOCK_END: &str = "\n```";
 /// All marks; each may be a special token.
 pub(super) const MARKS: [&str; 5] = [BEGIN, END, CALL, CALL_END, SEPARATOR];
 
-/// A parser of content and DeepSeek's calls.
+/// The marks of a format.
+#[derive(Debug)]
+pub(super) struct CallMarks {
+    /// Of all calls, and of one.
+    pub(super) open: &'static [&'static str; 2],
+    pub(super) separator: &'static [&'static str; 1],
+    /// What may follow arguments: the ends of a code block and of a call, another call, the end of
+    /// all calls.
+    pub(super) close: &'static [&'static str; 4],
+    /// Whether the head is the call's id.
+    pub(super) ids: bool,
+}
+
+pub(super) static DEEPSEEK: CallMarks = CallMarks {
+    open: &[BEGIN, CALL],
+    separator: &[SEPARATOR],
+    close: &["```", CALL_END, CALL, END],
+    ids: false,
+};
+
+/// A parser of content and calls between such marks.
 #[derive(Debug)]
 pub(super) struct DeepSeekParser {
+    marks: &'static CallMarks,
     state: State,
     content_buffer: ContentBuffer,
+    /// The ids of calls so far.
+    ids: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -40,17 +64,32 @@ enum State {
 }
 
 impl DeepSeekParser {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(marks: &'static CallMarks) -> Self {
         Self {
+            marks,
             state: State::Text,
-            content_buffer: ContentBuffer::new(&[BEGIN, CALL]),
+            content_buffer: ContentBuffer::new(marks.open),
+            ids: Vec::new(),
         }
+    }
+
+    fn head_state(&self) -> State {
+        State::Head(String::new(), MarkFinder::new(self.marks.separator))
+    }
+
+    /// Returns the id that a head is, unless another call of this output has it.
+    fn new_id(&mut self, head: &str) -> Option<String> {
+        let new = self.marks.ids && !self.ids.iter().any(|id| id == head);
+        new.then(|| {
+            self.ids.push(head.to_owned());
+            head.to_owned()
+        })
     }
 
     fn text(&mut self, c: char, out: &mut OutputDeltas) {
         self.state = match self.content_buffer.push(c, out) {
-            Some(0) => State::Opened(NextMark::new(&[CALL])),
-            Some(_) => head(),
+            Some(0) => State::Opened(NextMark::new(&self.marks.open[1..])),
+            Some(_) => self.head_state(),
             None => State::Text,
         };
     }
@@ -70,8 +109,8 @@ impl DeepSeekParser {
             NextText::Blank => self.content_buffer.hold(c.encode_utf8(&mut [0; 4])),
             NextText::Partial => {}
             NextText::Mark(_) => {
-                self.content_buffer.hold(CALL);
-                self.state = head();
+                self.content_buffer.hold(self.marks.open[1]);
+                self.state = self.head_state();
             }
             NextText::Other(text) => self.give_up(&text, out),
         }
@@ -84,11 +123,13 @@ impl DeepSeekParser {
         let (found, text) = finder.push(c);
         self.content_buffer.hold(&text);
         head.push_str(&text);
-        if !head.chars().all(is_plain) {
+        let ids = self.marks.ids;
+        let in_head = |c: char| is_plain(c) || ids && (c == ':' || c.is_whitespace());
+        if !head.chars().all(in_head) {
             let rest = finder.take();
             self.give_up(&rest, out);
         } else if found.is_some() {
-            self.content_buffer.hold(SEPARATOR);
+            self.content_buffer.hold(self.marks.separator[0]);
             self.state = State::Separated(std::mem::take(head), String::new());
         }
     }
@@ -107,12 +148,17 @@ impl DeepSeekParser {
         }
         // With a code block, the name comes before it; else it is the head.
         let block = text.trim_end().strip_suffix(BLOCK.trim_end());
-        let name = block.unwrap_or(head).trim();
-        if name.is_empty() || (block.is_none() && !text.trim().is_empty()) {
+        let name = block.unwrap_or(head).trim().to_owned();
+        let called = match self.marks.ids {
+            true => kimi::function(&name).to_owned(),
+            false => name.clone(),
+        };
+        if called.is_empty() || (block.is_none() && !text.trim().is_empty()) {
             return self.give_up("{", out);
         }
         self.content_buffer.call_started();
-        out.call(name.to_owned());
+        let id = self.new_id(&name);
+        out.call_with_id(called, id);
         self.state = State::Arguments(JsonScanner::default());
         self.arguments(c, out);
     }
@@ -124,7 +170,7 @@ impl DeepSeekParser {
         out.arguments(c.encode_utf8(&mut [0; 4]));
         if scan.step(c) == ValuePosition::Last {
             out.end_call();
-            self.state = State::Close(NextMark::new(&["```", CALL_END, CALL, END]));
+            self.state = State::Close(NextMark::new(self.marks.close));
         }
     }
 
@@ -134,7 +180,7 @@ impl DeepSeekParser {
         };
         match next.push(c) {
             NextText::Blank | NextText::Partial | NextText::Mark(0 | 1) => {}
-            NextText::Mark(2) => self.state = head(),
+            NextText::Mark(2) => self.state = self.head_state(),
             NextText::Mark(_) => self.state = State::Text,
             NextText::Other(text) => {
                 self.state = State::Text;
@@ -142,10 +188,6 @@ impl DeepSeekParser {
             }
         }
     }
-}
-
-fn head() -> State {
-    State::Head(String::new(), MarkFinder::new(&[SEPARATOR]))
 }
 
 /// Whether `text` may precede arguments: whitespace, or a beginning of a name and a code block.

@@ -1,4 +1,4 @@
-//! Calls between tags within other content: `<tool_call>{..}</tool_call>`.
+//! Calls between tags within other content: `<tool_call>{..}</tool_call>`, or tags of LongCat.
 
 use super::content_buffer::{ContentBuffer, NextMark, NextText};
 use super::json_call::{JsonCallParser, Progress};
@@ -7,9 +7,16 @@ use super::{OutputDeltas, ToolCallParser};
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
 
+/// An opening tag, and a closing one.
+pub(super) type Tags = [&'static [&'static str]; 2];
+
+pub(super) const HERMES: Tags = [&[OPEN], &[CLOSE]];
+pub(super) const LONGCAT: Tags = [&["<longcat_tool_call>"], &["</longcat_tool_call>"]];
+
 /// A parser of content and tagged calls.
 #[derive(Debug)]
 pub(super) struct HermesParser {
+    close: &'static [&'static str],
     state: State,
     content_buffer: ContentBuffer,
 }
@@ -23,10 +30,11 @@ enum State {
 }
 
 impl HermesParser {
-    pub(super) fn new() -> Self {
+    pub(super) fn new([open, close]: Tags) -> Self {
         Self {
+            close,
             state: State::Text,
-            content_buffer: ContentBuffer::new(&[OPEN]),
+            content_buffer: ContentBuffer::new(open),
         }
     }
 
@@ -43,7 +51,7 @@ impl ToolCallParser for HermesParser {
             State::Text => self.text(c, out),
             State::Call(call) => match call.push(c, out, &mut self.content_buffer) {
                 Progress::More => {}
-                Progress::Done => self.state = State::Close(NextMark::new(&[CLOSE])),
+                Progress::Done => self.state = State::Close(NextMark::new(self.close)),
                 Progress::Broken => {
                     self.state = State::Text;
                     self.text(c, out);

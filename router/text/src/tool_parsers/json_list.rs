@@ -1,5 +1,6 @@
 //! Calls as a JSON list after a mark: `<|tool_call|>[{"name": .., "arguments": ..}]` (Granite),
-//! `functools[..]` (Phi 4), `<|START_ACTION|>[{"tool_name": .., "parameters": ..}]` (Cohere).
+//! `functools[..]` (Phi 4), `<|START_ACTION|>[{"tool_name": .., "parameters": ..}]` (Cohere),
+//! `<tool_calls>[..]</tool_calls>` (Hunyuan A13B, Jamba).
 
 use super::content_buffer::{ContentBuffer, NextMark, NextText};
 use super::json_call::{JsonCallParser, KeyOrder, Progress};
@@ -21,6 +22,8 @@ pub(super) const PHI_MARK: &str = "functools[";
 pub(super) const PHI_TOKENS: [&str; 2] = ["<|tool_call|>", "<|/tool_call|>"];
 pub(super) const COHERE_MARK: &str = "<|START_ACTION|>";
 pub(super) const COHERE_END: &str = "<|END_ACTION|>";
+pub(super) const TOOL_CALLS: &str = "<tool_calls>";
+pub(super) const TOOL_CALLS_END: &str = "</tool_calls>";
 
 pub(super) static GRANITE: ListMarks = ListMarks {
     open: &[GRANITE_MARK, "<tool_call>"],
@@ -36,6 +39,12 @@ pub(super) static COHERE: ListMarks = ListMarks {
     // Command R, and models before it, write the second and third.
     open: &[COHERE_MARK, "Action: ```json", "Action:```json"],
     close: &[COHERE_END, "```"],
+    known: false,
+};
+
+pub(super) static HUNYUAN: ListMarks = ListMarks {
+    open: &[TOOL_CALLS],
+    close: &[TOOL_CALLS_END],
     known: false,
 };
 

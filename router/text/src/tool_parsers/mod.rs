@@ -15,6 +15,7 @@ mod harmony;
 mod hermes;
 mod json_call;
 mod json_list;
+mod kimi;
 mod llama;
 mod mistral;
 mod output_parser;
@@ -70,6 +71,17 @@ pub enum ToolFormat {
     Cohere,
     /// `<|channel|>commentary to=functions.name <|constrain|>json<|message|>{..}`: gpt-oss.
     Harmony,
+    /// `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{..}<|tool_call_end|>`: Kimi
+    /// K2.
+    Kimi,
+    /// `QwenXml` between `<seed:tool_call>` tags: Seed-OSS.
+    Seed,
+    /// `<tool_calls>[{"name": .., "arguments": ..}]</tool_calls>`: Hunyuan A13B, Jamba.
+    Hunyuan,
+    /// `Hermes` between `<longcat_tool_call>` tags: `LongCat`.
+    LongCat,
+    /// `<|tool_call_start|>[name(key=value)]<|tool_call_end|>`: LFM2.
+    Lfm,
 }
 
 /// How a model marks its reasoning, which always precedes the rest of its output.
@@ -98,8 +110,13 @@ pub enum OutputDelta {
     Content(String),
     /// Reasoning that precedes the reply.
     Reasoning(String),
-    /// The start of a call of this function.
-    CallStart(String),
+    /// The start of a call.
+    CallStart {
+        /// The function.
+        name: String,
+        /// The call's id, if the model wrote one that no other call of the output has.
+        id: Option<String>,
+    },
     /// The next piece of JSON of the current call's arguments.
     Arguments(String),
     /// The end of the current call.
@@ -124,7 +141,7 @@ trait ToolCallParser: std::fmt::Debug + Send {
 
 impl ToolFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 20] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
         (Self::Llama3Json, "llama3-json"),
@@ -140,6 +157,11 @@ impl ToolFormat {
         (Self::Phi, "phi4-mini"),
         (Self::Cohere, "cohere"),
         (Self::Harmony, "harmony"),
+        (Self::Kimi, "kimi-k2"),
+        (Self::Seed, "seed-oss"),
+        (Self::Hunyuan, "hunyuan"),
+        (Self::LongCat, "longcat"),
+        (Self::Lfm, "lfm2"),
     ];
 
     /// Returns the call format that a chat template contains.
@@ -153,6 +175,16 @@ impl ToolFormat {
             Some(Self::Gemma)
         } else if has(xml::MINIMAX_OPEN) {
             Some(Self::MiniMax)
+        } else if has(xml::SEED_OPEN) {
+            Some(Self::Seed)
+        } else if has(kimi::BEGIN) {
+            Some(Self::Kimi)
+        } else if has(hermes::LONGCAT[0][0]) {
+            Some(Self::LongCat)
+        } else if has(pythonic::LFM_MARKS[0]) || has("<|tool_list_start|>") {
+            Some(Self::Lfm)
+        } else if has(json_list::TOOL_CALLS) {
+            Some(Self::Hunyuan)
         } else if has(deepseek::SEPARATOR) {
             let block = has("```json");
             Some(if block {
@@ -199,6 +231,11 @@ impl ToolFormat {
             Self::Phi => &json_list::PHI_TOKENS,
             Self::Cohere => &[json_list::COHERE_MARK, json_list::COHERE_END],
             Self::Harmony => &harmony::MARKS,
+            Self::Kimi => &kimi::MARKS,
+            Self::Seed => &[xml::SEED_OPEN, xml::SEED_CLOSE],
+            Self::Hunyuan => &[json_list::TOOL_CALLS, json_list::TOOL_CALLS_END],
+            Self::LongCat => &["<longcat_tool_call>", "</longcat_tool_call>"],
+            Self::Lfm => &pythonic::LFM_MARKS,
         }
     }
 
@@ -215,7 +252,8 @@ impl ToolFormat {
         };
         let list = |marks, names| Box::new(json_list::JsonListParser::new(marks, names));
         match self {
-            Self::Hermes | Self::Brook => Box::new(hermes::HermesParser::new()),
+            Self::Hermes | Self::Brook => Box::new(hermes::HermesParser::new(hermes::HERMES)),
+            Self::LongCat => Box::new(hermes::HermesParser::new(hermes::LONGCAT)),
             Self::Llama3Json => {
                 let order = match options.strict {
                     true => KeyOrder::NameFirst,
@@ -224,22 +262,28 @@ impl ToolFormat {
                 Box::new(llama::LlamaParser::new(names, order))
             }
             Self::Mistral => Box::new(mistral::MistralParser::new()),
-            Self::Pythonic => Box::new(pythonic::PythonicParser::new(names)),
+            Self::Pythonic => Box::new(pythonic::PythonicParser::new(&pythonic::MARKS, names)),
+            Self::Lfm => Box::new(pythonic::PythonicParser::new(&pythonic::LFM_MARKS, names)),
             Self::QwenXml => xml(&xml::QWEN, names),
             Self::MiniMax => xml(&xml::MINIMAX, names),
+            Self::Seed => xml(&xml::SEED, names),
             Self::Glm => Box::new(glm::GlmParser::new(TypedCall::new(names, types()))),
             Self::Gemma => Box::new(gemma::GemmaParser::new()),
-            Self::DeepSeekV3 | Self::DeepSeekV31 => Box::new(deepseek::DeepSeekParser::new()),
+            Self::DeepSeekV3 | Self::DeepSeekV31 => {
+                Box::new(deepseek::DeepSeekParser::new(&deepseek::DEEPSEEK))
+            }
+            Self::Kimi => Box::new(deepseek::DeepSeekParser::new(&kimi::KIMI)),
             Self::Granite => list(&json_list::GRANITE, names),
             Self::Phi => list(&json_list::PHI, names),
             Self::Cohere => list(&json_list::COHERE, names),
+            Self::Hunyuan => list(&json_list::HUNYUAN, names),
             Self::Harmony => options.harmony_parser(),
         }
     }
 
     /// Whether the parser needs the types of parameters.
     pub fn needs_types(self) -> bool {
-        matches!(self, Self::QwenXml | Self::MiniMax | Self::Glm)
+        matches!(self, Self::QwenXml | Self::Seed | Self::MiniMax | Self::Glm)
     }
 }
 
@@ -334,7 +378,11 @@ impl OutputDeltas {
     }
 
     fn call(&mut self, name: String) {
-        self.0.push(OutputDelta::CallStart(name));
+        self.call_with_id(name, None);
+    }
+
+    fn call_with_id(&mut self, name: String, id: Option<String>) {
+        self.0.push(OutputDelta::CallStart { name, id });
     }
 
     fn arguments(&mut self, text: &str) {

@@ -9,6 +9,8 @@ use super::{OutputDeltas, ToolCallParser, ToolNames};
 
 /// The marks around Llama 4's calls.
 pub(super) const MARKS: [&str; 2] = ["<|python_start|>", "<|python_end|>"];
+/// The marks around LFM2's.
+pub(super) const LFM_MARKS: [&str; 2] = ["<|tool_call_start|>", "<|tool_call_end|>"];
 /// The maximum nesting of lists and dictionaries.
 const DEPTH: usize = 64;
 
@@ -70,11 +72,12 @@ impl CallScanner {
 }
 
 impl PythonicParser {
-    pub(super) fn new(names: ToolNames) -> Self {
+    /// `marks` may be around the list.
+    pub(super) fn new(marks: &'static [&'static str; 2], names: ToolNames) -> Self {
         Self {
             names,
             state: State::Start,
-            finder: MarkFinder::new(&MARKS),
+            finder: MarkFinder::new(marks),
             content_buffer: ContentBuffer::new(&[]),
             listed: false,
             call: String::new(),

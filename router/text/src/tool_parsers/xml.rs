@@ -9,6 +9,8 @@ use super::{OutputDeltas, ToolCallParser, is_plain};
 
 pub(super) const MINIMAX_OPEN: &str = "<minimax:tool_call>";
 pub(super) const MINIMAX_CLOSE: &str = "</minimax:tool_call>";
+pub(super) const SEED_OPEN: &str = "<seed:tool_call>";
+pub(super) const SEED_CLOSE: &str = "</seed:tool_call>";
 
 /// The tags of a format.
 #[derive(Debug)]
@@ -29,6 +31,14 @@ pub(super) static QWEN: Syntax = Syntax {
     opening: &[OPEN, "<function="],
     body: &["<parameter=", "</function>", CLOSE],
     after: &[CLOSE, "<function="],
+    quote: "",
+};
+
+/// The same in the outer tag of Seed-OSS.
+pub(super) static SEED: Syntax = Syntax {
+    opening: &[SEED_OPEN, "<function="],
+    body: &["<parameter=", "</function>", SEED_CLOSE],
+    after: &[SEED_CLOSE, "<function="],
     quote: "",
 };
 

@@ -3,6 +3,7 @@
 mod byte_tokenizer;
 mod detokenize;
 mod family_formats;
+mod marked_formats;
 mod parsed;
 mod tool_call_grammar;
 mod tool_formats;

@@ -62,7 +62,7 @@ impl ParsedOutput {
             match piece {
                 OutputDelta::Content(text) => self.content += &text,
                 OutputDelta::Reasoning(text) => self.reasoning += &text,
-                OutputDelta::CallStart(name) => self.calls.push((name, String::new())),
+                OutputDelta::CallStart { name, .. } => self.calls.push((name, String::new())),
                 OutputDelta::Arguments(text) => self.calls.last_mut().unwrap().1 += &text,
                 OutputDelta::CallEnd => self.complete += 1,
             }

@@ -20,7 +20,7 @@ fn read(parser_options: &OutputParserOptions, parts: &[&str]) -> (String, Vec<(S
     for piece in pieces.drain() {
         match piece {
             OutputDelta::Content(text) | OutputDelta::Reasoning(text) => content += &text,
-            OutputDelta::CallStart(name) => calls.push((name, String::new())),
+            OutputDelta::CallStart { name, .. } => calls.push((name, String::new())),
             OutputDelta::Arguments(text) => calls.last_mut().unwrap().1 += &text,
             OutputDelta::CallEnd => {}
         }

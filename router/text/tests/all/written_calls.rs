@@ -66,24 +66,13 @@ pub(crate) fn written(format: ToolFormat, calls: &[Call]) -> String {
         ),
         ToolFormat::Llama3Json => each(&|c| object("parameters", c), "; "),
         ToolFormat::Mistral => format!("[TOOL_CALLS][{}]", each(&|c| object("arguments", c), ", ")),
-        ToolFormat::Pythonic => {
-            let call = |(name, arguments): &Call| {
-                let pairs: Vec<_> = arguments
-                    .iter()
-                    .map(|(k, v)| format!("{k}={}", python(v)))
-                    .collect();
-                format!("{name}({})", pairs.join(", "))
-            };
-            format!("[{}]", each(&call, ", "))
-        }
+        ToolFormat::Pythonic => format!("[{}]", each(&python_call, ", ")),
         ToolFormat::QwenXml => each(
-            &|(name, arguments)| {
-                let parameter = |(k, v): (&String, &Value)| {
-                    format!("<parameter={k}>\n{}\n</parameter>\n", unquoted(v))
-                };
-                let parameters: String = arguments.iter().map(parameter).collect();
-                format!("<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>")
-            },
+            &|call| format!("<tool_call>\n{}</tool_call>", function(call)),
+            "\n",
+        ),
+        ToolFormat::Seed => each(
+            &|call| format!("<seed:tool_call>\n{}</seed:tool_call>", function(call)),
             "\n",
         ),
         ToolFormat::MiniMax => each(&minimax, "\n"),
@@ -110,6 +99,22 @@ pub(crate) fn written(format: ToolFormat, calls: &[Call]) -> String {
         ),
         format => written_in_marks(format, calls),
     }
+}
+
+fn python_call((name, arguments): &Call) -> String {
+    let pairs: Vec<_> = arguments
+        .iter()
+        .map(|(k, v)| format!("{k}={}", python(v)))
+        .collect();
+    format!("{name}({})", pairs.join(", "))
+}
+
+/// Writes a call as Qwen 3 Coder does, without the outer tag.
+fn function((name, arguments): &Call) -> String {
+    let parameter =
+        |(k, v): (&String, &Value)| format!("<parameter={k}>\n{}\n</parameter>\n", unquoted(v));
+    let parameters: String = arguments.iter().map(parameter).collect();
+    format!("<function={name}>\n{parameters}</function>\n")
 }
 
 fn minimax((name, arguments): &Call) -> String {
@@ -192,6 +197,40 @@ fn written_in_marks(format: ToolFormat, calls: &[Call]) -> String {
             };
             let calls = each(&call, ",\n    ");
             format!("<|START_ACTION|>[\n    {calls}\n]<|END_ACTION|>")
+        }
+        format => written_in_further_marks(format, calls),
+    }
+}
+
+/// Writes calls between marks of fewer families.
+fn written_in_further_marks(format: ToolFormat, calls: &[Call]) -> String {
+    let each = |write: &dyn Fn(&Call) -> String, between: &str| each(calls, write, between);
+    match format {
+        ToolFormat::Kimi => {
+            let call = |(name, arguments): &Call| {
+                let arguments = json!(arguments);
+                format!(
+                    "<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}\
+                     <|tool_call_end|>"
+                )
+            };
+            let calls = each(&call, "");
+            format!("<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>")
+        }
+        ToolFormat::Hunyuan => {
+            let calls = each(&|c| object("arguments", c), ", ");
+            format!("<tool_calls>[{calls}]</tool_calls>")
+        }
+        ToolFormat::LongCat => each(
+            &|c| {
+                let call = object("arguments", c);
+                format!("<longcat_tool_call>\n{call}\n</longcat_tool_call>")
+            },
+            "\n",
+        ),
+        ToolFormat::Lfm => {
+            let calls = each(&python_call, ", ");
+            format!("<|tool_call_start|>[{calls}]<|tool_call_end|>")
         }
         format => unreachable!("{format:?}"),
     }

@@ -1,0 +1,159 @@
+//! Formats that differ from others by their marks.
+
+#![allow(clippy::unwrap_used)]
+
+use penstock_text::tool_parsers::{OutputDelta, OutputDeltas, ReasoningFormat, ToolFormat};
+
+use crate::parsed::{check, parser_options};
+
+#[test]
+fn seed_oss_and_longcat_calls() {
+    check(
+        ToolFormat::Seed,
+        &[
+            (
+                "Sure.\n<seed:tool_call>\n<function=f>\n<parameter=city>New York</parameter>\n\
+                 </function>\n</seed:tool_call>",
+                "Sure.",
+                &[("f", "{\"city\": \"New York\"}")],
+            ),
+            ("<tool_call> no", "<tool_call> no", &[]),
+        ],
+    );
+    check(
+        ToolFormat::LongCat,
+        &[
+            (
+                "Sure. <longcat_tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
+                 </longcat_tool_call>",
+                "Sure.",
+                &[("f", "{\"a\": 1}")],
+            ),
+            ("<longcat_tool_call> no", "<longcat_tool_call> no", &[]),
+        ],
+    );
+}
+
+#[test]
+fn hunyuan_and_lfm2_calls() {
+    check(
+        ToolFormat::Hunyuan,
+        &[
+            (
+                "<tool_calls>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \
+                 \"arguments\": {}}]</tool_calls>",
+                "",
+                &[("f", "{\"a\": 1}"), ("g", "{}")],
+            ),
+            (
+                "<tool_calls>[\n  {\"name\": \"f\", \"arguments\": {}}\n]</tool_calls> done",
+                " done",
+                &[("f", "{}")],
+            ),
+            ("<tool_calls>[1]", "<tool_calls>[1]", &[]),
+        ],
+    );
+    check(
+        ToolFormat::Lfm,
+        &[
+            (
+                "<|tool_call_start|>[f(city=\"New York\", days=[1, 2]), get_weather()]\
+                 <|tool_call_end|>I ask.",
+                "I ask.",
+                &[
+                    ("f", "{\"city\":\"New York\",\"days\":[1,2]}"),
+                    ("get_weather", "{}"),
+                ],
+            ),
+            (
+                "Well. <|tool_call_start|>[f()]<|tool_call_end|>",
+                "Well.",
+                &[("f", "{}")],
+            ),
+            ("<|tool_call_start|>[x]", "[x]", &[]),
+        ],
+    );
+}
+
+#[test]
+fn kimi_calls() {
+    check(
+        ToolFormat::Kimi,
+        &[
+            (
+                "Sure.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0\
+                 <|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_call_begin|>\
+                 functions.a.b-c:1<|tool_call_argument_begin|>{}<|tool_call_end|>\
+                 <|tool_calls_section_end|>",
+                "Sure.",
+                &[("f", "{\"a\": 1}"), ("a.b-c", "{}")],
+            ),
+            (
+                "<|tool_call_begin|>f <|tool_call_argument_begin|> {}<|tool_call_end|> done",
+                "done",
+                &[("f", "{}")],
+            ),
+            // No calls.
+            (
+                "<|tool_call_begin|>functions.:0<|tool_call_argument_begin|>{}",
+                "<|tool_call_begin|>functions.:0<|tool_call_argument_begin|>{}",
+                &[],
+            ),
+            (
+                "<|tool_calls_section_begin|>none",
+                "<|tool_calls_section_begin|>none",
+                &[],
+            ),
+        ],
+    );
+}
+
+/// The chat template of Kimi K2 puts the ids of earlier calls into the prompt.
+#[test]
+fn ids_of_kimi_calls_are_those_that_the_model_wrote() {
+    let call = |id: &str| {
+        format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{{}}<|tool_call_end|>")
+    };
+    let calls = ["functions.f:3", "functions.f:4", "functions.f:3"].map(call);
+    let mut parser = parser_options(ToolFormat::Kimi).parser();
+    let mut deltas = OutputDeltas::default();
+    parser.feed(&calls.concat(), &mut deltas);
+    let ids: Vec<_> = deltas
+        .drain()
+        .filter_map(|delta| match delta {
+            OutputDelta::CallStart { name, id } => Some((name, id)),
+            _ => None,
+        })
+        .collect();
+    let f = |id: Option<&str>| ("f".to_owned(), id.map(str::to_owned));
+    let expected = [
+        f(Some("functions.f:3")),
+        f(Some("functions.f:4")),
+        f(None), // the same once more
+    ];
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn families_are_detected_from_their_marks() {
+    for (source, format) in [
+        (
+            "'<|tool_calls_section_begin|>' '<|tool_call_begin|>' + tool_call['id']",
+            ToolFormat::Kimi,
+        ),
+        (
+            "'<seed:think>' '<seed:tool_call>\\n<function=' + name",
+            ToolFormat::Seed,
+        ),
+        (
+            "'<tool_calls>[' + calls + ']</tool_calls>'",
+            ToolFormat::Hunyuan,
+        ),
+        ("'<longcat_tool_call>' + call", ToolFormat::LongCat),
+        ("'List of tools: <|tool_list_start|>['", ToolFormat::Lfm),
+    ] {
+        assert_eq!(ToolFormat::from_template(source), Some(format), "{source}");
+        let reasoning = (format == ToolFormat::Seed).then_some(ReasoningFormat::Seed);
+        assert_eq!(ReasoningFormat::from_template(source), reasoning);
+    }
+}
