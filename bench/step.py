@@ -176,7 +176,7 @@ def draw(name: str, target: Target) -> None:
 def divide(geometry: KvGeometry, room: int) -> tuple[KvPool, ...]:
     """Pools in `room` bytes: a state for each slot, and equally many blocks in all other groups."""
     of_tokens = sum(geometry.block_bytes(group) for group in geometry.groups if not group.recurrent)
-    blocks = min(SLOTS * ROOM, (room - SLOTS * geometry.state_bytes) // of_tokens)
+    blocks = min(SLOTS * ROOM, (room - SLOTS * geometry.state_bytes) // max(of_tokens, 1))
     return tuple(
         KvPool(SLOTS if group.recurrent else blocks, window=group.window, recurrent=group.recurrent)
         for group in geometry.groups

@@ -128,12 +128,14 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
         "from the weight files' sizes",
     );
     page.resolved("block-tokens", &memory.block_tokens);
-    page.line(
-        "kv-dtype",
-        memory.kv_dtype.value.name(),
-        &memory.kv_dtype.why,
-    );
-    page.line("block", ByteSize(memory.block_bytes), &block(plan));
+    if plan.model.attends() {
+        page.line(
+            "kv-dtype",
+            memory.kv_dtype.value.name(),
+            &memory.kv_dtype.why,
+        );
+        page.line("block", ByteSize(memory.block_bytes), &block(plan));
+    }
     if memory.state_bytes > 0 {
         let why = "of one sequence, and of each checkpoint of the prefix cache";
         page.line("states", ByteSize(memory.state_bytes), why);
@@ -144,16 +146,7 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
         return;
     };
     page.line("kv-memory", ByteSize(bytes), &why);
-    let states = memory.state_bytes * LEAST_STATES;
-    let blocks = bytes.saturating_sub(states) / memory.block_bytes;
-    let tokens = blocks * u64::from(memory.block_tokens.value);
-    let longest = u64::from(plan.limits.max_sequence_tokens.value);
-    let sequences = tokens / longest;
-    let mut why = format!("{tokens} tokens: {sequences} sequence(s) of maximum length");
-    if memory.state_bytes > 0 {
-        why += ", at most: the worker shares the memory out between them and states";
-    }
-    page.line("blocks", blocks, &why);
+    rooms(page, plan, bytes);
     let prefix = if plan.queue.prefix_cache.value {
         "kept"
     } else {
@@ -162,9 +155,32 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
     page.line("prefix-cache", prefix, &plan.queue.prefix_cache.why);
 }
 
+/// Adds a line for what this many bytes have room for.
+fn rooms(page: &mut Page, plan: &Plan, bytes: u64) {
+    let memory = &plan.memory;
+    let states = memory.state_bytes * LEAST_STATES;
+    let Some(blocks) = bytes.saturating_sub(states).checked_div(memory.block_bytes) else {
+        let rooms = bytes.checked_div(memory.state_bytes).unwrap_or(0);
+        let why = "states, at most: of sequences of any length, and checkpoints";
+        page.line("room", rooms, why);
+        return;
+    };
+    let tokens = blocks * u64::from(memory.block_tokens.value);
+    let longest = u64::from(plan.limits.max_sequence_tokens.value);
+    let sequences = tokens / longest;
+    let mut why = format!("{tokens} tokens: {sequences} sequence(s) of maximum length");
+    if memory.state_bytes > 0 {
+        why += ", at most: the worker shares the memory out between them and states";
+    }
+    page.line("blocks", blocks, &why);
+}
+
 /// Returns the model's layers and heads.
 fn shape(plan: &Plan) -> String {
     let model = &plan.model;
+    if !model.attends() {
+        return "no layer has attention".to_owned();
+    }
     let (layers, heads, dim) = (model.layers, model.heads, model.head_dim);
     let kv = if model.latent {
         format!("latents of {dim} elements per token")

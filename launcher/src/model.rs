@@ -9,7 +9,7 @@ use crate::error::{Failure, Outcome};
 use crate::kv_layers::KvLayers;
 use crate::model_defaults::{OTHER_NAMES, SLIDING_BY_DEFAULT, default_size};
 use crate::quantize::{Quantize, StoredQuantization};
-use crate::states::{States, listed_kinds};
+use crate::states::{States, are_all, listed_kinds};
 use crate::values::{Device, Dtype};
 use crate::weight_files::StoredWeights;
 
@@ -40,7 +40,8 @@ pub struct ModelFacts {
     pub family: String,
     /// Attention layers with a KV cache, those in `full` excepted.
     pub layers: u64,
-    /// Query heads; tensor parallelism must divide them.
+    /// Query heads; tensor parallelism must divide them. 0 = no layer has attention, and `layers`,
+    /// `kv_heads` and `head_dim` are 0 too.
     pub heads: u64,
     /// KV heads; the ranks share them equally, or each is on several ranks. With `latent`, there is one.
     pub kv_heads: u64,
@@ -55,7 +56,7 @@ pub struct ModelFacts {
     pub experts: Option<Experts>,
     /// The recurrent layers, if the model has any; `layers` does not count them.
     pub states: Option<States>,
-    /// The context length of the model in tokens.
+    /// The context length of the model in tokens; a default if no layer has attention.
     pub max_tokens: u32,
     /// Whether layers may have a sliding window: a sequence then needs less KV memory than all of
     /// its blocks. For `resolve`.
@@ -115,7 +116,11 @@ impl ModelFacts {
     ) -> Result<Self, String> {
         // Multimodal models keep the language model's configuration in `text_config`.
         let text = config.get("text_config").unwrap_or(config);
-        let heads = count(text, "num_attention_heads")?;
+        let attends = !are_all(text);
+        let heads = match attends {
+            true => count(text, "num_attention_heads")?,
+            false => 0,
+        };
         // Hunyuan's files have the field, and no latent attention.
         let latent = match model_type(text) {
             Some("hunyuan_v1_dense" | "hunyuan_v1_moe") => None,
@@ -126,6 +131,7 @@ impl ModelFacts {
                 let index = size(text, "index_head_dim")?.unwrap_or(0); // of sparse attention
                 rank + count(text, "qk_rope_head_dim")? + index
             }
+            (None, _) if !attends => 0,
             (None, Some(head_dim)) => head_dim,
             (None, None) => count(text, "hidden_size")? / heads,
         };
@@ -167,6 +173,11 @@ impl ModelFacts {
             weights,
             quantization: StoredQuantization::of(config).or_else(|| StoredQuantization::of(text)),
         })
+    }
+
+    /// Returns whether any layer has attention, and so keys and values.
+    pub fn attends(&self) -> bool {
+        self.heads > 0
     }
 
     /// Returns the KV heads of one of `tp` ranks. With more ranks than heads, several have the same

@@ -63,12 +63,12 @@ const SIZES: &[(&str, u64, &str)] = &[
         "gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text qwen3_5 \
         qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next vaultgemma",
     ),
-    ("max_position_embeddings", 2048, "bloom falcon"),
+    ("max_position_embeddings", 2048, "bloom falcon mamba"),
     ("max_position_embeddings", 4096, "helium nemotron_h"),
     (
         "max_position_embeddings",
         8192,
-        "falcon_h1 gemma gemma2 vaultgemma",
+        "falcon_h1 falcon_mamba gemma gemma2 vaultgemma",
     ),
     ("max_position_embeddings", 32_768, "gemma3n_text minicpm3"),
     (
@@ -84,7 +84,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         262_144,
-        "bailing_hybrid bamba flint gemma4_unified_text jamba kolibri1",
+        "bailing_hybrid bamba flint gemma4_unified_text jamba kolibri1 mamba2",
     ),
     (
         "num_attention_heads",

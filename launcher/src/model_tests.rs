@@ -40,6 +40,22 @@ fn listed_layers_are_counted() {
 }
 
 #[test]
+fn models_without_attention_need_no_heads() {
+    let mut config = json!({
+        "model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 24, "head_dim": 64,
+    });
+    for (family, tokens) in [("mamba", 2048), ("falcon_mamba", 8192), ("mamba2", 262_144)] {
+        config["model_type"] = json!(family);
+        let found = facts(&config).unwrap();
+        assert!(!found.attends() && found.kv_token_bytes(|dim| 2 * dim, 1) == 0);
+        assert_eq!((found.layers, found.states.unwrap().layers), (0, 24));
+        assert_eq!(found.max_tokens, tokens);
+    }
+    config["model_type"] = json!("llama");
+    assert!(facts(&config).unwrap_err().contains("num_attention_heads"));
+}
+
+#[test]
 fn quantized_weights_take_their_bits_on_cuda_and_become_floats_on_the_cpu() {
     let mut config = json!({
         "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,

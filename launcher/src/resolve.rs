@@ -67,7 +67,7 @@ pub struct Memory {
     pub block_tokens: ResolvedValue<u32>,
     /// How keys and values are stored.
     pub kv_dtype: ResolvedValue<KvDtype>,
-    /// Bytes per KV block, for `--explain` and the checks here.
+    /// Bytes per KV block, for `--explain` and the checks here; 0 if no layer has keys and values.
     pub block_bytes: u64,
     /// Bytes of a sequence's states in recurrent layers; 0 if the model has none.
     pub state_bytes: u64,
@@ -87,6 +87,9 @@ pub struct Queue {
     /// Whether computed KV blocks are kept for later requests.
     pub prefix_cache: ResolvedValue<bool>,
 }
+
+/// The most tokens of a sequence where nothing in a model limits them; the worker has the same limit.
+const MOST_TOKENS: u32 = 1 << 20;
 
 struct Resolver<'a> {
     typed: &'a EngineArgs,
@@ -236,27 +239,7 @@ impl Resolver<'_> {
         };
         let ranks = u64::from(tp.value);
         if !self.divides_heads(ranks) {
-            let fitting: Vec<String> = (1..=self.model.heads)
-                .filter(|n| self.divides_heads(*n))
-                .map(|n| n.to_string())
-                .collect();
-            let mut kv_heads = if self.model.latent {
-                String::new()
-            } else {
-                let full = self.model.full.map(|full| full.kv_heads);
-                let full = full.map_or(String::new(), |n| format!(", {n} of full attention"));
-                format!(", num_key_value_heads {}{full}", self.model.kv_heads)
-            };
-            if let Some(states) = self.model.states {
-                let (name, count) = states.shared;
-                kv_heads += &format!(", {name} {count}");
-            }
-            return Err(Failure::runtime(format!(
-                "--tp {ranks} does not divide this model's heads (num_attention_heads \
-                 {}{kv_heads}): use one of {}.",
-                self.model.heads,
-                fitting.join(", ")
-            )));
+            return Err(self.indivisible(ranks));
         }
         let found = self.hardware.cuda_devices;
         if device == Device::Cuda && attached == 0 && tp.value > found {
@@ -265,6 +248,35 @@ impl Resolver<'_> {
             )));
         }
         Ok(tp)
+    }
+
+    /// Returns the error for a number of ranks that cannot share the heads.
+    fn indivisible(&self, ranks: u64) -> Failure {
+        let mut sizes = Vec::new();
+        if self.model.attends() {
+            sizes.push(format!("num_attention_heads {}", self.model.heads));
+            if !self.model.latent {
+                sizes.push(format!("num_key_value_heads {}", self.model.kv_heads));
+            }
+        }
+        if let Some(full) = self.model.full.filter(|_| !self.model.latent) {
+            sizes.push(format!("{} of full attention", full.kv_heads));
+        }
+        let states = self.model.states.map(|states| states.shared);
+        sizes.extend(states.map(|(name, count)| format!("{name} {count}")));
+        let most = match self.model.attends() {
+            true => self.model.heads,
+            false => states.map_or(1, |(_, count)| count),
+        };
+        let fitting: Vec<String> = (1..=most)
+            .filter(|n| self.divides_heads(*n))
+            .map(|n| n.to_string())
+            .collect();
+        Failure::runtime(format!(
+            "--tp {ranks} does not divide this model's heads ({}): use one of {}.",
+            sizes.join(", "),
+            fitting.join(", ")
+        ))
     }
 
     /// Returns whether ranks can share the heads equally. Several may have the same KV head, and all
@@ -357,12 +369,11 @@ impl Resolver<'_> {
 
     fn limits(&self, device: Device) -> Outcome<Limits> {
         let model_limit = self.model.max_tokens;
-        if let Some(typed) = self.typed.max_len.filter(|typed| *typed > model_limit) {
-            return Err(Failure::runtime(format!(
-                "--max-len {typed} exceeds the model's context length of {model_limit} tokens \
-                 (max_position_embeddings in its config.json): lower it."
-            )));
-        }
+        self.check_length(model_limit)?;
+        let limit_why = match self.model.attends() {
+            true => "the model's max_position_embeddings",
+            false => "default: nothing in the model limits it",
+        };
         let (slots, why) = match device {
             Device::Cuda => (
                 0,
@@ -379,7 +390,7 @@ impl Resolver<'_> {
                 "max-len",
                 self.typed.max_len,
                 model_limit,
-                "the model's max_position_embeddings",
+                limit_why,
             ),
             max_slots: self.or_default("max-slots", self.typed.max_slots, slots, why),
             max_step_tokens: self.or_default(
@@ -389,6 +400,25 @@ impl Resolver<'_> {
                 step_why,
             ),
         })
+    }
+
+    /// Verifies that a typed length is not beyond the model's. Without attention there are no
+    /// positions, so any length up to `MOST_TOKENS` will do.
+    fn check_length(&self, model_limit: u32) -> Outcome<()> {
+        let typed = self.typed.max_len.unwrap_or(0);
+        let most = model_limit.max(MOST_TOKENS);
+        if self.model.attends() && typed > model_limit {
+            return Err(Failure::runtime(format!(
+                "--max-len {typed} exceeds the model's context length of {model_limit} tokens \
+                 (max_position_embeddings in its config.json): lower it."
+            )));
+        }
+        if !self.model.attends() && typed > most {
+            return Err(Failure::runtime(format!(
+                "--max-len {typed} exceeds {most} tokens, the most of a sequence: lower it."
+            )));
+        }
+        Ok(())
     }
 
     fn memory(&self, device: Device, dtype: Dtype, tp: u32, limits: &Limits) -> Outcome<Memory> {
@@ -404,6 +434,13 @@ impl Resolver<'_> {
             return Err(Failure::runtime(format!(
                 "--kv-dtype {} is not supported for {}, which caches latents (multi-head latent \
                  attention): leave it out.",
+                self.typed.kv_dtype.name(),
+                self.model.family
+            )));
+        }
+        if !self.model.attends() && self.typed.kv_dtype != KvDtype::Auto {
+            return Err(Failure::runtime(format!(
+                "--kv-dtype {} is not supported for {}, which has no keys and values: leave it out.",
                 self.typed.kv_dtype.name(),
                 self.model.family
             )));
@@ -466,7 +503,14 @@ impl Resolver<'_> {
         if self.model.sliding || bytes >= needed {
             return Ok(());
         }
-        let blocks = bytes.saturating_sub(states) / memory.block_bytes;
+        let Some(blocks) = bytes.saturating_sub(states).checked_div(memory.block_bytes) else {
+            return Err(Failure::runtime(format!(
+                "{what} of {} is too small for one sequence, whose {LEAST_STATES} states need {}: \
+                 set --kv-memory to at least that.",
+                ByteSize(bytes),
+                ByteSize(needed),
+            )));
+        };
         let tokens = blocks * u64::from(memory.block_tokens.value);
         Err(Failure::runtime(format!(
             "{what} of {} holds {tokens} tokens, but one sequence of {} tokens needs {}: set \

@@ -45,7 +45,15 @@ impl States {
             "lfm3" => Self::of_short_convolutions(config, layers, layers.saturating_sub(1) / 2, 7),
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
-            "jamba" => Self::of_channels(config, layers),
+            "jamba" => {
+                let period = size(config, "attn_layer_period", 8).max(1);
+                let first = size(config, "attn_layer_offset", 4);
+                let step = usize::try_from(period).unwrap_or(usize::MAX);
+                let attending = (first..layers).step_by(step).count() as u64;
+                Self::of_channels(config, layers.saturating_sub(attending), &JAMBA)
+            }
+            "falcon_mamba" | "mamba" => Self::of_channels(config, layers, &CHANNELS),
+            "mamba2" => Self::of_mamba(config, layers, &MAMBA2),
             "minimax" | "minimax_m1" | "minimax_text_01" => Self::of_lightning(config, layers),
             _ => return None,
         };
@@ -149,19 +157,19 @@ impl States {
         }
     }
 
-    /// Mamba-1: a state per channel. One layer of each period attends.
-    fn of_channels(config: &Value, layers: u64) -> Self {
-        let period = size(config, "attn_layer_period", 8).max(1);
-        let first = size(config, "attn_layer_offset", 4);
-        let attending = (first..layers).step_by(usize::try_from(period).unwrap_or(usize::MAX));
-        let channels = size(config, "mamba_expand", 2) * size(config, "hidden_size", 4096);
+    /// Mamba-1: a state per channel. `layers`: the recurrent ones, where config.json does not list
+    /// the kinds.
+    fn of_channels(config: &Value, layers: u64, names: &Channels) -> Self {
+        let expanded = size(config, names.expand, 2) * size(config, "hidden_size", 4096);
+        let channels = names
+            .channels
+            .map_or(expanded, |name| size(config, name, expanded));
         Self {
-            layers: kinds(config, &["linear_attention"])
-                .unwrap_or(layers.saturating_sub(attending.count() as u64)),
+            layers: kinds(config, &["linear_attention"]).unwrap_or(layers),
             shared: ("the number of Mamba channels", channels),
-            inputs: channels * size(config, "mamba_d_conv", 4).saturating_sub(1),
+            inputs: channels * size(config, names.width, 4).saturating_sub(1),
             grouped: (0, 1),
-            memory: channels * size(config, "mamba_d_state", 16),
+            memory: channels * size(config, names.state, 16),
         }
     }
 
@@ -219,6 +227,12 @@ impl States {
     }
 }
 
+/// Returns whether all layers of a model are recurrent.
+pub fn are_all(config: &Value) -> bool {
+    let model_type = config.get("model_type").and_then(Value::as_str);
+    matches!(model_type, Some("falcon_mamba" | "mamba" | "mamba2"))
+}
+
 /// The kind of a layer with attention and Mamba side by side.
 const BOTH: &str = "hybrid";
 
@@ -248,6 +262,38 @@ const NEMOTRON: Mamba = Mamba {
     state: ("ssm_state_size", 128),
     width: ("conv_kernel", 4),
     expand: ("expand", 2),
+};
+
+const MAMBA2: Mamba = Mamba {
+    heads: ("num_heads", 128),
+    head_dim: ("head_dim", Some(64)),
+    groups: ("n_groups", 8),
+    state: ("state_size", 128),
+    width: ("conv_kernel", 4),
+    expand: ("expand", 2),
+};
+
+/// The names of a family's fields of Mamba-1.
+struct Channels {
+    expand: &'static str,
+    /// What counts instead of `expand` where it is there.
+    channels: Option<&'static str>,
+    state: &'static str,
+    width: &'static str,
+}
+
+const JAMBA: Channels = Channels {
+    expand: "mamba_expand",
+    channels: None,
+    state: "mamba_d_state",
+    width: "mamba_d_conv",
+};
+
+const CHANNELS: Channels = Channels {
+    expand: "expand",
+    channels: Some("intermediate_size"),
+    state: "state_size",
+    width: "conv_kernel",
 };
 
 fn size(config: &Value, name: &str, default: u64) -> u64 {
@@ -409,6 +455,29 @@ mod tests {
         config["attn_layer_offset"] = json!(13);
         let states = States::of(&config, 28).unwrap();
         assert_eq!((states.layers, states.attending(&config, 28)), (26, 2));
+    }
+
+    #[test]
+    fn all_layers_may_be_recurrent() {
+        let mut config = json!({
+            "model_type": "falcon_mamba", "expand": 16, "hidden_size": 4096,
+            "intermediate_size": 8192, "state_size": 16, "conv_kernel": 4,
+        });
+        let states = States::of(&config, 64).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 64)), (64, 0));
+        let layer = 8192 * 16 * 4 + 3 * 8192 * 2;
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 64 * layer);
+        assert!(are_all(&config) && states.divides(8) && !states.divides(3));
+        config["model_type"] = json!("mamba");
+        config["intermediate_size"] = json!(null);
+        assert_eq!(States::of(&config, 64).unwrap().shared.1, 65_536);
+        // Codestral Mamba 7B.
+        let config = json!({"model_type": "mamba2", "num_heads": 128, "hidden_size": 4096});
+        let states = States::of(&config, 64).unwrap();
+        let layer = 128 * 64 * 128 * 4 + 3 * (8192 + 2 * 8 * 128) * 2;
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 64 * layer);
+        assert_eq!((states.layers, states.shared), (64, ("num_heads", 128)));
+        assert!(are_all(&config) && !are_all(&json!({"model_type": "jamba"})));
     }
 
     #[test]

@@ -18,10 +18,12 @@ use penstock::model::{Experts, ModelFacts};
 use penstock::quantize::Quantize;
 use penstock::resolve::{Plan, resolve, resolve_http, resolve_life};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
-use penstock::states::States;
 use penstock::values::{ByteSize, Device, Dtype, KvDtype, ModelBackend};
 use penstock::weight_files::StoredWeights;
 use penstock_request::GenerationDefaults;
+
+#[path = "resolve/states.rs"]
+mod states;
 
 const GIB: u64 = 1 << 30;
 
@@ -342,29 +344,6 @@ fn latents_have_one_row_per_token_on_every_rank() {
         error.contains("--kv-dtype int8 is not supported"),
         "{error}"
     );
-}
-
-#[test]
-fn states_take_memory_beside_keys_and_values() {
-    let config = serde_json::json!({
-        "model_type": "qwen3_next", "linear_num_key_heads": 4, "linear_num_value_heads": 8,
-    });
-    let states = States::of(&config, 8).unwrap();
-    let plan = |hardware: &Hardware, flags: &[&str]| {
-        let settings = settings(flags, &[]).unwrap();
-        let model = ModelFacts {
-            states: Some(states),
-            ..model()
-        };
-        resolve(engine(&settings), &settings.sources, &model, hardware)
-    };
-    let found = plan(&host(0), &["--max-slots", "2"]).unwrap();
-    let bytes = states.bytes(Dtype::Float32, 1);
-    assert_eq!(found.memory.state_bytes, bytes);
-    let one = found.memory.block_bytes * 2048 / 16;
-    assert_eq!(found.memory.kv_bytes.value, Some(2 * one + 4 * bytes));
-    let error = plan(&host(8), &["--tp", "8"]).unwrap_err().to_string();
-    assert!(error.contains("linear_num_key_heads 4"), "{error}");
 }
 
 #[test]

@@ -157,6 +157,7 @@ class KvGroup:
 
     shape: KvShape | StateShape
     layers: tuple[int, ...]
+    """If there are none, blocks have no memory; see `EMPTY`."""
 
     @property
     def recurrent(self) -> bool:
@@ -167,6 +168,11 @@ class KvGroup:
     def window(self) -> int:
         """The sliding window in tokens; 0 = unlimited."""
         return self.shape.window if isinstance(self.shape, KvShape) else 0
+
+
+EMPTY = KvGroup(KvShape(window=0, kv_heads=0, head_dim=0), ())
+"""The first group of a model that is all recurrent. The router finds prefixes by the blocks of a
+group that has one for every few tokens, so there must be such a group; its blocks have 0 bytes."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ class KvGeometry:
         readers: Mapping[int, int] | None = None,
     ) -> KvGeometry:
         """Returns the geometry of a model with these layers; groups without a window come first,
-        those of states last."""
+        those of states last. Without keys and values, the first group is `EMPTY`."""
         readers = readers or {}
         own = [(i, shape) for i, shape in enumerate(layers) if i not in readers]
         found = dict.fromkeys(shape for _, shape in own)
@@ -220,6 +226,8 @@ class KvGeometry:
         groups = [
             KvGroup(shape, tuple(i for i, layer in own if layer == shape)) for shape in shapes
         ]
+        if all(group.recurrent for group in groups):
+            groups.insert(0, EMPTY)
         return cls(tuple(groups), block_tokens, kv_format, readers)
 
     def block_bytes(self, group: KvGroup) -> int:
@@ -270,7 +278,11 @@ class KvGeometry:
     def allocate_scratch(self, device: torch.device) -> KvMemory:
         """Allocates one block per group, which all layers of the group share."""
         memory = self.allocate([1] * len(self.groups), device)
-        firsts = [memory.caches[group.layers[0]] for group in self.groups]
+        firsts = {
+            number: memory.caches[group.layers[0]]
+            for number, group in enumerate(self.groups)
+            if group.layers
+        }
         return KvMemory([firsts[group] for group in memory.group_of], memory.group_of)
 
 

@@ -26,7 +26,33 @@ JAMBA: dict[str, Any] = {
     "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001, "sliding_window": None,
     "tie_word_embeddings": False, "use_mamba_kernels": True, "vocab_size": 65536,
 }  # fmt: skip
+MAMBA: dict[str, Any] = {
+    "conv_kernel": 4, "hidden_act": "silu", "initializer_range": 0.1, "layer_norm_epsilon": 1e-05,
+    "rescale_prenorm_residual": False, "residual_in_fp32": True, "time_step_floor": 0.0001,
+    "time_step_init_scheme": "random", "time_step_max": 0.1, "time_step_min": 0.001,
+    "time_step_scale": 1.0, "use_bias": False, "use_conv_bias": True,
+}  # fmt: skip
 PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
+    "tiiuae/falcon-mamba-7b": (7_272_665_088, {
+        **MAMBA, "architectures": ["FalconMambaForCausalLM"], "expand": 16, "hidden_size": 4096,
+        "intermediate_size": 8192, "model_type": "falcon_mamba", "num_hidden_layers": 64,
+        "pad_token_id": 11, "state_size": 16, "tie_word_embeddings": False,
+        "time_step_rank": 256, "vocab_size": 65024,
+    }),
+    "state-spaces/mamba-130m-hf": (129_135_360, {
+        **MAMBA, "architectures": ["MambaForCausalLM"], "d_inner": 1536, "d_model": 768,
+        "expand": 2, "fused_add_norm": True, "hidden_size": 768, "intermediate_size": 1536,
+        "model_type": "mamba", "n_layer": 24, "num_hidden_layers": 24, "pad_token_id": 0,
+        "pad_vocab_size_multiple": 8, "rms_norm": True, "ssm_cfg": {}, "state_size": 16,
+        "time_step_rank": 48, "vocab_size": 50280,
+    }),
+    "mistralai/Mamba-Codestral-7B-v0.1": (7_285_403_648, {
+        **MAMBA, "architectures": ["Mamba2ForCausalLM"], "chunk_size": 256, "expand": 2,
+        "head_dim": 64, "hidden_size": 4096, "intermediate_size": 8192, "model_type": "mamba2",
+        "n_groups": 8, "norm_before_gate": True, "num_heads": 128, "num_hidden_layers": 64,
+        "pad_token_id": 0, "rms_norm": True, "state_size": 128, "tie_word_embeddings": False,
+        "time_step_limit": [0.0, float("inf")], "time_step_rank": 256, "vocab_size": 32768,
+    }),
     "LiquidAI/LFM3-1.7B": (1_728_801_536, {
         "architectures": ["Lfm3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
         "conv_L_cache": 7, "conv_bias": False, "dtype": "bfloat16", "head_dim": 128,

@@ -12,7 +12,7 @@ from dense_cases import FURTHER
 from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from latent_cases import LATENT_CASES, MINICPM3, YARN, YOUTU
-from recurrent_cases import EXPERTS, MIXTURES, RECURRENT
+from recurrent_cases import EXPERTS, MAMBA_FACTORS, MIXTURES, RECURRENT
 from text_parts import class_of, config_of, model_of
 from transformers import AutoConfig
 
@@ -546,10 +546,12 @@ def write(path: Path, **changes: Any) -> Path:
     """Writes a checkpoint with these fields of config.json, and SHAPE's; biases and factors are
     random too."""
     torch.manual_seed(7)
-    model = model_of(config_of({**SHAPE, **changes})).eval()
+    config = config_of({**SHAPE, **changes})
+    model = model_of(config).eval()
+    factors = FACTORS + MAMBA_FACTORS.get(config.model_type, ())
     with torch.no_grad():
         for name, parameter in (*model.named_parameters(), *model.named_buffers()):
-            chosen = name.endswith(FACTORS) or "norm" in name or ".ln_" in name
+            chosen = name.endswith(factors) or "norm" in name or ".ln_" in name
             if chosen and parameter.is_floating_point():
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(path)

@@ -24,8 +24,8 @@ MLPS = r"(mlp|block_sparse_moe|feed_forward)(\.(experts\.\d+|shared_experts))?"
 MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
 GATE = r"self_attn\.output_gate"
 INDEXER = r"self_attn\.indexer\.w(q_b|k)"
-PROJECTIONS = rf"(self_attn|mamba|{MLPS})\.(\w+_proj(_with_mqa)?|linear_gate)"
-MATRICES = rf"model\.layers\.\d+\.({PROJECTIONS}|{MIXTRAL}|{GATE}|{INDEXER})|lm_head"
+PROJECTIONS = rf"(self_attn|mamba|mixer|{MLPS})\.(\w+_proj(_with_mqa)?|linear_gate)"
+MATRICES = rf"(model|backbone)\.layers\.\d+\.({PROJECTIONS}|{MIXTRAL}|{GATE}|{INDEXER})|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
 # Two ranks have inputs in whole groups of 128.
@@ -113,7 +113,7 @@ def assert_equal_model(
     model = reference(exact, torch.float64) if isinstance(exact, Path) else exact
     with torch.inference_mode():
         tokens = torch.tensor([ids + sequence.tokens])
-        theirs = model(tokens).logits[0, len(ids) - 1 : -1]
+        theirs = model(tokens).logits[0, len(ids) - 1 : -1].double()
     torch.testing.assert_close(torch.cat(logits).cpu().double(), theirs, rtol=0, atol=tolerance)
     assert sequence.tokens == generate(model, ids, 8)
 
@@ -126,7 +126,7 @@ def assert_equal_ranks(
     cls: Any = family(raw)
     model = reference(exact, torch.float64) if isinstance(exact, Path) else exact
     with torch.inference_mode():
-        expected = model(torch.tensor([prompt(LENGTH)])).logits[0, -1:]
+        expected = model(torch.tensor([prompt(LENGTH)])).logits[0, -1:].double()
 
     @torch.inference_mode()
     def work(group: Group) -> Tensor:

@@ -60,6 +60,16 @@ JAMBA: dict[str, Any] = {
     "attn_layer_offset": 1,
     "mamba_d_state": 12,
 }
+# Layers of Mamba alone; these families have none of the other sizes.
+ALL_MAMBA: dict[str, Any] = {
+    "pad_token_id": 0,
+    "eos_token_id": None,
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads")),
+    "max_position_embeddings": 512,
+    "residual_in_fp32": False,
+}
+# Ends of names of what checkpoints.py makes random too, by type of model.
+MAMBA_FACTORS = dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), ("mixer.A_log", "mixer.D"))
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 KIMI: dict[str, Any] = {
     "model_type": "kimi_linear",
@@ -237,6 +247,37 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "mlp_bias": True,
         "head_dim": 32,
+    },
+    "falcon_mamba": {
+        **ALL_MAMBA,
+        "model_type": "falcon_mamba",
+        "expand": 16,  # as in published files; intermediate_size is right
+        "state_size": 12,
+        "mixer_rms_eps": 1e-3,
+    },
+    "mamba": {
+        **ALL_MAMBA,
+        "model_type": "mamba",
+        "intermediate_size": 192,
+        "state_size": 12,
+        "conv_kernel": 3,
+        "expand": 3,
+        "use_bias": True,
+        "use_conv_bias": False,
+        "time_step_rank": 5,
+        "layer_norm_epsilon": 1e-4,
+        "tie_word_embeddings": True,
+    },
+    "mamba2": {
+        **ALL_MAMBA,
+        "model_type": "mamba2",
+        "num_heads": 8,
+        "head_dim": 16,
+        "n_groups": 2,
+        "state_size": 24,
+        "chunk_size": 16,
+        "use_bias": True,
+        "layer_norm_epsilon": 1e-4,
     },
     "jamba-dense": {
         **JAMBA,

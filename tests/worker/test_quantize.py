@@ -60,6 +60,8 @@ OTHERS: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("head_dim", "qk_rope_head_dim"), 16),
     },
     "jamba": {"intermediate_size": 128, "vocab_size": 4096},
+    "falcon_mamba": {"intermediate_size": 128, "vocab_size": 4096},
+    "mamba2": {"state_size": 32, "vocab_size": 4096},
     "kimi_linear": {**LATENT, "q_lora_rank": None, "linear_head_dim": 16},
     "lfm2-moe": {"intermediate_size": 128, "vocab_size": 4096},
     "lfm3-plain": {"intermediate_size": 128, "vocab_size": 4096},

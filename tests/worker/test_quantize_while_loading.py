@@ -88,7 +88,8 @@ def test_tokens_are_those_of_the_quantized_weights(
 
 @pytest.mark.parametrize("quantize", EXACT)
 @pytest.mark.parametrize(
-    ("case", "floats"), [("jamba", "(dt|x)"), ("kimi_linear", "([fg]_[ab]|b)")]
+    ("case", "floats"),
+    [("jamba", "(dt|x)"), ("falcon_mamba", "(dt|x)"), ("kimi_linear", "([fg]_[ab]|b)")],
 )
 def test_matrices_of_decays_and_gates_stay_floats(
     checkpoint: Callable[[str], Path], case: str, floats: str, quantize: str, tmp_path: Path

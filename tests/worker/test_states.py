@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoints import checkpoint_maker, prompt
 from driver import Driver, greedy, running
-from local import LocalWorker
+from local import LocalWorker, Refused
 from penstock.cache import KvGeometry, KvShape, StateShape, kv_format
 from penstock.config import StateSizes
+from penstock.faults import TooLittleMemory
 from penstock.worker.startup.memory import LEAST_STATES, MOST_STATES, Budget, Capacity, gpu_slots
 from test_kv_groups import LONG, PROMPTS, WANTED, Expected, Group, answers_of, driver_of, enter
 
@@ -25,14 +27,18 @@ STATEFUL = [
     "lfm2",
     "granitemoehybrid",
     "falcon_h1",
+    "falcon_mamba",
+    "mamba2",
     "minimax",
 ]
+ALONE = {"falcon_mamba", "mamba2"}  # have no attention
 TWO_RANKS = [
     "qwen3_next",
     "jamba",
     "kimi_linear",
     "lfm2",
     "falcon_h1",
+    "falcon_mamba",
     "minimax",
 ]  # one of each kind of layer
 
@@ -66,9 +72,11 @@ def driver(group: Group) -> Iterator[Driver]:
     driver.stream.close()
 
 
-def test_declared_groups(group: Group) -> None:
+def test_declared_groups(group: Group, path: Path) -> None:
     workers, loaded = group
     full, states = loaded.kv_groups
+    assert (full.block_bytes == 0) == (path.name in ALONE)
+    assert full.blocks == 32 * loaded.max_sequence_tokens // 16
     assert (full.recurrent, states.recurrent) == (False, True)
     assert full.block_tokens == states.block_tokens and states.window == 0
     assert states.blocks == 32 * MOST_STATES
@@ -173,6 +181,45 @@ def test_states_and_keys_share_memory(gib: int) -> None:
     if gib < 300:  # else slots could not use more
         assert used > (gib << 30) - sum(sizes)
     assert (count == 256 * MOST_STATES) == (gib == 300)
+
+
+ALL_STATES = KvGeometry.of([STATE] * 64, 16, kv_format("auto", torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("slots", "longest", "blocks"),
+    [(256, 8_192, 256 * 512), (256, 262_144, 1 << 20), (1, 32 << 20, 2 << 20)],
+)
+def test_all_memory_is_for_states_without_attention(slots: int, longest: int, blocks: int) -> None:
+    """Blocks without memory are as many as slots can use, but their number has a bound."""
+    empty, states = ALL_STATES.groups
+    size = ALL_STATES.block_bytes(states)
+    assert (ALL_STATES.block_bytes(empty), empty.layers, empty.recurrent) == (0, (), False)
+    capacity = replace(CAPACITY, slots=slots, sequence_tokens=longest)
+    budget = Budget(total=0, activations=0, graphs=0, slots=0, kv=3 * size)
+    assert budget.blocks(capacity, ALL_STATES) == [blocks, LEAST_STATES]
+    budget = replace(budget, kv=1000 * slots * size)
+    assert budget.blocks(capacity, ALL_STATES) == [blocks, max(slots * MOST_STATES, LEAST_STATES)]
+    with pytest.raises(TooLittleMemory, match="too small for one sequence"):
+        replace(budget, kv=3 * size - 1).blocks(capacity, ALL_STATES)
+
+
+def test_blocks_without_memory_have_no_tensors() -> None:
+    memory = ALL_STATES.allocate([5, 2], torch.device("cpu"))
+    assert (memory.groups, memory.tensors_of(0), len(memory.tensors_of(1))) == (2, [], 128)
+    scratch = ALL_STATES.allocate_scratch(torch.device("cpu"))
+    assert len({id(cache) for cache in scratch.caches}) == 1
+
+
+def test_nothing_limits_a_sequence_without_attention(tmp_path: Path) -> None:
+    """But a setting, and the size of block tables."""
+    path = checkpoint_maker(tmp_path)("falcon_mamba")
+    loaded = LocalWorker().load(path, max_sequence_tokens=40_000)
+    assert loaded.max_sequence_tokens == 40_000
+    with pytest.raises(Refused, match="more than 1048576; lower --max-len"):
+        LocalWorker().load(path, max_sequence_tokens=(1 << 20) + 1)
+    with pytest.raises(Refused, match="kv_dtype int8 is not supported"):
+        LocalWorker().load(path, kv_dtype="int8")
 
 
 def test_default_slots_have_room_for_states() -> None:

@@ -1,25 +1,42 @@
-"""Reads Mamba-1 layers from config.json, by Jamba's names."""
+"""Reads Mamba-1 layers from config.json, whose fields families name differently."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from penstock.config.attention_spec import NormSpec
 from penstock.config.fields import Fields
 from penstock.config.specification import Mamba1Spec
 
+# Names of the fields: those of Jamba.
+MAMBA1 = {
+    "expand": "mamba_expand",
+    "state": "mamba_d_state",
+    "rank": "mamba_dt_rank",
+    "width": "mamba_d_conv",
+    "conv_bias": "mamba_conv_bias",
+    "bias": "mamba_proj_bias",
+}
 
-def read_mamba1(fields: Fields, norm: NormSpec | None) -> Mamba1Spec:
-    """Mamba-1, with transformers' defaults; `mamba_dt_rank` may be "auto", a sixteenth of the
-    hidden size."""
+
+def read_mamba1(
+    fields: Fields,
+    norm: NormSpec | None,
+    names: Mapping[str, str] = MAMBA1,
+    channels: int | None = None,
+) -> Mamba1Spec:
+    """Mamba-1 by these names, with transformers' defaults. The rank of the steps may be "auto", a
+    sixteenth of the hidden size. `channels`: if a field says so itself."""
     fields.require("hidden_act", "silu")  # of the convolution and of gates
-    hidden = fields.count("hidden_size")
-    given = fields.raw.get("mamba_dt_rank")
-    rank = -(-hidden // 16) if given in (None, "auto") else fields.count("mamba_dt_rank")
+    hidden, expand = fields.count("hidden_size"), fields.count(names["expand"], 2)
+    given = fields.raw.get(names["rank"])
+    rank = -(-hidden // 16) if given in (None, "auto") else fields.count(names["rank"])
     return Mamba1Spec(
-        channels=fields.count("mamba_expand", 2) * hidden,
-        state_dim=fields.count("mamba_d_state", 16),
+        channels=channels or expand * hidden,
+        state_dim=fields.count(names["state"], 16),
         step_rank=rank,
-        width=fields.count("mamba_d_conv", 4),
+        width=fields.count(names["width"], 4),
         norm=norm,
-        conv_bias=fields.flag("mamba_conv_bias", True),
-        bias=fields.flag("mamba_proj_bias"),
+        conv_bias=fields.flag(names["conv_bias"], True),
+        bias=fields.flag(names["bias"]),
     )

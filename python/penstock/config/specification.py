@@ -346,6 +346,7 @@ class Specification:
     residual: ResidualSpec
     vocab: int
     max_positions: int
+    """Tokens of a sequence; a default where no layer has attention."""
     layers: tuple[LayerSpec, ...]
     tied: bool
     """Whether the head shares the embedding's matrix."""

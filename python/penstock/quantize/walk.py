@@ -305,7 +305,7 @@ class Walk:
         if isinstance(shape, StateShape):  # a block is the state of a text
             stored, tables = len(lengths), torch.arange(len(lengths), dtype=torch.int32)[:, None]
         geometry = KvGeometry.of([shape], BLOCK_TOKENS, kv_format("auto", self.method.dtype))
-        cache = geometry.allocate([stored], device).caches[0]
+        cache = geometry.allocate([stored] * len(geometry.groups), device).caches[0]
         places = KvPlaces(tables.to(device), slots.int().to(device))
         count = len(self.spec.layers)
         return StepContext(positions.to(device), [places] * count, [cache] * count, None, chunks)

@@ -263,6 +263,11 @@ mod tests {
         };
         assert_eq!(scheduler_config(&config, &states).decode_reads, reads);
         assert_eq!(kv_tokens(&states), 80);
+        // Blocks without memory: a decode reads nothing that grows with its context.
+        let alone = loaded([full[0], group(5, GroupKind::State)], &[0, 9_999]);
+        let reads = DecodeReads { weights, token: 0 };
+        assert_eq!(scheduler_config(&config, &alone).decode_reads, reads);
+        assert_eq!(kv_tokens(&alone), 80);
         // The smallest group without a window bounds what all sequences hold.
         assert_eq!((kv_tokens(&two), kv_tokens(&windows)), (80, 80));
         assert_eq!(kv_tokens(&loaded([sliding; 2], &[1, 1])), 40);

@@ -41,6 +41,9 @@ from penstock.worker.startup.warmup import Warmup
 from penstock.worker.state import State
 
 BLOCK_TOKENS = 16
+# Of a sequence, where nothing in a model limits its length: recurrent layers alone have no
+# positions. Block tables of all slots grow with it. The launcher has the same limit.
+MOST_TOKENS = 1 << 20
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
 log = logging.getLogger("penstock.worker")
 
@@ -285,10 +288,15 @@ def full_sums() -> None:
 
 
 def _capacity(settings: Settings, config: Specification) -> memory.Capacity:
-    if settings.max_sequence_tokens > config.max_positions:
+    if config.softmax_layers and settings.max_sequence_tokens > config.max_positions:
         raise BadSetting(
             f"max_sequence_tokens is {settings.max_sequence_tokens}, but the model was made for "
             f"{config.max_positions} (max_position_embeddings); lower --max-len"
+        )
+    if settings.max_sequence_tokens > (most := max(MOST_TOKENS, config.max_positions)):
+        raise BadSetting(
+            f"max_sequence_tokens is {settings.max_sequence_tokens}, more than {most}; lower "
+            "--max-len"
         )
     if settings.kv_memory_bytes == 0 and not 0 < settings.memory_fraction <= 1:
         raise BadSetting(
@@ -311,6 +319,11 @@ def _check_kv_dtype(
         raise BadSetting(
             f"kv_dtype {settings.kv_dtype} is not supported for multi-head latent attention; use "
             "--kv-dtype auto"
+        )
+    if settings.kv_dtype != "auto" and not config.softmax_layers:
+        raise BadSetting(
+            f"kv_dtype {settings.kv_dtype} is not supported for a model without keys and values; "
+            "use --kv-dtype auto"
         )
     if stored.dtype == torch.float8_e4m3fn and device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)

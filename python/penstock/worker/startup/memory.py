@@ -37,6 +37,9 @@ TYPICAL_WINDOWS = 2
 # checkpoint), and the most states that a slot adds. A state takes as much memory as the keys and
 # values of thousands of tokens: of Qwen3-Next 80B-A3B 74 MiB, as those of 3,200.
 TYPICAL_TOKENS, TYPICAL_STATES, MOST_STATES = 4_096, 2, 4
+# The most blocks of a group whose blocks have no memory, unless one sequence needs more. The router
+# keeps about 150 bytes for each: 16 million tokens of running sequences and of the prefix cache.
+MOST_EMPTY = 1 << 20
 # States that one sequence needs: its own, the checkpoint that it begins with or makes, and another
 # that is not yet confirmed.
 LEAST_STATES = 3
@@ -187,14 +190,16 @@ def most_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> int
     """Returns the most blocks of a group that are of use: those that all slots could hold, and
     checkpoints of states."""
     one = MOST_STATES if group.recurrent else geometry.blocks_for(capacity.sequence_tokens)
-    return max(capacity.slots * one, least_blocks(capacity, geometry, group))
+    most = capacity.slots * one if group.layers else min(capacity.slots * one, MOST_EMPTY)
+    return max(most, least_blocks(capacity, geometry, group))
 
 
 def _divided(
     rest: int, groups: Sequence[KvGroup], capacity: Capacity, geometry: KvGeometry
 ) -> dict[KvGroup, int]:
     """Returns the blocks of some of a geometry's groups if all of them share `rest` bytes beyond
-    what one sequence needs, so that they have blocks for equally many typical sequences."""
+    what one sequence needs, so that they have blocks for equally many typical sequences. Blocks
+    without memory are as many as are of use."""
     typical = {group: typical_blocks(capacity, geometry, group) for group in geometry.groups}
     together = sum(count * geometry.block_bytes(group) for group, count in typical.items())
     return {
@@ -202,6 +207,8 @@ def _divided(
             least_blocks(capacity, geometry, group) + rest * typical[group] // together,
             most_blocks(capacity, geometry, group),
         )
+        if group.layers
+        else most_blocks(capacity, geometry, group)
         for group in groups
     }
 

@@ -300,6 +300,10 @@ mod tests {
         let loaded = Loaded::from_proto(message.clone()).expect("a valid message");
         let kinds: Vec<_> = loaded.kv_groups.iter().map(|group| group.kind).collect();
         assert_eq!(kinds, [GroupKind::Full, GroupKind::State]);
+        // Models that are all recurrent have blocks without memory beside states.
+        message.kv_groups[0].block_bytes = 0;
+        let alone = Loaded::from_proto(message.clone()).expect("a valid message");
+        assert_eq!(alone.block_bytes, [0, 100]);
         message.kv_groups[0].recurrent = true;
         let error = Loaded::from_proto(message).expect_err("no keys and values");
         assert!(error.contains("not recurrent"), "{error}");

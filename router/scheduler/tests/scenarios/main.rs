@@ -78,6 +78,7 @@ scenarios! {
     steered
     state_checkpoints
     state_shared_prefix
+    states_are_the_limit
     stop_token
     two_groups
     waiting_for_outcomes
