@@ -36,7 +36,8 @@ class Event:
         """New text of the choice."""
     @property
     def pieces(self) -> list[tuple[str, str]]:
-        """Other new output, in order: ("reasoning", "call" or "arguments", text)."""
+        """Other new output, in order: ("reasoning", "call", "call_id" or "arguments", text).
+        A call has an id here if the model wrote one."""
     @property
     def token_ids(self) -> list[int]:
         """New tokens."""

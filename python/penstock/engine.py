@@ -241,6 +241,7 @@ class CompletionBuilder:
         self.prompt_logprobs: list[Logprobs | None] | None = None
         self.reasoning: list[str] = []
         self.calls: list[tuple[str, list[str]]] = []
+        self.call_ids: dict[int, str] = {}  # of those calls whose ids the model wrote
 
     def add(self, event: _core.Event) -> Completion | None:
         """Adds the next event. Returns the completion once it is finished."""
@@ -256,6 +257,8 @@ class CompletionBuilder:
                 self.reasoning.append(text)
             elif kind == "call":
                 self.calls.append((text, []))
+            elif kind == "call_id":
+                self.call_ids[len(self.calls) - 1] = text
             else:
                 self.calls[-1][1].append(text)
         if event.finish_reason is None:
@@ -270,12 +273,15 @@ class CompletionBuilder:
             self.top_logprobs,
             self.prompt_logprobs,
             "".join(self.reasoning),
-            tuple(_call(name, parts) for name, parts in self.calls),
+            tuple(
+                ToolCall(self.call_ids.get(index) or _call_id(), name, "".join(parts))
+                for index, (name, parts) in enumerate(self.calls)
+            ),
         )
 
 
-def _call(name: str, parts: list[str]) -> ToolCall:
-    return ToolCall(secrets.token_hex(ID_BYTES)[:9], name, "".join(parts))
+def _call_id() -> str:
+    return secrets.token_hex(ID_BYTES)[:9]
 
 
 def _logprobs(tokens: list[_core.TokenLogprob]) -> Logprobs:

@@ -100,7 +100,10 @@ impl Event {
             match piece {
                 OutputDelta::Content(text) => self.text.push_str(&text),
                 OutputDelta::Reasoning(text) => self.pieces.push(("reasoning", text)),
-                OutputDelta::CallStart(name) => self.pieces.push(("call", name)),
+                OutputDelta::CallStart { name, id } => {
+                    self.pieces.push(("call", name));
+                    self.pieces.extend(id.map(|id| ("call_id", id)));
+                }
                 OutputDelta::Arguments(text) => self.pieces.push(("arguments", text)),
                 OutputDelta::CallEnd => {}
             }
