@@ -79,7 +79,7 @@ pub enum ReasoningParser {
     Off,
     /// Between `<think>` tags.
     #[value(aliases = [
-        "deepseek_r1", "deepseek_v3", "qwen3", "glm45", "minimax_m2", "olmo3", "step3p5",
+        "deepseek_r1", "deepseek_v3", "qwen3", "glm45", "minimax_m2", "olmo3", "step3p5", "kimi_k2",
     ])]
     Think,
     /// Between `[THINK]` and `[/THINK]`.
