@@ -1,6 +1,6 @@
 //! Calls as a JSON list after a mark: `<|tool_call|>[{"name": .., "arguments": ..}]` (Granite),
 //! `functools[..]` (Phi 4), `<|START_ACTION|>[{"tool_name": .., "parameters": ..}]` (Cohere),
-//! `<tool_calls>[..]</tool_calls>` (Hunyuan A13B, Jamba).
+//! `<tool_calls>[..]</tool_calls>` (Hunyuan A13B, Jamba), also without brackets (MiniMax-M1).
 
 use super::content_buffer::{ContentBuffer, NextMark, NextText};
 use super::json_call::{JsonCallParser, KeyOrder, Progress};
@@ -15,6 +15,8 @@ pub(super) struct ListMarks {
     close: &'static [&'static str],
     /// Whether a list consists of calls only if it names one of the request's tools.
     known: bool,
+    /// Whether calls without brackets may follow each other.
+    lines: bool,
 }
 
 pub(super) const GRANITE_MARK: &str = "<|tool_call|>";
@@ -29,23 +31,27 @@ pub(super) static GRANITE: ListMarks = ListMarks {
     open: &[GRANITE_MARK, "<tool_call>"],
     close: &["</tool_call>"],
     known: false,
+    lines: false,
 };
 pub(super) static PHI: ListMarks = ListMarks {
     open: &[PHI_MARK, PHI_TOKENS[0]],
     close: &[PHI_TOKENS[1]],
     known: true,
+    lines: false,
 };
 pub(super) static COHERE: ListMarks = ListMarks {
     // Command R, and models before it, write the second and third.
     open: &[COHERE_MARK, "Action: ```json", "Action:```json"],
     close: &[COHERE_END, "```"],
     known: false,
+    lines: false,
 };
 
 pub(super) static HUNYUAN: ListMarks = ListMarks {
     open: &[TOOL_CALLS],
     close: &[TOOL_CALLS_END],
     known: false,
+    lines: true,
 };
 
 /// A parser of content and lists of calls.
@@ -132,6 +138,9 @@ impl JsonListParser {
         match close.push(c) {
             NextText::Blank | NextText::Partial => {}
             NextText::Mark(_) => self.state = State::Text,
+            NextText::Other(text) if text == "{" && self.marks.lines && !self.listed => {
+                self.begin('{', out);
+            }
             NextText::Other(text) => {
                 self.state = State::Text;
                 text.chars().for_each(|c| self.push(c, out));

@@ -76,7 +76,8 @@ pub enum ToolFormat {
     Kimi,
     /// `QwenXml` between `<seed:tool_call>` tags: Seed-OSS.
     Seed,
-    /// `<tool_calls>[{"name": .., "arguments": ..}]</tool_calls>`: Hunyuan A13B, Jamba.
+    /// `<tool_calls>[{"name": .., "arguments": ..}]</tool_calls>`: Hunyuan A13B, Jamba, and without
+    /// brackets MiniMax-M1.
     Hunyuan,
     /// `Hermes` between `<longcat_tool_call>` tags: `LongCat`.
     LongCat,

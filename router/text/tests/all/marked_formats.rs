@@ -50,6 +50,12 @@ fn hunyuan_and_lfm2_calls() {
                 " done",
                 &[("f", "{}")],
             ),
+            (
+                "Sure.\n<tool_calls>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n{\"name\": \"g\", \
+                 \"arguments\": {}}\n</tool_calls>",
+                "Sure.",
+                &[("f", "{\"a\": 1}"), ("g", "{}")],
+            ),
             ("<tool_calls>[1]", "<tool_calls>[1]", &[]),
         ],
     );
