@@ -67,6 +67,8 @@ pub enum ToolParser {
     LongCat,
     /// A list of Python calls between `<|tool_call_start|>` and `<|tool_call_end|>`: LFM2.
     Lfm2,
+    /// Python calls, one per line, between `<function_calls>` tags: OLMo 3.
+    Olmo3,
 }
 
 /// The format of a model's reasoning.
@@ -125,6 +127,7 @@ impl ToolParser {
             Self::Hunyuan => Format::Fixed(ToolFormat::Hunyuan),
             Self::LongCat => Format::Fixed(ToolFormat::LongCat),
             Self::Lfm2 => Format::Fixed(ToolFormat::Lfm),
+            Self::Olmo3 => Format::Fixed(ToolFormat::Olmo),
         }
     }
 }

@@ -105,7 +105,8 @@ impl ToolFormat {
             | Self::Cohere
             | Self::Kimi
             | Self::Hunyuan
-            | Self::Lfm => true,
+            | Self::Lfm
+            | Self::Olmo => true,
             Self::Hermes
             | Self::LongCat
             | Self::Seed
@@ -161,6 +162,7 @@ impl ToolFormat {
             | Self::LongCat
             | Self::Seed
             | Self::Kimi
+            | Self::Olmo
             | Self::Brook
             | Self::Llama3Json
             | Self::Pythonic
@@ -191,6 +193,9 @@ impl ToolFormat {
                 json!({"mark": deepseek::BEGIN, "spelt": deepseek::BEGIN})
             }
             Self::Kimi => json!({"mark": kimi::BEGIN, "spelt": kimi::BEGIN}),
+            Self::Olmo => {
+                json!({"mark": pythonic::OLMO_MARKS[0], "spelt": pythonic::OLMO_MARKS[0]})
+            }
             Self::Mistral
             | Self::Granite
             | Self::Phi
@@ -234,6 +239,7 @@ impl ToolFormat {
             Self::DeepSeekV3 => (deepseek::BEGIN, "\n", deepseek::END),
             Self::DeepSeekV31 => (deepseek::BEGIN, "", deepseek::END),
             Self::Kimi => (kimi::BEGIN, "", kimi::END),
+            Self::Olmo => (pythonic::OLMO_MARKS[0], "\n", pythonic::OLMO_MARKS[1]),
         };
         CallSyntax {
             begin,
@@ -285,7 +291,7 @@ impl ToolFormat {
                 format!("{{\"name\": \"{name}\", \"arguments\": "),
                 "}".to_owned(),
             ),
-            Self::Pythonic | Self::Lfm => (format!("{name}(**"), ")".to_owned()),
+            Self::Pythonic | Self::Lfm | Self::Olmo => (format!("{name}(**"), ")".to_owned()),
             Self::Cohere => (
                 format!("{{\"tool_call_id\": \"0\", \"tool_name\": \"{name}\", \"parameters\": "),
                 "}".to_owned(),

@@ -83,6 +83,8 @@ pub enum ToolFormat {
     LongCat,
     /// `<|tool_call_start|>[name(key=value)]<|tool_call_end|>`: LFM2.
     Lfm,
+    /// `<function_calls>name(key=value)</function_calls>`, a call per line: OLMo 3.
+    Olmo,
 }
 
 /// How a model marks its reasoning, which always precedes the rest of its output.
@@ -142,7 +144,7 @@ trait ToolCallParser: std::fmt::Debug + Send {
 
 impl ToolFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 20] = [
+    pub const ALL: [(Self, &'static str); 21] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
         (Self::Llama3Json, "llama3-json"),
@@ -163,6 +165,7 @@ impl ToolFormat {
         (Self::Hunyuan, "hunyuan"),
         (Self::LongCat, "longcat"),
         (Self::Lfm, "lfm2"),
+        (Self::Olmo, "olmo3"),
     ];
 
     /// Returns the call format that a chat template contains.
@@ -184,6 +187,8 @@ impl ToolFormat {
             Some(Self::LongCat)
         } else if has(pythonic::LFM_MARKS[0]) || has("<|tool_list_start|>") {
             Some(Self::Lfm)
+        } else if has(pythonic::OLMO_MARKS[0]) {
+            Some(Self::Olmo)
         } else if has(json_list::TOOL_CALLS) {
             Some(Self::Hunyuan)
         } else if has(deepseek::SEPARATOR) {
@@ -237,6 +242,7 @@ impl ToolFormat {
             Self::Hunyuan => &[json_list::TOOL_CALLS, json_list::TOOL_CALLS_END],
             Self::LongCat => &["<longcat_tool_call>", "</longcat_tool_call>"],
             Self::Lfm => &pythonic::LFM_MARKS,
+            Self::Olmo => &pythonic::OLMO_MARKS,
         }
     }
 
@@ -265,6 +271,7 @@ impl ToolFormat {
             Self::Mistral => Box::new(mistral::MistralParser::new()),
             Self::Pythonic => Box::new(pythonic::PythonicParser::new(&pythonic::MARKS, names)),
             Self::Lfm => Box::new(pythonic::PythonicParser::new(&pythonic::LFM_MARKS, names)),
+            Self::Olmo => Box::new(pythonic::PythonicParser::new(&pythonic::OLMO_MARKS, names)),
             Self::QwenXml => xml(&xml::QWEN, names),
             Self::MiniMax => xml(&xml::MINIMAX, names),
             Self::Seed => xml(&xml::SEED, names),

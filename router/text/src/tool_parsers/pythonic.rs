@@ -1,6 +1,6 @@
 //! Calls as a Python list: the whole output is `[name(key="value"), ..]`. A list consists of calls
 //! only if it begins with the name of one of the request's tools. A call is emitted as JSON when it
-//! is complete.
+//! is complete. OLMo 3 writes a call per line between tags, without brackets.
 
 use serde_json::{Map, Value};
 
@@ -11,6 +11,8 @@ use super::{OutputDeltas, ToolCallParser, ToolNames};
 pub(super) const MARKS: [&str; 2] = ["<|python_start|>", "<|python_end|>"];
 /// The marks around LFM2's.
 pub(super) const LFM_MARKS: [&str; 2] = ["<|tool_call_start|>", "<|tool_call_end|>"];
+/// The tags around OLMo 3's, which have no brackets.
+pub(super) const OLMO_MARKS: [&str; 2] = ["<function_calls>", "</function_calls>"];
 /// The maximum nesting of lists and dictionaries.
 const DEPTH: usize = 64;
 
@@ -18,6 +20,8 @@ const DEPTH: usize = 64;
 #[derive(Debug)]
 pub(super) struct PythonicParser {
     names: ToolNames,
+    /// Whether marks are in place of brackets, and line breaks in place of commas.
+    bare: bool,
     state: State,
     finder: MarkFinder,
     content_buffer: ContentBuffer,
@@ -72,10 +76,11 @@ impl CallScanner {
 }
 
 impl PythonicParser {
-    /// `marks` may be around the list.
+    /// `marks` may be around the list; those of OLMo 3 are in place of its brackets.
     pub(super) fn new(marks: &'static [&'static str; 2], names: ToolNames) -> Self {
         Self {
             names,
+            bare: *marks == OLMO_MARKS,
             state: State::Start,
             finder: MarkFinder::new(marks),
             content_buffer: ContentBuffer::new(&[]),
@@ -89,7 +94,7 @@ impl PythonicParser {
     fn plain(&mut self, c: char, out: &mut OutputDeltas) {
         let blank = c.is_whitespace();
         match (self.state, c) {
-            (State::Start, '[') => {
+            (State::Start, '[') if !self.bare => {
                 self.state = State::Before;
                 self.listed = false;
                 self.content_buffer.hold("[");
@@ -101,6 +106,7 @@ impl PythonicParser {
             (State::After, ',') => self.state = State::Before,
             (State::After, ']') => self.state = State::End,
             (State::After | State::End, _) if blank => {}
+            (State::After, _) if self.bare => self.call(c, out),
             _ => self.give_up(c, out),
         }
     }
@@ -155,8 +161,15 @@ impl ToolCallParser for PythonicParser {
         for c in text.chars() {
             self.plain(c, out);
         }
-        if found == Some(0) && self.state == State::Text {
-            self.state = State::Start;
+        match (found, self.state) {
+            (Some(0), State::Start | State::End | State::Text) if self.bare => {
+                self.state = State::Before;
+                self.listed = false;
+                self.content_buffer.hold(self.finder.mark(0));
+            }
+            (Some(1), State::After) if self.bare => self.state = State::End,
+            (Some(0), State::Text) => self.state = State::Start,
+            _ => {}
         }
     }
 

@@ -82,6 +82,31 @@ fn hunyuan_and_lfm2_calls() {
 }
 
 #[test]
+fn olmo_calls() {
+    check(
+        ToolFormat::Olmo,
+        &[
+            (
+                "Sure.\n<function_calls>\nf(city=\"New\\nYork\", n=true)\nget_weather()\n\
+                 </function_calls>",
+                "Sure.",
+                &[
+                    ("f", "{\"city\":\"New\\nYork\",\"n\":true}"),
+                    ("get_weather", "{}"),
+                ],
+            ),
+            ("<function_calls>f()</function_calls>", "", &[("f", "{}")]),
+            (
+                "<function_calls>other()</function_calls>",
+                "<function_calls>other()",
+                &[],
+            ),
+            ("[f()]", "[f()]", &[]),
+        ],
+    );
+}
+
+#[test]
 fn kimi_calls() {
     check(
         ToolFormat::Kimi,
@@ -156,6 +181,7 @@ fn families_are_detected_from_their_marks() {
             ToolFormat::Hunyuan,
         ),
         ("'<longcat_tool_call>' + call", ToolFormat::LongCat),
+        ("'<function_calls>' + calls", ToolFormat::Olmo),
         ("'List of tools: <|tool_list_start|>['", ToolFormat::Lfm),
     ] {
         assert_eq!(ToolFormat::from_template(source), Some(format), "{source}");

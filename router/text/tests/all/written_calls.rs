@@ -228,6 +228,10 @@ fn written_in_further_marks(format: ToolFormat, calls: &[Call]) -> String {
             },
             "\n",
         ),
+        ToolFormat::Olmo => {
+            let calls = each(&python_call, "\n");
+            format!("<function_calls>\n{calls}\n</function_calls>")
+        }
         ToolFormat::Lfm => {
             let calls = each(&python_call, ", ");
             format!("<|tool_call_start|>[{calls}]<|tool_call_end|>")
