@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from random_models import BROOK, Variant, check_tokens, draw_prompts, generate, write_random
+from random_models import BROOK, Variant, check_tokens, write_random
 from transformers import AutoTokenizer, Gemma3TextConfig
 
 WINDOW = 32
@@ -38,16 +38,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         query_pre_attn_scalar=16,
     )
     return write_random(path, config)
-
-
-@pytest.fixture(scope="module")
-def prompts() -> list[list[int]]:
-    return draw_prompts()
-
-
-@pytest.fixture(scope="module")
-def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
-    return generate(model, prompts)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from random_models import BROOK, Variant, check_tokens, draw_prompts, generate, write_random
+from random_models import BROOK, Variant, check_tokens, write_random
 from transformers import AutoTokenizer, FalconMambaConfig
 
 STATE_KIB = 4 * 256 * (16 + 3) * 8 // 1024  # in float64, as these tests run
@@ -33,16 +33,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tie_word_embeddings=False,
     )
     return write_random(path, config)
-
-
-@pytest.fixture(scope="module")
-def prompts() -> list[list[int]]:
-    return draw_prompts()
-
-
-@pytest.fixture(scope="module")
-def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
-    return generate(model, prompts)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

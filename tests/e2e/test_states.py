@@ -16,8 +16,6 @@ from random_models import (
     Variant,
     answers,
     check_tokens,
-    draw_prompts,
-    generate,
     write_random,
 )
 from serving import Server, metric_value
@@ -51,16 +49,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=2048,
     )
     return write_random(path, config)
-
-
-@pytest.fixture(scope="module")
-def prompts() -> list[list[int]]:
-    return draw_prompts()
-
-
-@pytest.fixture(scope="module")
-def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
-    return generate(model, prompts)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
