@@ -2,6 +2,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 # mypy: disable-error-code="assignment"
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from triton.experimental import gluon
@@ -149,9 +151,21 @@ def blocks_of(kv_cache: Tensor) -> TensorDescriptor:
 
 def view_of(matrix: Tensor, rows: int) -> TensorDescriptor:
     """The copy engine's view of a matrix, in blocks of `rows` rows and of 128 bytes of each."""
-    block = [rows, 2 * ATOM.value // matrix.itemsize]
-    layout = gl.NVMMASharedLayout.get_default_for(block, COPIED_KINDS[matrix.dtype])
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), block, layout)
+    block = rows, 2 * ATOM.value // matrix.itemsize
+    return in_blocks(matrix, block, COPIED_KINDS[matrix.dtype])
+
+
+def in_blocks(matrix: Tensor, block: tuple[int, int], kind: gl.dtype) -> TensorDescriptor:
+    """The copy engine's view of a matrix, in blocks of this shape, swizzled as elements of `kind`
+    are."""
+    shape, strides = list(matrix.shape), list(matrix.stride())
+    return TensorDescriptor(matrix, shape, strides, list(block), _layout(block, kind))
+
+
+@cache
+def _layout(block: tuple[int, int], kind: gl.dtype) -> gl.NVMMASharedLayout:
+    """(To make one takes as long as half a launch.)"""
+    return gl.NVMMASharedLayout.get_default_for(list(block), kind)
 
 
 def copied(matrix: Tensor) -> bool:

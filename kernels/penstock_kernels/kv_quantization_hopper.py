@@ -11,6 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from .hopper import in_blocks
 from .kv_quantization import bits_of
 
 _FLOATS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
@@ -127,9 +128,7 @@ def code_blocks(kv_cache: Tensor) -> TensorDescriptor:
     """The copy engine's view of the codes, one plane of a block at a time."""
     words = kv_cache.shape[4] // 2
     rows = kv_cache.view(torch.int16).view(-1, words)
-    block = [kv_cache.shape[3], words]
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.int16)
-    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), block, layout)
+    return in_blocks(rows, (kv_cache.shape[3], words), gl.int16)
 
 
 SLOT = gl.constexpr(32)  # words: copies of parameters begin at multiples of 128 bytes

@@ -180,7 +180,7 @@ def test_unsampled_tokens_are_never_read(tmp_path: Path, monkeypatch: pytest.Mon
     worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
     runner, only_compiled = worker.runner, [False]
     runner.packer.pad = True
-    runner.graphs = Graphs(Recorder(), torch.empty(64, 501))
+    runner.graphs = Graphs(Recorder(), torch.empty(128, 501))
 
     def garbage(*args: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         ids, logprobs = choose(*args, **options)
@@ -209,7 +209,7 @@ def test_ranks_of_a_group_capture_before_the_first_step(size: int, tmp_path: Pat
     worker = LocalWorker()
     worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=2, max_step_tokens=16)
     runner = worker.runner
-    runner.packer.pad, runner.graphs = True, Graphs(Recorder(), torch.empty(64, 501))
+    runner.packer.pad, runner.graphs = True, Graphs(Recorder(), torch.empty(128, 501))
     runner.rank_model = replace(runner.rank_model, group=Group(0, size))
     Warmup().run(runner)
     wanted = captured_shapes(runner.state.limits)
@@ -238,7 +238,7 @@ def test_worker_without_memory_for_large_graphs_keeps_serving(
         runner.graphs = None
         if relauncher is not None:
             runner.packer.pad = True
-            runner.graphs = Graphs(relauncher, torch.empty(64, 501))
+            runner.graphs = Graphs(relauncher, torch.empty(128, 501))
             Warmup().run(runner)
             for _ in runner.spare_work:
                 pass
@@ -265,7 +265,7 @@ def test_graphs_are_captured_while_idle(tmp_path: Path) -> None:
         worker = LocalWorker()
         loaded = worker.load(path, max_slots=20)
         runner = worker.runner
-        runner.packer.pad, runner.graphs = pad, Graphs(Relauncher(), torch.empty(64, 501))
+        runner.packer.pad, runner.graphs = pad, Graphs(Relauncher(), torch.empty(128, 501))
         Warmup().run(runner)
         assert not runner.graphs.captured
         driver, sequence = Driver([worker], loaded), greedy(prompt(9), 8)

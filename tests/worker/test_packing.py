@@ -148,7 +148,7 @@ STEPS: dict[str, list[tuple[int, int, bool]]] = {
     "prompts": [(5, 2, True), (6, 9, False), (7, 3, True)],
     "mixed": [(9, 7, False), *DECODES[30:33], (8, 2, True), *DECODES[:2], (10, 5, True)],
     "many decodes and prompts": [*DECODES[:33], (41, 9, True), (42, 2, False)],
-    "more prompts than are padded": [(slot, 6, slot % 2 == 0) for slot in range(5)],
+    "more prompts than a few": [(slot, 6, slot % 2 == 0) for slot in range(5)],
 }
 
 
@@ -156,8 +156,7 @@ STEPS: dict[str, list[tuple[int, int, bool]]] = {
 @pytest.mark.parametrize("name", STEPS)
 def test_packed_step_has_every_input(name: str, pad: bool) -> None:
     state, last, work = stepped(STEPS[name])
-    # A prompt that yields nothing leaves nothing to choose; more than four chunks vary too much.
-    padded = pad and bool(work.yielding) and "more" not in name
+    padded = pad and bool(work.yielding)  # a prompt that yields nothing leaves nothing to choose
     found, fields = packed(state, last, work, pad)
     assert found.shape.padded == padded
     assert fields.keys() == layout(found.shape, 2).keys()
@@ -246,7 +245,8 @@ def test_the_largest_step_fits_the_buffer(limits: Limits) -> None:
     for decodes in {*range(0, slots + 1, 24), slots - 4}:
         rest = most - decodes
         for chunks, tokens in ((0, 0), (1, rest), (4, rest), (slots - decodes, rest)):
-            padded = padded_shape(decodes, chunks, tokens)
+            longest = -(-tokens // max(chunks, 1))
+            padded = padded_shape(decodes, chunks, tokens, longest)
             exact = Shape(decodes + tokens, decodes, chunks, decodes + chunks)
             for shape in (exact, padded or exact):
                 assert shape.samples <= most_samples(limits)
@@ -264,16 +264,28 @@ def test_sizes_of_padded_steps() -> None:
     sizes |= {512: 512, 513: 640, 1024: 1024}
     assert {count: padded_decodes(count) for count in sizes} == sizes
     for count, size in sizes.items():
-        assert padded_shape(count, 0, 0) == Shape(size, size, 0, size, padded=True)
+        assert padded_shape(count, 0, 0, 1) == Shape(size, size, 0, size, padded=True)
     for (decodes, chunks, tokens), (t, d) in {
         (0, 1, 16): (16, 0), (0, 1, 17): (32, 0), (0, 4, 2048): (2048, 0), (1, 1, 1): (64, 32),
         (32, 1, 32): (64, 32), (33, 1, 31): (64, 64), (33, 1, 32): (128, 128),
         (256, 1, 1): (384, 256), (1024, 4, 1024): (2048, 1024),
     }.items():  # fmt: skip
         shape = Shape(t, d, 4, d + 4, max_query=t, padded=True)
-        assert padded_shape(decodes, chunks, tokens) == shape
-    for large in ((0, 1, 2049), (1025, 1, 1), (0, 5, 16)):
+        assert padded_shape(decodes, chunks, tokens, tokens) == shape
+
+
+def test_padded_steps_of_many_prompts_have_short_ones() -> None:
+    """What attention is launched for, the chunks times the tokens of each, has one bound."""
+    for (chunks, tokens, longest), (c, t, most) in {
+        (4, 2048, 2045): (4, 2048, 2048), (5, 16, 4): (16, 64, 64),
+        (16, 2048, 512): (16, 2048, 512), (17, 600, 128): (64, 768, 128), (64, 64, 1): (64, 64, 64),
+    }.items():  # fmt: skip
+        shape = Shape(t, 0, c, c, max_query=most, padded=True)
+        assert padded_shape(0, chunks, tokens, longest) == shape
+    assert padded_shape(33, 17, 67, 8) == Shape(128, 128, 64, 192, max_query=128, padded=True)
+    for large in ((0, 1, 2049, 2049), (1025, 1, 1, 1), (0, 5, 1000, 513), (0, 17, 900, 129)):
         assert padded_shape(*large) is None
+    assert padded_shape(0, 65, 65, 1) is None
 
 
 def test_sizes_of_steps_that_suit_a_gpu() -> None:

@@ -22,7 +22,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..device import divided_up, early_options
-from ..hopper import KINDS, copy, make_bars, view_of
+from ..hopper import KINDS, copy, in_blocks, make_bars, view_of
 from ..online_softmax import LOG2_E
 from ..packed_linear.hopper import (
     HALVES,
@@ -316,8 +316,5 @@ def _copied(x: Tensor, weight: PackedWeight) -> bool:
 def _words_of(weight: PackedWeight) -> TensorDescriptor:
     """The copy engine's view of all experts' words."""
     if weight.kind is Kind.FP8:
-        words = weight.words.flatten(0, 1)
-        block = [TILE.value, TURN.value]
-        layout = gl.NVMMASharedLayout.get_default_for(block, gl.uint8)
-        return TensorDescriptor(words, list(words.shape), list(words.stride()), block, layout)
+        return in_blocks(weight.words.flatten(0, 1), (TILE.value, TURN.value), gl.uint8)
     return table_view(weight.words.view(-1, LINE), HALVES.value * weight.kind.bits, LINE)

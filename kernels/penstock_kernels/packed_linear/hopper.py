@@ -30,7 +30,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..device import arrivals, divided_up, early_launch, processors
-from ..hopper import KINDS, barrier, copy, make_bars, view_of
+from ..hopper import KINDS, barrier, copy, in_blocks, make_bars, view_of
 from ..online_softmax import LOG2_E
 from .hopper_codes import (
     TILE,
@@ -428,10 +428,7 @@ def copied(x: Tensor, weight: PackedWeight) -> bool:
 
 def _words_of(weight: PackedWeight) -> TensorDescriptor:
     if weight.kind is Kind.FP8:
-        block = [TILE.value, DEPTH]
-        layout = gl.NVMMASharedLayout.get_default_for(block, gl.uint8)
-        shape, strides = list(weight.words.shape), list(weight.words.stride())
-        return TensorDescriptor(weight.words, shape, strides, block, layout)
+        return in_blocks(weight.words, (TILE.value, DEPTH), gl.uint8)
     return table_view(weight.words.view(-1, LINE), HALVES.value * weight.kind.bits, LINE)
 
 

@@ -31,8 +31,10 @@ TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 LARGER = 512  # larger steps are not padded; multiples of this suit the same tiles
 # Maximum decode rows of such a step. Unused ones cost nothing: chunks begin in them.
 MIXED_DECODES = (0, 32, 256, 512, 1024)
-LEAST_MIXED = 64  # tokens
-CHUNKS = 4  # maximum prompts in such a step
+LEAST_MIXED = 64  # tokens; as many with more prompts than the first of PROMPTS
+# Maximum prompts of such a step, and tokens of each. Attention is launched for all of both, and its
+# programs without a token take time too, so the products are equal.
+PROMPTS = ((4, 2048), (16, 512), (64, 128))
 ALIGNMENT = 4  # in words of 4 bytes: kernels like pointers at 16 bytes
 LONGS = ("sample_position", "sample_slot")
 KV_SLOT = "kv_slot"
@@ -71,18 +73,21 @@ def padded_decodes(count: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def padded_shape(decodes: int, chunks: int, chunk_tokens: int) -> Shape | None:
-    """Returns the smallest padded shape for these runs; None for steps too large to need one."""
+def padded_shape(decodes: int, chunks: int, chunk_tokens: int, longest: int) -> Shape | None:
+    """Returns the smallest padded shape for these runs, whose longest chunk has `longest` tokens;
+    None for steps too large to need one."""
     if chunks == 0:
         rows = padded_decodes(decodes)
         return Shape(rows, rows, 0, rows, padded=True)
+    fitting = ((c, most) for c, most in PROMPTS if chunks <= c and longest <= most)
+    c, most = next(fitting, (0, 0))
     tokens = decodes + chunk_tokens
-    t = _first(TOKENS, max(tokens, LEAST_MIXED) if decodes else tokens)
+    t = _first(TOKENS, max(tokens, LEAST_MIXED) if decodes or c > PROMPTS[0][0] else tokens)
     d = _first(MIXED_DECODES, decodes)
-    if t is None or d is None or chunks > CHUNKS:
+    if t is None or d is None or not c:
         return None
     d = min(d, t)
-    return Shape(t, d, CHUNKS, d + CHUNKS, max_query=t, padded=True)
+    return Shape(t, d, c, d + c, max_query=min(t, most), padded=True)
 
 
 def _first(ladder: tuple[int, ...], least: int) -> int | None:
@@ -157,7 +162,7 @@ class Packed:
 
 def most_samples(limits: Limits) -> int:
     """Returns the maximum number of sample rows of a step, padding included."""
-    return max(padded_decodes(limits.slots), MIXED_DECODES[-1] + CHUNKS)
+    return max(padded_decodes(limits.slots), MIXED_DECODES[-1] + PROMPTS[-1][0])
 
 
 def buffer_words(limits: Limits) -> int:
@@ -190,12 +195,11 @@ class Packer:
     def shape(self, work: Work) -> Shape:
         """Returns the shape of a step with this work."""
         decodes, chunks, samples = work.decodes, len(work.slots) - work.decodes, work.yielding
-        tokens = int(work.counts.sum())
+        tokens, max_query = int(work.counts.sum()), int(work.counts.max()) if chunks else 1
         if self.pad and samples:
-            padded = padded_shape(decodes, chunks, tokens - decodes)
+            padded = padded_shape(decodes, chunks, tokens - decodes, max_query)
             if padded is not None:
                 return padded
-        max_query = int(work.counts.max()) if chunks else 1
         return Shape(tokens, decodes, chunks, samples, max_query)
 
     def pack(self, step: Step, work: Work, buffer: Ints) -> Packed:

@@ -5,7 +5,7 @@ is not in Triton's cache. The largest step is compiled first; when it has run, t
 ready. The kernels of smaller steps compile in the background: a step waits for a kernel that is not
 ready. Shapes are captured while no step is waiting or running, because a capture delays running
 streams by tens of milliseconds, and all captures would delay the first answer by seconds. The ranks
-of a tensor-parallel group capture before they report ready.
+of a tensor-parallel group capture before they report ready, but only steps of few prompts.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048)
 # Decodes beside prompts, one for each size of MIXED_DECODES; the first ones have all kernels.
 BESIDE = (0, *(decodes + 1 for decodes in batch.MIXED_DECODES[:-1]))
 COMPILED_BESIDE = BESIDE[:3]
+# A number of prompts for each of batch.PROMPTS, the most likely first.
+CHUNKS = (1, *(chunks + 1 for chunks, _ in reversed(batch.PROMPTS[:-1])))
 
 
 class Warmup:
@@ -87,11 +89,12 @@ class Warmup:
         if runner.packer.pad and runner.graphs is not None:
             with self.compile_ahead(), fewer_layers(runner.rank_model.model):
                 _compile(runner, runner.graphs.logits)
-            captures = _captures(runner, runner.graphs)
+            limits = runner.state.limits
             if runner.rank_model.group.size == 1:
-                runner.spare_work = captures
+                runner.spare_work = _captures(runner, runner.graphs, captured_shapes(limits))
             else:
                 # Ranks meet within a step, so all must capture it before one runs it.
+                captures = _captures(runner, runner.graphs, captured_shapes(limits, CHUNKS[:1]))
                 deque(captures, maxlen=0)
 
 
@@ -101,9 +104,9 @@ def _close(pool: ThreadPoolExecutor, compilers: Compilers) -> None:
     compilers.close()
 
 
-def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:
-    """Captures one shape at a time, the most likely first."""
-    for shape in captured_shapes(runner.state.limits):
+def _captures(runner: Runner, graphs: Graphs, shapes: list[Shape]) -> Iterator[None]:
+    """Captures one shape at a time."""
+    for shape in shapes:
         # If a smaller shape had too little memory, skip this one.
         if shape not in graphs.captured and shape.tokens <= graphs.largest:
             graphs.make(shape, runner.warmup_stages(shape))
@@ -129,22 +132,27 @@ def _compiled(limits: Limits) -> list[Shape]:
     """Returns the shapes to compile. Those of the first request come first: a short prompt, one
     decode."""
     decodes = [(count, 0, 0) for count in DECODES]
-    return _padded([(0, 1, TOKENS[0]), *decodes, *_with_prompts(TOKENS, COMPILED_BESIDE)], limits)
+    prompts = _with_prompts(CHUNKS[:1], TOKENS, COMPILED_BESIDE)
+    return _padded([(0, 1, TOKENS[0]), *decodes, *prompts], limits)
 
 
-def captured_shapes(limits: Limits) -> list[Shape]:
-    """Returns the shapes to capture in advance: all padded ones."""
+def captured_shapes(limits: Limits, chunks: Iterable[int] = CHUNKS) -> list[Shape]:
+    """Returns the shapes to capture in advance, the most likely first: all padded ones of steps
+    that have no prompts, or one of these numbers of them."""
     decodes = [(count, 0, 0) for count in range(1, limits.slots + 1)]
-    return _padded(decodes + _with_prompts(batch.TOKENS, BESIDE), limits)
+    return _padded(decodes + _with_prompts(chunks, batch.TOKENS, BESIDE), limits)
 
 
-def _with_prompts(sizes: Iterable[int], beside: Iterable[int]) -> list[tuple[int, int, int]]:
-    pairs = itertools.product(sizes, beside)
-    return [(decodes, 1, tokens - decodes) for tokens, decodes in pairs if tokens > decodes]
+def _with_prompts(
+    chunks: Iterable[int], sizes: Iterable[int], beside: Iterable[int]
+) -> list[tuple[int, int, int]]:
+    """Steps of these sizes, of all combinations that are possible."""
+    steps = itertools.product(chunks, sizes, beside)
+    return [(d, count, tokens - d) for count, tokens, d in steps if tokens >= d + count]
 
 
 def _padded(sizes_of_steps: list[tuple[int, int, int]], limits: Limits) -> list[Shape]:
     """Returns the distinct padded shapes of these steps (decodes, chunks, tokens of chunks)."""
     fitting = [sizes for sizes in sizes_of_steps if sizes[0] + sizes[1] <= limits.slots]
-    found = dict.fromkeys(padded_shape(*sizes) for sizes in fitting)
+    found = dict.fromkeys(padded_shape(*sizes, longest=1) for sizes in fitting)
     return [shape for shape in found if shape and shape.tokens <= limits.step_tokens]
