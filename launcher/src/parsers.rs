@@ -42,6 +42,12 @@ pub enum ToolParser {
     /// JSON between `DeepSeek`'s marks: V3.1.
     #[value(name = "deepseek-v31", alias = "deepseek_v31")]
     DeepSeekV31,
+    /// `<｜DSML｜invoke name="..">` between `<｜DSML｜function_calls>` tags: `DeepSeek` V3.2.
+    #[value(name = "deepseek-v32", alias = "deepseek_v32")]
+    DeepSeekV32,
+    /// The same between `<｜DSML｜tool_calls>` tags: `DeepSeek` V4.
+    #[value(name = "deepseek-v4", alias = "deepseek_v4")]
+    DeepSeekV4,
     /// A JSON list after `<|tool_call|>`: Granite 3.
     Granite,
     /// A JSON list after `functools`: Phi 4 mini.
@@ -82,6 +88,7 @@ pub enum ReasoningParser {
     /// Between `<think>` tags.
     #[value(aliases = [
         "deepseek_r1", "deepseek_v3", "qwen3", "glm45", "minimax_m2", "olmo3", "step3p5", "kimi_k2",
+        "deepseek_v4",
     ])]
     Think,
     /// Between `[THINK]` and `[/THINK]`.
@@ -118,6 +125,8 @@ impl ToolParser {
             Self::Gemma4 => Format::Fixed(ToolFormat::Gemma),
             Self::DeepSeekV3 => Format::Fixed(ToolFormat::DeepSeekV3),
             Self::DeepSeekV31 => Format::Fixed(ToolFormat::DeepSeekV31),
+            Self::DeepSeekV32 => Format::Fixed(ToolFormat::DeepSeekV32),
+            Self::DeepSeekV4 => Format::Fixed(ToolFormat::DeepSeekV4),
             Self::Granite => Format::Fixed(ToolFormat::Granite),
             Self::Phi4Mini => Format::Fixed(ToolFormat::Phi),
             Self::Cohere => Format::Fixed(ToolFormat::Cohere),

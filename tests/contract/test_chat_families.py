@@ -11,7 +11,9 @@ import pytest
 from jinja_reference import ours, theirs
 
 FOLDER = Path(__file__).with_name("chat_templates")
-FAMILIES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
+BUILT_IN = Path(__file__).parents[2] / "router/text/src/chat/templates"
+PATHS = sorted([*FOLDER.glob("*.jinja"), *BUILT_IN.glob("*.jinja")])
+FAMILIES = {path.stem: path.read_text() for path in PATHS}
 TAKES_PARTS = {"llama_3", "llama_4", "gemma_3", "glm_4_5", "minimax_m2"}
 """Those that loop over a content's parts; the others get the parts joined."""
 NO_TOOLS = {"gemma_2", "gemma_3", "phi_3", "phi_4"}
@@ -123,7 +125,7 @@ def test_chat_templates_render_as_in_transformers(
         assert kind == "error" or "get_weather" in text
         return
     reference = [as_reference(message, family) for message in messages]
-    for variables in ({}, {"enable_thinking": False}):
+    for variables in ({}, {"enable_thinking": False}, {"enable_thinking": True}):
         variables = {**variables, "add_generation_prompt": open_turn}
         wanted = theirs(FAMILIES[family], reference, tools, **variables)
         rendered = ours(FAMILIES[family], messages, tools, **variables)

@@ -82,7 +82,8 @@ pub enum ModelTextError {
 
 impl ModelText {
     /// Loads a model's folder: tokenizer.json, and if they exist tokenizer_config.json,
-    /// chat_template.jinja or chat_template.json, generation_config.json and config.json.
+    /// chat_template.jinja or chat_template.json, generation_config.json and config.json. A few
+    /// models without a template have a built-in one.
     pub fn load(dir: &Path) -> Result<Self, ModelTextError> {
         Self::load_with(dir, &TextFiles::default())
     }
@@ -92,10 +93,11 @@ impl ModelText {
         let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
         let config = Json::read(dir.join("tokenizer_config.json"))?;
         let special_tokens = special_tokens(&config.value);
+        let model = Json::read(dir.join("config.json"))?;
         let (template, for_tools) = match &files.chat_template {
             Some(path) => (Some(read_template(path)?), None),
             None => (
-                find_template(dir, &config)?,
+                find_template(dir, &config)?.or_else(|| built_in_template(&model)),
                 find_tool_template(dir, &config)?,
             ),
         };
@@ -103,7 +105,6 @@ impl ModelText {
         let template = compiled(template).transpose()?;
         let tool_template = compiled(for_tools).transpose()?.map(Arc::new);
         let generation = files.generation_config.read(dir)?;
-        let model = Json::read(dir.join("config.json"))?;
         let eos_ids = eos_ids([&generation, &model], &tokenizer, &special_tokens)?;
         Ok(Self {
             defaults: Arc::new(generation.defaults()?),
@@ -265,6 +266,16 @@ fn find_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextEr
     Ok([&json, config].into_iter().find_map(Json::template))
 }
 
+/// Returns the template of a model whose repository has code in its place.
+fn built_in_template(model: &Json) -> Option<Found> {
+    let source = match model.value["model_type"].as_str()? {
+        "deepseek_v32" => include_str!("chat/templates/deepseek_v32.jinja"),
+        "deepseek_v4" => include_str!("chat/templates/deepseek_v4.jinja"),
+        _ => return None,
+    };
+    Some((model.path.clone(), source.to_owned()))
+}
+
 /// Returns the template named `tool_use`, which `transformers` uses for requests with tools.
 fn find_tool_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextError> {
     let jinja = dir.join("additional_chat_templates").join("tool_use.jinja");
@@ -387,6 +398,28 @@ mod tests {
         };
         let missing = ModelText::load_with(&model, &nowhere);
         assert!(missing.unwrap_err().to_string().contains("cannot read"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_model_with_code_in_the_place_of_a_template_has_a_built_in_one() {
+        let folder = std::env::temp_dir().join(format!("penstock-b-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/penstock/brook");
+        std::fs::copy(model.join("tokenizer.json"), folder.join("tokenizer.json")).unwrap();
+        let template = |kind: &str| {
+            let config = format!(r#"{{"model_type": "{kind}"}}"#);
+            std::fs::write(folder.join("config.json"), config).unwrap();
+            let found = ModelText::load(&folder).unwrap().chat_template;
+            found.map(|template| template.source().to_owned())
+        };
+        assert_eq!(template("llama"), None);
+        let built_in = ["deepseek_v32", "deepseek_v4"].map(template);
+        let tag = |source: &Option<String>| source.as_ref().unwrap().contains("<｜User｜>");
+        assert!(built_in.iter().all(tag));
+        assert_ne!(built_in[0], built_in[1]);
+        std::fs::write(folder.join("chat_template.jinja"), "own").unwrap();
+        assert_eq!(template("deepseek_v4").as_deref(), Some("own"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -114,6 +114,8 @@ impl ToolFormat {
             | Self::Llama3Json
             | Self::QwenXml
             | Self::MiniMax
+            | Self::DeepSeekV32
+            | Self::DeepSeekV4
             | Self::Glm
             | Self::Gemma
             | Self::Harmony => false,
@@ -171,6 +173,8 @@ impl ToolFormat {
             | Self::Glm
             | Self::DeepSeekV3
             | Self::DeepSeekV31
+            | Self::DeepSeekV32
+            | Self::DeepSeekV4
             | Self::Harmony => "",
         }
     }
@@ -186,6 +190,10 @@ impl ToolFormat {
             }
             Self::MiniMax => json!({"mark": xml::MINIMAX_OPEN, "spelt": xml::MINIMAX_OPEN}),
             Self::Seed => json!({"mark": xml::SEED_OPEN, "spelt": xml::SEED_OPEN}),
+            Self::DeepSeekV32 => json!({"mark": xml::DSML_CALLS[0], "spelt": xml::DSML_CALLS[0]}),
+            Self::DeepSeekV4 => {
+                json!({"mark": xml::DSML_TOOL_CALLS[0], "spelt": xml::DSML_TOOL_CALLS[0]})
+            }
             Self::LongCat => {
                 json!({"mark": hermes::LONGCAT[0][0], "spelt": hermes::LONGCAT[0][0]})
             }
@@ -227,6 +235,8 @@ impl ToolFormat {
             | Self::QwenXml
             | Self::Seed
             | Self::MiniMax
+            | Self::DeepSeekV32
+            | Self::DeepSeekV4
             | Self::Glm => ("", "\n", ""),
             // Only the first of forced calls has Gemma's marks, which no text can spell.
             Self::Brook | Self::Harmony | Self::Gemma => ("", "", ""),
@@ -279,6 +289,10 @@ impl ToolFormat {
             Self::LongCat => json_in_tags(hermes::LONGCAT[0][0], name, hermes::LONGCAT[1][0]),
             Self::MiniMax => json_in_tags(xml::MINIMAX_OPEN, name, xml::MINIMAX_CLOSE),
             Self::Seed => json_in_tags(xml::SEED_OPEN, name, xml::SEED_CLOSE),
+            Self::DeepSeekV32 => json_in_tags(xml::DSML_CALLS[0], name, xml::DSML_CALLS[1]),
+            Self::DeepSeekV4 => {
+                json_in_tags(xml::DSML_TOOL_CALLS[0], name, xml::DSML_TOOL_CALLS[1])
+            }
             Self::Brook => (
                 format!("{}{{\"name\":\"{name}\",\"arguments\":", hermes::OPEN),
                 format!("}}{}", hermes::CLOSE),

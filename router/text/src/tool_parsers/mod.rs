@@ -63,6 +63,12 @@ pub enum ToolFormat {
     DeepSeekV3,
     /// `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{..}<｜tool▁call▁end｜>`: `DeepSeek` V3.1.
     DeepSeekV31,
+    /// `<｜DSML｜function_calls><｜DSML｜invoke name="name"><｜DSML｜parameter name="key"
+    /// string="true">value</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>`: `DeepSeek`
+    /// V3.2.
+    DeepSeekV32,
+    /// The same between `<｜DSML｜tool_calls>` tags: `DeepSeek` V4.
+    DeepSeekV4,
     /// `<|tool_call|>[{"name": .., "arguments": ..}]`: Granite 3.
     Granite,
     /// `functools[{"name": .., "arguments": ..}]`: Phi 4 mini.
@@ -144,7 +150,7 @@ trait ToolCallParser: std::fmt::Debug + Send {
 
 impl ToolFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 21] = [
+    pub const ALL: [(Self, &'static str); 23] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
         (Self::Llama3Json, "llama3-json"),
@@ -156,6 +162,8 @@ impl ToolFormat {
         (Self::Gemma, "gemma4"),
         (Self::DeepSeekV3, "deepseek-v3"),
         (Self::DeepSeekV31, "deepseek-v31"),
+        (Self::DeepSeekV32, "deepseek-v32"),
+        (Self::DeepSeekV4, "deepseek-v4"),
         (Self::Granite, "granite"),
         (Self::Phi, "phi4-mini"),
         (Self::Cohere, "cohere"),
@@ -179,6 +187,13 @@ impl ToolFormat {
             Some(Self::Gemma)
         } else if has(xml::MINIMAX_OPEN) {
             Some(Self::MiniMax)
+        } else if has(xml::DSML) {
+            let tool_calls = has("tool_calls>");
+            Some(if tool_calls {
+                Self::DeepSeekV4
+            } else {
+                Self::DeepSeekV32
+            })
         } else if has(xml::SEED_OPEN) {
             Some(Self::Seed)
         } else if has(kimi::BEGIN) {
@@ -233,6 +248,7 @@ impl ToolFormat {
             Self::Glm => &glm::MARKS,
             Self::Gemma => &gemma::MARKS,
             Self::DeepSeekV3 | Self::DeepSeekV31 => &deepseek::MARKS,
+            Self::DeepSeekV32 | Self::DeepSeekV4 => &[xml::DSML],
             Self::Granite => &[json_list::GRANITE_MARK, hermes::OPEN, hermes::CLOSE],
             Self::Phi => &json_list::PHI_TOKENS,
             Self::Cohere => &[json_list::COHERE_MARK, json_list::COHERE_END],
@@ -275,6 +291,8 @@ impl ToolFormat {
             Self::QwenXml => xml(&xml::QWEN, names),
             Self::MiniMax => xml(&xml::MINIMAX, names),
             Self::Seed => xml(&xml::SEED, names),
+            Self::DeepSeekV32 => xml(&xml::DSML_V32, names),
+            Self::DeepSeekV4 => xml(&xml::DSML_V4, names),
             Self::Glm => Box::new(glm::GlmParser::new(TypedCall::new(names, types()))),
             Self::Gemma => Box::new(gemma::GemmaParser::new()),
             Self::DeepSeekV3 | Self::DeepSeekV31 => {
@@ -291,7 +309,11 @@ impl ToolFormat {
 
     /// Whether the parser needs the types of parameters.
     pub fn needs_types(self) -> bool {
-        matches!(self, Self::QwenXml | Self::Seed | Self::MiniMax | Self::Glm)
+        use ToolFormat::{DeepSeekV4, DeepSeekV32, Glm, MiniMax, QwenXml, Seed};
+        matches!(
+            self,
+            QwenXml | Seed | MiniMax | Glm | DeepSeekV32 | DeepSeekV4
+        )
     }
 }
 

@@ -51,16 +51,25 @@ impl TypedCall {
 
     /// Begins an argument.
     pub(super) fn begin_argument(&mut self, name: &str, out: &mut OutputDeltas) {
+        let types = self.types.of(&self.tool, name);
+        if types.is_text() {
+            return self.begin_text(name, out);
+        }
+        self.begin_value(name, out);
+        self.value = Some(Argument::Whole(String::new(), types));
+    }
+
+    /// Begins an argument that is a string.
+    pub(super) fn begin_text(&mut self, name: &str, out: &mut OutputDeltas) {
+        self.begin_value(name, out);
+        out.arguments("\"");
+        self.value = Some(Argument::Text);
+    }
+
+    fn begin_value(&mut self, name: &str, out: &mut OutputDeltas) {
         let before = if self.arguments == 0 { "{" } else { ", " };
         out.arguments(&format!("{before}{}: ", Value::from(name)));
         self.arguments += 1;
-        let types = self.types.of(&self.tool, name);
-        if types.is_text() {
-            out.arguments("\"");
-            self.value = Some(Argument::Text);
-        } else {
-            self.value = Some(Argument::Whole(String::new(), types));
-        }
     }
 
     /// Takes more text of the argument.

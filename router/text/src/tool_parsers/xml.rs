@@ -11,6 +11,10 @@ pub(super) const MINIMAX_OPEN: &str = "<minimax:tool_call>";
 pub(super) const MINIMAX_CLOSE: &str = "</minimax:tool_call>";
 pub(super) const SEED_OPEN: &str = "<seed:tool_call>";
 pub(super) const SEED_CLOSE: &str = "</seed:tool_call>";
+/// A part of all of `DeepSeek`'s tags, and a token of its own.
+pub(super) const DSML: &str = "｜DSML｜";
+pub(super) const DSML_CALLS: [&str; 2] = ["<｜DSML｜function_calls>", "</｜DSML｜function_calls>"];
+pub(super) const DSML_TOOL_CALLS: [&str; 2] = ["<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"];
 
 /// The tags of a format.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) struct Syntax {
     after: &'static [&'static str; 2],
     /// What encloses names.
     quote: &'static str,
+    /// The ends of a value. If one begins with a line break, none around a value is part of it.
+    value_end: &'static [&'static str],
 }
 
 /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`
@@ -32,6 +38,7 @@ pub(super) static QWEN: Syntax = Syntax {
     body: &["<parameter=", "</function>", CLOSE],
     after: &[CLOSE, "<function="],
     quote: "",
+    value_end: LINES_END,
 };
 
 /// The same in the outer tag of Seed-OSS.
@@ -40,6 +47,7 @@ pub(super) static SEED: Syntax = Syntax {
     body: &["<parameter=", "</function>", SEED_CLOSE],
     after: &[SEED_CLOSE, "<function="],
     quote: "",
+    value_end: LINES_END,
 };
 
 /// `<minimax:tool_call><invoke name="name"><parameter name="key">value</parameter></invoke>
@@ -49,10 +57,35 @@ pub(super) static MINIMAX: Syntax = Syntax {
     body: &["<parameter name=\"", "</invoke>", MINIMAX_CLOSE],
     after: &[MINIMAX_CLOSE, "<invoke name=\""],
     quote: "\"",
+    value_end: LINES_END,
 };
 
-/// The ends of a value. A line break before the tag is not part of the value.
-const VALUE_END: &[&str] = &["\n</parameter>", "</parameter>"];
+/// `<｜DSML｜function_calls><｜DSML｜invoke name="name"><｜DSML｜parameter name="key" string="true">value
+/// </｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>`
+pub(super) static DSML_V32: Syntax = Syntax {
+    opening: &[DSML_CALLS[0]],
+    body: &[DSML_PARAMETER, DSML_INVOKE_END, DSML_CALLS[1]],
+    after: &[DSML_CALLS[1], DSML_INVOKE],
+    quote: "\"",
+    value_end: DSML_END,
+};
+
+/// The same in another outer tag.
+pub(super) static DSML_V4: Syntax = Syntax {
+    opening: &[DSML_TOOL_CALLS[0]],
+    body: &[DSML_PARAMETER, DSML_INVOKE_END, DSML_TOOL_CALLS[1]],
+    after: &[DSML_TOOL_CALLS[1], DSML_INVOKE],
+    quote: "\"",
+    value_end: DSML_END,
+};
+
+const DSML_INVOKE: &str = "<｜DSML｜invoke name=\"";
+const DSML_INVOKE_END: &str = "</｜DSML｜invoke>";
+const DSML_PARAMETER: &str = "<｜DSML｜parameter name=\"";
+const DSML_END: &[&str] = &["</｜DSML｜parameter>"];
+const LINES_END: &[&str] = &["\n</parameter>", "</parameter>"];
+/// What precedes, in a parameter's tag, whether the value is a string: `true` or `false`.
+const IS_STRING: &str = "\" string=\"";
 
 impl Syntax {
     fn function(&self) -> &'static str {
@@ -61,6 +94,11 @@ impl Syntax {
 
     fn parameter(&self) -> &'static str {
         self.body[0]
+    }
+
+    /// Whether values are on lines of their own.
+    fn breaks_lines(&self) -> bool {
+        self.value_end[0].starts_with('\n')
     }
 }
 
@@ -87,7 +125,7 @@ enum State {
     Body(NextMark),
     /// In a parameter's name.
     Key(String),
-    /// In a value; `true` before its first character.
+    /// In a value; `true` where a line break that is not part of it may come.
     Value(MarkFinder, bool),
     /// After a function.
     Close(NextMark),
@@ -215,8 +253,13 @@ impl XmlParser {
         match c {
             '>' => {
                 let name = key.strip_suffix(self.syntax.quote).unwrap_or(key);
-                self.call.begin_argument(name, out);
-                self.state = State::Value(MarkFinder::new(VALUE_END), true);
+                match name.split_once(IS_STRING) {
+                    Some((name, "true")) => self.call.begin_text(name, out),
+                    Some((name, _)) => self.call.begin_argument(name, out),
+                    None => self.call.begin_argument(name, out),
+                }
+                let finder = MarkFinder::new(self.syntax.value_end);
+                self.state = State::Value(finder, self.syntax.breaks_lines());
             }
             '\n' => {
                 let text = format!("{}{key}\n", self.syntax.parameter());

@@ -113,6 +113,68 @@ fn minimax_calls() {
 }
 
 #[test]
+fn dsml_calls() {
+    check(
+        ToolFormat::DeepSeekV32,
+        &[
+            // Line breaks are part of values.
+            (
+                "Sure.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n\
+                 <｜DSML｜parameter name=\"city\" string=\"true\">\nNew York\n</｜DSML｜parameter>\n\
+                 <｜DSML｜parameter name=\"days\" string=\"false\">[1, {\"a\": true}]</｜DSML｜parameter>\n\
+                 </｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n\n</｜DSML｜invoke>\n\
+                 </｜DSML｜function_calls>",
+                "Sure.",
+                &[
+                    ("f", r#"{"city": "\nNew York\n", "days": [1,{"a":true}]}"#),
+                    ("g", "{}"),
+                ],
+            ),
+            // A number that is marked as a string; the outer tag closes the function.
+            (
+                "<｜DSML｜function_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" \
+                 string=\"true\">7</｜DSML｜parameter></｜DSML｜function_calls>x",
+                "x",
+                &[("f", "{\"a\": \"7\"}")],
+            ),
+            // No mark.
+            (
+                "<｜DSML｜function_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\">7\
+                 </｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>",
+                "",
+                &[("f", "{\"a\": 7}")],
+            ),
+            (
+                "<｜DSML｜function_calls>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
+                 </｜DSML｜function_calls>",
+                "",
+                &[("f", "{\"a\": 1}")],
+            ),
+            // No calls.
+            (
+                "<｜DSML｜invoke name=\"f\"></｜DSML｜invoke>",
+                "<｜DSML｜invoke name=\"f\"></｜DSML｜invoke>",
+                &[],
+            ),
+            (
+                "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\">",
+                "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\">",
+                &[],
+            ),
+        ],
+    );
+    check(
+        ToolFormat::DeepSeekV4,
+        &[(
+            "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" \
+             string=\"false\">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+            "",
+            &[("f", "{\"a\": 7}")],
+        )],
+    );
+}
+
+#[test]
 fn glm_calls() {
     check(
         ToolFormat::Glm,
@@ -502,60 +564,5 @@ fn reasoning_marks_of_every_format() {
                 "{text}"
             );
         }
-    }
-}
-
-#[test]
-fn families_are_detected_from_the_chat_template() {
-    macro_rules! template {
-        ($name:literal) => {
-            include_str!(concat!(
-                "../../../../tests/contract/chat_templates/",
-                $name,
-                ".jinja"
-            ))
-        };
-    }
-    let think = Some(ReasoningFormat::Think);
-    let harmony = Some(ReasoningFormat::Harmony);
-    for (source, format, reasoning) in [
-        (template!("qwen_3_coder"), ToolFormat::QwenXml, None),
-        (template!("qwen_3"), ToolFormat::Hermes, think),
-        (template!("glm_4_5"), ToolFormat::Glm, think),
-        (template!("minimax_m2"), ToolFormat::MiniMax, think),
-        (template!("gpt_oss"), ToolFormat::Harmony, harmony),
-        (template!("granite_3"), ToolFormat::Granite, None),
-        (template!("command_r"), ToolFormat::Cohere, None),
-        (template!("deepseek"), ToolFormat::DeepSeekV31, think),
-        (template!("mistral"), ToolFormat::Mistral, None),
-        (template!("llama_3"), ToolFormat::Llama3Json, None),
-        (template!("hermes"), ToolFormat::Hermes, None),
-        (
-            "<｜tool▁sep｜>' + name + '\\n```json\\n'",
-            ToolFormat::DeepSeekV3,
-            None,
-        ),
-        (
-            "'<|START_THINKING|>' '<|START_ACTION|>'",
-            ToolFormat::Cohere,
-            Some(ReasoningFormat::Cohere),
-        ),
-        (
-            "'<|channel>thought\\n<channel|>' '<|tool_call>call:' + name + '{' '<tool_call|>'",
-            ToolFormat::Gemma,
-            Some(ReasoningFormat::Gemma),
-        ),
-        (
-            "content + '<|tool|>' + tools + '<|/tool|>'",
-            ToolFormat::Phi,
-            None,
-        ),
-    ] {
-        assert_eq!(ToolFormat::from_template(source), Some(format), "{source}");
-        assert_eq!(
-            ReasoningFormat::from_template(source),
-            reasoning,
-            "{source}"
-        );
     }
 }

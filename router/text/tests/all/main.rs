@@ -1,6 +1,7 @@
 //! All tests of the text layer in one program, which is linked once.
 
 mod byte_tokenizer;
+mod detected_formats;
 mod detokenize;
 mod family_formats;
 mod marked_formats;

@@ -127,6 +127,23 @@ fn minimax((name, arguments): &Call) -> String {
     )
 }
 
+/// Writes calls in DeepSeek's tags.
+fn dsml(block: &str, calls: &[Call]) -> String {
+    let call = |(name, arguments): &Call| {
+        let parameter = |(k, v): (&String, &Value)| {
+            let (is_string, value) = (v.is_string(), unquoted(v));
+            format!(
+                "<｜DSML｜parameter name=\"{k}\" string=\"{is_string}\">{value}</｜DSML｜parameter>"
+            )
+        };
+        let parameters: Vec<_> = arguments.iter().map(parameter).collect();
+        let parameters = parameters.join("\n");
+        format!("<｜DSML｜invoke name=\"{name}\">\n{parameters}\n</｜DSML｜invoke>")
+    };
+    let calls = each(calls, &call, "\n");
+    format!("<｜DSML｜{block}>\n{calls}\n</｜DSML｜{block}>")
+}
+
 /// Writes a value in Gemma's notation.
 fn gemma(value: &Value) -> String {
     match value {
@@ -206,6 +223,8 @@ fn written_in_marks(format: ToolFormat, calls: &[Call]) -> String {
 fn written_in_further_marks(format: ToolFormat, calls: &[Call]) -> String {
     let each = |write: &dyn Fn(&Call) -> String, between: &str| each(calls, write, between);
     match format {
+        ToolFormat::DeepSeekV32 => dsml("function_calls", calls),
+        ToolFormat::DeepSeekV4 => dsml("tool_calls", calls),
         ToolFormat::Kimi => {
             let call = |(name, arguments): &Call| {
                 let arguments = json!(arguments);

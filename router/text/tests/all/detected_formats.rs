@@ -1,0 +1,67 @@
+//! Formats that are recognised by a chat template.
+
+use penstock_text::tool_parsers::{ReasoningFormat, ToolFormat};
+
+macro_rules! template {
+    ($name:literal) => {
+        include_str!(concat!(
+            "../../../../tests/contract/chat_templates/",
+            $name,
+            ".jinja"
+        ))
+    };
+}
+
+macro_rules! built_in {
+    ($name:literal) => {
+        include_str!(concat!("../../src/chat/templates/", $name, ".jinja"))
+    };
+}
+
+#[test]
+fn families_are_detected_from_the_chat_template() {
+    let think = Some(ReasoningFormat::Think);
+    let harmony = Some(ReasoningFormat::Harmony);
+    for (source, format, reasoning) in [
+        (template!("qwen_3_coder"), ToolFormat::QwenXml, None),
+        (template!("qwen_3"), ToolFormat::Hermes, think),
+        (template!("glm_4_5"), ToolFormat::Glm, think),
+        (template!("minimax_m2"), ToolFormat::MiniMax, think),
+        (template!("gpt_oss"), ToolFormat::Harmony, harmony),
+        (template!("granite_3"), ToolFormat::Granite, None),
+        (template!("command_r"), ToolFormat::Cohere, None),
+        (template!("deepseek"), ToolFormat::DeepSeekV31, think),
+        (built_in!("deepseek_v32"), ToolFormat::DeepSeekV32, think),
+        (built_in!("deepseek_v4"), ToolFormat::DeepSeekV4, think),
+        (template!("mistral"), ToolFormat::Mistral, None),
+        (template!("llama_3"), ToolFormat::Llama3Json, None),
+        (template!("hermes"), ToolFormat::Hermes, None),
+        (
+            "<｜tool▁sep｜>' + name + '\\n```json\\n'",
+            ToolFormat::DeepSeekV3,
+            None,
+        ),
+        (
+            "'<|START_THINKING|>' '<|START_ACTION|>'",
+            ToolFormat::Cohere,
+            Some(ReasoningFormat::Cohere),
+        ),
+        (
+            "'<|channel>thought\\n<channel|>' '<|tool_call>call:' + name + '{' '<tool_call|>'",
+            ToolFormat::Gemma,
+            Some(ReasoningFormat::Gemma),
+        ),
+        (
+            "content + '<|tool|>' + tools + '<|/tool|>'",
+            ToolFormat::Phi,
+            None,
+        ),
+    ] {
+        assert_eq!(ToolFormat::from_template(source), Some(format), "{source}");
+        assert_eq!(
+            ReasoningFormat::from_template(source),
+            reasoning,
+            "{source}"
+        );
+    }
+}
