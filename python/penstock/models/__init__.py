@@ -27,6 +27,8 @@ FAMILIES: dict[str, str] = {
     "BaiChuanForCausalLM": "baichuan:Baichuan",
     "BaichuanForCausalLM": "baichuan:Baichuan2",
     "BailingHybridForCausalLM": "bailing_hybrid:BailingHybrid",
+    "BailingMoeForCausalLM": "bailing_moe:BailingMoe",
+    "BailingMoeV2ForCausalLM": "bailing_moe:BailingMoe",
     "BambaForCausalLM": "bamba:Bamba",
     "BloomForCausalLM": "bloom:Bloom",
     "Cohere2ForCausalLM": "cohere:Cohere2",
