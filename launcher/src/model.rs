@@ -306,9 +306,18 @@ fn count(config: &Value, field: &str) -> Result<u64, String> {
 }
 
 /// Returns the number of layers; newer files of Nemotron-H only list them. `LongCat` counts pairs.
+/// Layers of Llama 3.2 Vision that attend to images are left out.
 fn layer_count(config: &Value) -> Result<u64, String> {
-    if model_type(config) == Some("longcat_flash") {
-        return Ok(2 * count(config, "num_layers")?);
+    match model_type(config) {
+        Some("longcat_flash") => return Ok(2 * count(config, "num_layers")?),
+        Some("mllama_text_model") => {
+            let cross = config
+                .get("cross_attention_layers")
+                .and_then(Value::as_array);
+            let cross = cross.map_or(0, |layers| layers.len() as u64);
+            return Ok(count(config, "num_hidden_layers")?.saturating_sub(cross));
+        }
+        _ => {}
     }
     let listed = listed_kinds(config).map(|kinds| kinds.len() as u64);
     match (size(config, "num_hidden_layers")?, listed) {

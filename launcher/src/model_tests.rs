@@ -56,6 +56,16 @@ fn models_without_attention_need_no_heads() {
 }
 
 #[test]
+fn layers_that_attend_to_images_are_left_out() {
+    let config = json!({"model_type": "mllama", "text_config": {
+        "model_type": "mllama_text_model", "hidden_size": 512, "num_attention_heads": 8,
+        "num_hidden_layers": 40, "max_position_embeddings": 2048,
+        "cross_attention_layers": [3, 8, 13],
+    }});
+    assert_eq!(facts(&config).unwrap().layers, 37);
+}
+
+#[test]
 fn quantized_weights_take_their_bits_on_cuda_and_become_floats_on_the_cpu() {
     let mut config = json!({
         "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,

@@ -1,4 +1,4 @@
-"""The text of checkpoints with images: Qwen's and GLM's, whose RoPE has three axes, and Kimi's."""
+"""The text of checkpoints with images: Qwen's and GLM's, whose RoPE has three axes, and others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import torch
 from checkpoints import prompt
 from driver import greedy
 from image_checkpoints import KINDS, OLDER, written
+from penstock.config import read_config
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
+from penstock.parallel import Group
+from ranks import Threads, prefilled
 from safetensors.torch import load_file, save_file
-from test_dense_families import run
+from test_dense_families import PLAIN, run
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,20 @@ def test_text_is_computed_as_by_transformers(tmp_path: Path, kind: str, is_older
         theirs = model(tokens).logits[0, len(ids) - 1 : -1]
     torch.testing.assert_close(logits, theirs, rtol=0, atol=2e-4)
     assert sequence.tokens == theirs.argmax(-1).tolist()
+
+
+@torch.inference_mode()
+def test_two_ranks_have_the_rows_of_llamas_vocabulary(tmp_path: Path) -> None:
+    """The embedding has more rows than that."""
+    written(tmp_path, "mllama")
+    cls: Any = family(read_config(tmp_path))
+
+    def work(group: Group) -> Any:
+        return prefilled(tmp_path, cls, group, PLAIN)
+
+    alone = work(Group())
+    for found in Threads(2).run(torch.inference_mode()(work)):
+        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
 
 
 def test_exaones_layer_that_predicts_further_tokens_is_not_loaded(tmp_path: Path) -> None:
@@ -58,6 +75,8 @@ OLD: dict[str, Any] = dict.fromkeys(("rope_parameters", "mlp_layer_types", "per_
         ("qwen3-vl-moe", {"norm_topk_prob": False}, "norm_topk_prob False"),
         ("muse-glimmer", {"layer_rope_theta": [0, 9000.0, 8.0, 0, 0]}, "layer_rope_theta 8.0"),
         ("muse-glimmer", {"tie_word_embeddings": True}, "tie_word_embeddings True"),
+        ("mllama", {"cross_attention_layers": [1, 5]}, "must list some of 5 layers"),
+        ("mllama", {"cross_attention_layers": None}, "must list some of 5 layers"),
         ("step3.7", {"swiglu_limits": [0, 0, 6, 7]}, "gates have the bound 6 are not supported"),
         ("step3.7", {"swiglu_limits": [7, 7]}, "swiglu_limits must have a number for each of 4"),
         ("step3.7", {"swiglu_limits_shared": [0, 0, 0, -1]}, "swiglu_limits_shared must be"),

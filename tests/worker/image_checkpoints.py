@@ -20,6 +20,8 @@ from transformers import (
     Glm4vMoeForConditionalGeneration,
     Kimi_K25Config,
     Kimi_K25ForConditionalGeneration,
+    MllamaConfig,
+    MllamaForConditionalGeneration,
     MuseGlimmerConfig,
     MuseGlimmerForConditionalGeneration,
     Qwen2_5_VLConfig,
@@ -59,6 +61,9 @@ GLIMMER |= {"head_dim": 16, "sliding_window": 24, "post_norm_eps": 1e-3, "qk_sca
 GLIMMER |= {"layer_rope_theta": [0, 9000.0, 9000.0, 9000.0, 0], "final_logit_softcapping": 9.0}
 EXAONE = {**VISION, "num_key_value_heads": 1, "hidden_size": 32, "intermediate_size": 32}
 EXAONE |= {"out_hidden_size": 64, "fullatt_block_indexes": [0], "window_size": 8}
+MLLAMA = {"hidden_size": 32, "num_hidden_layers": 1, "num_global_layers": 1, "attention_heads": 2}
+MLLAMA |= {"intermediate_size": 32, "vision_output_dim": 64, "image_size": 28, "patch_size": 14}
+ROPE = {"rope_type": "default", "rope_theta": 9000.0}
 KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "qwen2-vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig, QWEN2, WINDOW),
     "qwen2.5-vl": (Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, QWEN25, {}),
@@ -74,13 +79,19 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
         Exaone4_5_ForConditionalGeneration,
         Exaone4_5_Config,
         EXAONE,
-        {**CASES["exaone4"], "rope_parameters": {"rope_type": "default", "rope_theta": 9000.0}},
+        {**CASES["exaone4"], "rope_parameters": ROPE},
+    ),
+    "mllama": (
+        MllamaForConditionalGeneration,
+        MllamaConfig,
+        {**MLLAMA, "intermediate_layers_indices": [0]},
+        {"rope_parameters": ROPE, "num_hidden_layers": 5, "cross_attention_layers": [1, 3]},
     ),
     "muse-glimmer": (
         MuseGlimmerForConditionalGeneration,
         MuseGlimmerConfig,
         MUSE,
-        {**GLIMMER, "rope_parameters": {"rope_type": "default", "rope_theta": 9000.0}},
+        {**GLIMMER, "rope_parameters": ROPE},
     ),
     "step3.7": (
         Step3p7ForConditionalGeneration,

@@ -368,6 +368,8 @@ class Specification:
     """Bound c of the logits: c * tanh(logit / c); 0 = none."""
     per_layer: PerLayerSpec | None = None
     """None = there are no embeddings per layer."""
+    layer_numbers: tuple[int, ...] = ()
+    """Of a checkpoint that has further layers, which are left out: the number of each layer."""
 
     @property
     def blocks(self) -> int:

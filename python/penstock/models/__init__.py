@@ -118,6 +118,7 @@ FAMILIES: dict[str, str] = {
     "Mistral4ForCausalLM": "mistral4:Mistral4",
     "MistralForCausalLM": "llama:Mistral",
     "MixtralForCausalLM": "mixtral:Mixtral",
+    "MllamaForConditionalGeneration": "mllama:Mllama",
     "MptForCausalLM": "mpt:Mpt",
     "MuseGlimmerForConditionalGeneration": "muse_glimmer:MuseGlimmer",
     "NanoChatForCausalLM": "nanochat:NanoChat",

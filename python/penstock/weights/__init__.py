@@ -4,6 +4,7 @@ from penstock.weights.files import Checkpoint, Shapes
 from penstock.weights.form import (
     AnyOf,
     Blocks,
+    FirstRows,
     Flat,
     FlatBlocks,
     Form,
@@ -20,6 +21,7 @@ __all__ = [
     "AnyOf",
     "Blocks",
     "Checkpoint",
+    "FirstRows",
     "Flat",
     "FlatBlocks",
     "Form",

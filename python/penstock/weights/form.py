@@ -125,6 +125,21 @@ class Transposed(Form):
 
 
 @dataclass(frozen=True)
+class FirstRows(Form):
+    """All rows, before `spare` more that are not used."""
+
+    spare: int
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """More rows."""
+        return [(shape[0] + self.spare, *shape[1:])]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """A view."""
+        return stored[tuple(region)]
+
+
+@dataclass(frozen=True)
 class HeadGroups(Form):
     """Queries, keys and values by KV head: its `queries` query heads, its key, its value.
 
