@@ -57,4 +57,28 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
         "tie_word_embeddings": False, "vocab_size": 65536,
     }),
+    "meta-llama/Llama-3.2-11B-Vision-Instruct": (8_030_261_248, {
+        "architectures": ["MllamaForConditionalGeneration"], "image_token_index": 128256,
+        "model_type": "mllama", "text_config": {
+            "_name_or_path": "", "add_cross_attention": False, "architectures": None,
+            "bad_words_ids": None, "begin_suppress_tokens": None, "bos_token_id": 128000,
+            "chunk_size_feed_forward": 0,
+            "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38], "diversity_penalty": 0.0,
+            "do_sample": False, "dropout": 0, "early_stopping": False,
+            "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu", "hidden_size": 4096,
+            "initializer_range": 0.02, "intermediate_size": 14336, "is_decoder": False,
+            "max_length": 20, "max_position_embeddings": 131072,
+            "model_type": "mllama_text_model", "num_attention_heads": 32, "num_beams": 1,
+            "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 128004,
+            "pruned_heads": {}, "repetition_penalty": 1.0, "rms_norm_eps": 1e-05,
+            "rope_scaling": {
+                "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192, "rope_type": "llama3",
+            },
+            "rope_theta": 500000.0, "temperature": 1.0, "tie_word_embeddings": False,
+            "top_k": 50, "top_p": 1.0, "torch_dtype": "bfloat16", "typical_p": 1.0,
+            "use_bfloat16": False, "use_cache": True, "vocab_size": 128256,
+        },
+        "torch_dtype": "bfloat16", "vision_config": {"model_type": "mllama_vision_model"},
+    }),
 }  # fmt: skip
