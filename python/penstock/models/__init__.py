@@ -182,6 +182,9 @@ class Model(Protocol):
     def stages(self) -> list[Stage]:
         """Returns how to load the model: part by part, each finished before the next one."""
 
+    def finish(self) -> None:
+        """Lets every layer repack its weights, if they were loaded all at once."""
+
     def kept_bytes(self) -> int:
         """Returns the bytes of the weights as they are kept on this rank."""
 

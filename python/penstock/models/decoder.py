@@ -151,10 +151,8 @@ class Decoder(Layer):
             _finish(child)
 
     def stages(self) -> list[Stage]:
-        """How to load this model: as a whole, or child by child if memory is allocated late."""
-        if any(target.destination.is_meta for target in self.all_targets().values()):
-            return [self._stage(path, child) for path, child in self.children()]
-        return [Stage(self.checkpoint_targets, self.finish)]
+        """How to load this model child by child, if memory is allocated late."""
+        return [self._stage(path, child) for path, child in self.children()]
 
     def _stage(self, path: str, child: Layer) -> Stage:
         def begin() -> dict[str, list[Target]]:

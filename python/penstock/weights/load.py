@@ -18,6 +18,7 @@ from penstock.weights.target import Target
 from penstock.weights.transfer import Mover, moves
 
 READERS = 8
+BATCH_BYTES = 1 << 20  # of jobs that one thread does in turn
 SCALES = re.compile(r"(^|[._])(scales?|SCB|absmax)(_inv|_2)?$")  # of quantized weights
 SHOWN = 5
 # float8_e8m0fnu: scales that are powers of two.
@@ -29,6 +30,7 @@ FLOATS = {
     torch.float8_e8m0fnu,
 }
 Targets = Mapping[str, Sequence[Target]]
+Job = Callable[[], int]  # returns the bytes written
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,16 @@ class Stage:
 
 
 class Loadable(Protocol):
-    """A model that is loaded stage by stage."""
+    """A model that is loaded as a whole, or stage by stage."""
 
     def checkpoint_targets(self) -> Targets:
         """Returns the targets of each tensor; those of later stages may be on the meta device."""
 
     def stages(self) -> Sequence[Stage]:
         """Returns the stages, which together have these targets."""
+
+    def finish(self) -> None:
+        """Called when all targets are filled, if none was on the meta device."""
 
 
 def load_weights(
@@ -67,10 +72,13 @@ def load_weights(
     names = _checked_names(checkpoint, targets, ignored)
     mover = Mover(_device(targets))
     total, done = sum(target.destination.nbytes for target in chain(*targets.values())), 0
-    del targets  # layers that repack their weights free the loaded ones, if nothing else holds them
+    late = any(target.destination.is_meta for target in chain(*targets.values()))
+    # Layers that repack their weights free the loaded ones, if nothing else holds them.
+    held = [targets]
+    del targets
     pool = ThreadPoolExecutor(READERS)
     try:
-        for stage in model.stages():
+        for stage in model.stages() if late else [Stage(held.pop, model.finish)]:
             for moved in _fill(stage.begin(), checkpoint, names, mover, pool):
                 done += moved
                 progress(done, total)
@@ -97,15 +105,32 @@ def _fill(
 ) -> Iterator[int]:
     """Fills the targets of a stage; yields the bytes of each part that is written."""
     mover.finish()  # the memory may be that of the last stage, which the device still reads
-    jobs = [
-        pool.submit(job)
-        for name, parts in targets.items()
-        for target in parts
-        for job in _jobs(checkpoint[names[name]], target, mover)
-    ]
-    for job in as_completed(jobs):
-        yield job.result()
+    pairs = ((names[name], target) for name, parts in targets.items() for target in parts)
+    batches = [pool.submit(_run, batch) for batch in _batches(checkpoint, pairs, mover)]
+    for batch in as_completed(batches):
+        yield batch.result()
     mover.finish()
+
+
+def _run(jobs: Sequence[Job]) -> int:
+    return sum(job() for job in jobs)
+
+
+def _batches(
+    checkpoint: Checkpoint, pairs: Iterable[tuple[str, Target]], mover: Mover
+) -> Iterator[list[Job]]:
+    """All jobs, those of small tensors together: to hand one over takes as long as to read some
+    100 KB."""
+    batch: list[Job] = []
+    size = 0
+    for name, target in pairs:
+        for job in _jobs(checkpoint[name], target, mover):
+            batch.append(job)
+            size += target.destination.nbytes
+            if size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+    yield batch
 
 
 def _checked_names(
@@ -147,7 +172,7 @@ def _stored_name(name: str, target: Target, present: set[str]) -> str:
     return next((one for one in names if one in present), names[0])
 
 
-def _jobs(stored: StoredTensor, target: Target, mover: Mover) -> Iterator[Callable[[], int]]:
+def _jobs(stored: StoredTensor, target: Target, mover: Mover) -> Iterator[Job]:
     """What fills a target; each returns the bytes written."""
     stored = _read_as(stored, target)
     if target.gathered:

@@ -50,7 +50,9 @@ def moves(stored: StoredTensor, target: Target) -> Iterator[Move]:
     most = max(1, BUFFER_BYTES // max(1, stored.row_bytes))
     for row in range(first.start, first.stop, most):
         rows = min(most, first.stop - row)
-        destination = target.destination.narrow(0, row - first.start, rows)
+        destination = target.destination
+        if most < first.stop - first.start:
+            destination = destination.narrow(0, row - first.start, rows)
         yield Move(stored, row, rows, tuple(rest), destination)
 
 
