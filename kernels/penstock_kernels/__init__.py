@@ -34,6 +34,7 @@ from .rope_kv_write import rope_kv_write
 from .route_experts import route_experts
 from .sample import sample
 from .selective_scan import selective_scan
+from .sinkhorn import sinkhorn
 from .top_logprobs import top_logprobs
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "route_experts",
     "sample",
     "selective_scan",
+    "sinkhorn",
     "top_logprobs",
     "use",
 ]

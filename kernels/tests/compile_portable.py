@@ -64,6 +64,7 @@ from penstock_kernels.route_experts import Routed, Routing
 from penstock_kernels.route_experts import triton as router
 from penstock_kernels.selective_scan import chunks as scan_chunks
 from penstock_kernels.selective_scan import triton as scan
+from penstock_kernels.sinkhorn import triton as balance
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -357,6 +358,7 @@ def main() -> None:
     for activation in ACTIVATIONS:
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
     act_mul(torch.empty((3, 2 * 1280), dtype=torch.bfloat16), "silu", 16.0)
+    balance.sinkhorn(torch.empty((3, 4, 4)), 20, 1e-6)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)
     for rows in (rows for rows in BUCKETS if rows <= 64):
         choice.linear(torch.empty((rows, 4096), dtype=torch.bfloat16), weight, None, gated=True)

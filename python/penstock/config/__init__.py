@@ -88,7 +88,14 @@ from penstock.config.specification import (
     StateSizes,
     SumFactors,
 )
-from penstock.config.streams import AltUpSpec, StreamsSpec, read_altup, read_streams
+from penstock.config.streams import (
+    AltUpSpec,
+    SinkhornSpec,
+    StreamsSpec,
+    read_altup,
+    read_sinkhorn,
+    read_streams,
+)
 
 __all__ = [
     "CHUNKED",
@@ -127,6 +134,7 @@ __all__ = [
     "RopeSpec",
     "RouterSpec",
     "ShortConvSpec",
+    "SinkhornSpec",
     "Slopes",
     "Specification",
     "StateSizes",
@@ -176,6 +184,7 @@ __all__ = [
     "read_shared_indexers",
     "read_shared_moe",
     "read_sigmoid_routing",
+    "read_sinkhorn",
     "read_sparse_layers",
     "read_streams",
     "read_text_config",

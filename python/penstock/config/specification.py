@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.config.attention_spec import AttentionSpec, NormSpec
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
-from penstock.config.streams import AltUpSpec, StreamsSpec
+from penstock.config.streams import AltUpSpec, SinkhornSpec, StreamsSpec
 from penstock.faults import BadModel
 
 
@@ -323,7 +323,7 @@ class ResidualSpec:
     """Of each layer's output, where norms are on both sides; None = as `norm`."""
     gate_rank: int = 0
     """Elements between the two matrices of a norm's gate (A.X K2); 0 = norms have no gates."""
-    streams: StreamsSpec | AltUpSpec | None = None
+    streams: StreamsSpec | SinkhornSpec | AltUpSpec | None = None
     """Where there are several streams. None = there is one."""
 
 

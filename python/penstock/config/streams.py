@@ -22,6 +22,22 @@ class StreamsSpec:
 
 
 @dataclass(frozen=True)
+class SinkhornSpec:
+    """As StreamsSpec, but before a layer's output is added, each stream becomes a weighted sum of
+    all. These weights form a doubly stochastic matrix, made by the algorithm of Sinkhorn and Knopp
+    (mHC, arXiv:2512.24880). The weights of outputs are sigmoids times 2."""
+
+    count: int
+    rounds: int
+    """How often columns are divided by their sums; rows are one time less."""
+    least: float
+    """What is added to the weights that a layer reads with, and to elements of the matrix before
+    the first round, and to sums that divide."""
+    averaged: bool
+    """Whether the streams end in their mean, not in a weighted sum."""
+
+
+@dataclass(frozen=True)
 class AltUpSpec:
     """Several residual streams: each layer computes one and predicts the others (Gemma 3n). Beside
     attention is a layer of low rank."""
@@ -37,10 +53,22 @@ class AltUpSpec:
 
 def read_streams(fields: Fields) -> StreamsSpec:
     """The streams, as Hunyuan 4 spells them. Raises BadModel for weights below 0."""
+    factor = fields.positive("hc_magnitude", 2.0)
+    return StreamsSpec(fields.count("hc_mult", 4), factor, _least(fields))
+
+
+def read_sinkhorn(fields: Fields, averaged: bool) -> SinkhornSpec:
+    """Streams that are mixed, as DeepSeek-V4 and GLM-5-next spell them. Raises BadModel for weights
+    below 0. `averaged`: whether they end in their mean."""
+    count, rounds = fields.count("hc_mult", 4), fields.count("hc_sinkhorn_iters", 20)
+    return SinkhornSpec(count, rounds, _least(fields), averaged)
+
+
+def _least(fields: Fields) -> float:
     least = fields.number("hc_eps", 1e-6)
     if least < 0:
         raise BadModel(f"config.json: hc_eps must be at least 0, found {least!r}")
-    return StreamsSpec(fields.count("hc_mult", 4), fields.positive("hc_magnitude", 2.0), least)
+    return least
 
 
 def read_altup(fields: Fields) -> AltUpSpec:

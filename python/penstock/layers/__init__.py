@@ -37,8 +37,9 @@ from penstock.layers.per_layer import PerLayerEmbeddings, PerLayerInput
 from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.short_conv import ShortConv
+from penstock.layers.sinkhorn_streams import MixingConnection
 from penstock.layers.stream_block import StreamBlock
-from penstock.layers.streams import HyperConnection, Streams, streams_of
+from penstock.layers.streams import HyperConnection, MeanStreams, Streams, streams_of
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
 __all__ = [
@@ -67,6 +68,8 @@ __all__ = [
     "Linear",
     "Mamba1",
     "Mamba2",
+    "MeanStreams",
+    "MixingConnection",
     "Mlp",
     "MoeMlp",
     "Norm",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.config import Specification
+from penstock.config import ResidualSpec, SinkhornSpec, Specification
 from penstock.layers.attention import StepContext
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import attention_of, mlp_of
 from penstock.layers.norm import Norm, norm_of
+from penstock.layers.sinkhorn_streams import MixedPending, MixingConnection
 from penstock.layers.streams import HyperConnection, Pending
+
+Connection = HyperConnection | MixingConnection
 
 
 class StreamBlock(Layer):
@@ -20,10 +23,10 @@ class StreamBlock(Layer):
         self.kind = spec.layers[index]
         stream, below = spec.residual, build.below(f"blocks.{index}")
         self.group = build.group
-        self.attention_streams = HyperConnection(build, stream)
+        self.attention_streams = connection_of(build, stream)
         self.attention_norm = norm_of(build, stream.hidden, stream.norm)
         self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
-        self.mlp_streams = HyperConnection(build, stream)
+        self.mlp_streams = connection_of(build, stream)
         self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
         self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
 
@@ -38,7 +41,15 @@ class StreamBlock(Layer):
         return residual._replace(x=pending.plus(self.group.summed(self.mlp.product(x))))
 
     @staticmethod
-    def _input(connection: HyperConnection, norm: Norm, streams: Tensor) -> tuple[Tensor, Pending]:
+    def _input(
+        connection: Connection, norm: Norm, streams: Tensor
+    ) -> tuple[Tensor, Pending | MixedPending]:
         """The normalised input of a layer [T, hidden], and the streams for its output."""
         x, pending = connection(streams)
         return norm(Residual(x, None, partial=False))[0], pending
+
+
+def connection_of(build: Build, residual: ResidualSpec) -> Connection:
+    """Builds what is between the streams and a layer."""
+    is_mixed = isinstance(residual.streams, SinkhornSpec)
+    return (MixingConnection if is_mixed else HyperConnection)(build, residual)

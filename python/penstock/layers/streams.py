@@ -13,7 +13,7 @@ import torch
 from penstock_kernels import linear
 from torch import Tensor
 
-from penstock.config import AltUpSpec, ResidualSpec, Specification, StreamsSpec
+from penstock.config import AltUpSpec, ResidualSpec, SinkhornSpec, Specification, StreamsSpec
 from penstock.layers.altup import AltUpStreams
 from penstock.layers.base import Build, Layer, Residual
 from penstock.weights import Target
@@ -83,16 +83,15 @@ class HyperConnection(Layer):
         """streams [T, N, hidden] -> (the layer's input [T, hidden], the streams for its output)."""
         reading, adding = self.logits(streams)
         weights = adding.sigmoid().mul_(self.spec.factor).add_(self.spec.least)
-        return weighted_sum(streams, reading, self.spec), Pending(streams, weights)
+        return weighted_sum(streams, reading, self.spec.least), Pending(streams, weights)
 
 
-class Streams(Layer):
-    """How the streams begin, as copies of the embedding, and end, in a weighted sum."""
+class MeanStreams(Layer):
+    """How the streams begin, as copies of the embedding, and end, in their mean."""
 
     def __init__(self, build: Build, residual: ResidualSpec) -> None:
-        assert isinstance(residual.streams, StreamsSpec)
+        assert isinstance(residual.streams, StreamsSpec | SinkhornSpec)
         self.spec, self.group = residual.streams, build.group
-        self.logits = StreamLogits(build, residual, [self.spec.count])
 
     def begin(self, residual: Residual) -> Residual:
         """[T, hidden] -> streams [T, N, hidden]."""
@@ -103,19 +102,35 @@ class Streams(Layer):
 
     def end(self, residual: Residual) -> Residual:
         """Streams [T, N, hidden] -> [T, hidden]."""
+        return residual._replace(x=residual.x.mean(1))
+
+
+class Streams(MeanStreams):
+    """As MeanStreams, which end in a weighted sum."""
+
+    def __init__(self, build: Build, residual: ResidualSpec) -> None:
+        super().__init__(build, residual)
+        self.logits = StreamLogits(build, residual, [self.spec.count])
+
+    def end(self, residual: Residual) -> Residual:
+        """As `MeanStreams.end`."""
         (reading,) = self.logits(residual.x)
-        return residual._replace(x=weighted_sum(residual.x, reading, self.spec))
+        return residual._replace(x=weighted_sum(residual.x, reading, self.spec.least))
 
 
-def weighted_sum(streams: Tensor, logits: Tensor, spec: StreamsSpec) -> Tensor:
-    """Returns the sum [T, hidden] of streams [T, N, hidden] times sigmoids of logits [T, N]."""
-    weights = logits.sigmoid() + spec.least
+def weighted_sum(streams: Tensor, logits: Tensor, least: float) -> Tensor:
+    """Returns the sum [T, hidden] of streams [T, N, hidden] times sigmoids of logits [T, N], to
+    which `least` is added."""
+    weights = logits.sigmoid() + least
     return (weights[:, :, None] * streams).sum(1).to(streams.dtype)
 
 
-def streams_of(build: Build, spec: Specification) -> Streams | AltUpStreams | None:
+def streams_of(build: Build, spec: Specification) -> MeanStreams | AltUpStreams | None:
     """Builds how the streams of a model begin and end; None = it has one."""
     streams = spec.residual.streams
     if isinstance(streams, AltUpSpec):
         return AltUpStreams(build, spec.residual, streams)
-    return Streams(build, spec.residual) if streams else None
+    if streams is None:
+        return None
+    is_mean = isinstance(streams, SinkhornSpec) and streams.averaged
+    return (MeanStreams if is_mean else Streams)(build, spec.residual)
