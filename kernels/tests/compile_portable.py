@@ -356,7 +356,8 @@ def main() -> None:
         lightning(kind)
         mamba1(kind)
     for activation in ACTIVATIONS:
-        act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation)
+        limit = 10.0 if activation == "limited_silu" else 0.0
+        act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation, limit)
     act_mul(torch.empty((3, 2 * 1280), dtype=torch.bfloat16), "silu", 16.0)
     balance.sinkhorn(torch.empty((3, 4, 4)), 20, 1e-6)
     weight = torch.empty((2 * 14336, 4096), dtype=torch.bfloat16)

@@ -12,6 +12,7 @@ from ..shared import wide
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
+    "limited_silu": silu,
     "gelu": gelu,
     "gelu_tanh": partial(gelu, approximate="tanh"),
 }
@@ -20,6 +21,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def act_mul(x: Tensor, activation: str = "silu", limit: float = 0.0) -> Tensor:
     """See the public function."""
     gate, up = wide(x).chunk(2, dim=-1)
+    if limit and activation == "limited_silu":
+        gate = gate.clamp(max=limit)
     gate = ACTIVATIONS[activation](gate)
     if limit:
         gate, up = gate.clamp_(max=limit), up.clamp(-limit, limit)

@@ -34,6 +34,8 @@ def _gate_tile(
     inside = column < columns
     gate = tl.load(x + row * x_stride + column, inside, other=0).to(tl.float32)
     up = tl.load(x + row * x_stride + columns + column, inside, other=0).to(tl.float32)
+    if LIMITED and ACTIVATION == "limited_silu":
+        gate = tl.minimum(gate, limit)
     gate = _activated(gate, ACTIVATION)
     if LIMITED:
         gate = tl.minimum(gate, limit)

@@ -25,7 +25,7 @@ class Activation(Enum):
     CLAMPED_SWIGLU = "clamped_swiglu"
     """Of experts only: min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
     LIMITED_SILU = "limited_silu"
-    """Of experts only: silu(min(g, 10)) * clamp(u, -10, 10)."""
+    """silu(min(g, 10)) * clamp(u, -10, 10)."""
 
 
 _WITHOUT_GATE = (Activation.RELU, Activation.RELU_SQUARED, Activation.XIELU)

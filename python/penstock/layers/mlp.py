@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from penstock_kernels import act_mul
+from penstock_kernels.expert_mlp.experts import SILU_LIMIT
 from torch import Tensor
 
 from penstock.config import Activation, MlpSpec, ResidualSpec
@@ -46,8 +47,8 @@ class GatedMlp(Layer):
 
 
 class ScaledMlp(GatedMlp):
-    """As GatedMlp, with factors of the gate and of the output, and a bound of activated gates and
-    ups."""
+    """As GatedMlp, with factors of the gate and of the output, and a bound of gates, activated or
+    not, and of ups."""
 
     def __init__(self, build: Build, residual: ResidualSpec, spec: MlpSpec) -> None:
         parts = {"gate": spec.intermediate, "up": spec.intermediate}
@@ -55,7 +56,8 @@ class ScaledMlp(GatedMlp):
         scaled = replace(residual, multiplier=residual.multiplier * spec.output_scale)
         self.down = RowLinear(build.below("down"), scaled, spec.intermediate, spec.bias)
         self.scale, self.activation = spec.gate_scale, spec.activation.value
-        self.limit = spec.limit
+        limited = spec.activation is Activation.LIMITED_SILU
+        self.limit = SILU_LIMIT if limited else spec.limit
 
     def __call__(self, norm: Norm, residual: Residual) -> Residual:
         """As GatedMlp."""
@@ -120,7 +122,8 @@ def dense_mlp(build: Build, residual: ResidualSpec, spec: MlpSpec) -> GatedMlp |
     """Builds the feed-forward layer of a specification."""
     if spec.sparsity:
         return SparseMlp(build, residual, spec)
-    if (spec.gate_scale, spec.output_scale, spec.limit) != (1, 1, 0):
+    plain = (spec.gate_scale, spec.output_scale, spec.limit) == (1, 1, 0)
+    if not plain or spec.activation is Activation.LIMITED_SILU:
         return ScaledMlp(build, residual, spec)
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
 
