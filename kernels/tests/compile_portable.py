@@ -42,6 +42,8 @@ from penstock_kernels.gated_delta_rule import channel_chunks
 from penstock_kernels.gated_delta_rule import chunks as delta_chunks
 from penstock_kernels.gated_delta_rule import triton as delta
 from penstock_kernels.gated_head_norm import triton as gated_norm
+from penstock_kernels.index_pool import triton as index_pool
+from penstock_kernels.index_pool.cases import pool_arguments
 from penstock_kernels.index_tokens import triton as choose
 from penstock_kernels.index_tokens.cases import index_arguments
 from penstock_kernels.index_write import triton as index_write
@@ -234,6 +236,17 @@ def sinks(kind: torch.dtype) -> None:
     index_write.index_write(**index_write_arguments(index, 3, kind, CPU), at_end=True)
 
 
+def pools(kind: torch.dtype) -> None:
+    """Latent attention of GLM-5-next to chosen pools and to all tokens, and its index keys."""
+    shape = Latent(64, 512, 0, 256)
+    for chunks in ([(1, 40), (1, 2063)], [(1100, 1100)]):
+        latent.latent_attention(**latent_arguments(shape, chunks, kind, CPU))
+    latent_write.latent_kv_write(**write_arguments(shape, 3, kind, CPU))
+    index_pool.index_pool(**pool_arguments(40, 128, 16, 768, kind, CPU))
+    index = Index(32, 128, 0, 16 * 768)
+    choose.index_tokens(**index_arguments(index, [(1, 40), (1, 5000)], 128, kind, CPU, 1))
+
+
 def recurrent(kind: torch.dtype) -> None:
     """Gated DeltaNet of Qwen3-Next, of decodes, few tokens and a prompt."""
     channels, heads, gate = 8192, (32, 128), torch.empty(32)
@@ -340,6 +353,7 @@ def caches_of_keys(kinds: tuple[torch.dtype, ...]) -> None:
         if kind is not torch.float16:
             indexers(kind)
     sinks(BF16)
+    pools(BF16)
 
 
 def main() -> None:

@@ -126,14 +126,13 @@ impl ModelFacts {
             Some("hunyuan_v1_dense" | "hunyuan_v1_moe") => None,
             _ => size(text, "kv_lora_rank")?,
         };
-        let head_dim = match (latent, size(text, "head_dim")?) {
-            (Some(rank), _) => {
-                let index = size(text, "index_head_dim")?.unwrap_or(0); // of sparse attention
-                rank + count(text, "qk_rope_head_dim")? + index
-            }
-            (None, _) if !attends => 0,
-            (None, Some(head_dim)) => head_dim,
-            (None, None) => count(text, "hidden_size")? / heads,
+        let head_dim = match latent {
+            Some(rank) => rank + beside_latent(text)?,
+            None if !attends => 0,
+            None => match size(text, "head_dim")? {
+                Some(head_dim) => head_dim,
+                None => count(text, "hidden_size")? / heads,
+            },
         };
         let kv_heads = match latent {
             Some(_) => 1,
@@ -285,6 +284,16 @@ fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
         Some("dbrx") => Ok(Some(of_dbrx(config, "attn_config", "kv_n_heads", 1))),
         Some("mimo_v2_flash") => Ok(size(config, "num_key_value_heads")?.map(|full| 2 * full)),
         _ => size(config, "num_key_value_heads"),
+    }
+}
+
+/// Returns what a row of latents has beside the latent: a key that rotates and, for sparse attention,
+/// an index key. In GLM-5-next no key rotates, and a gate is beside the index key.
+fn beside_latent(text: &Value) -> Result<u64, String> {
+    let index = size(text, "index_head_dim")?.unwrap_or(0);
+    match model_type(text) {
+        Some("glm5_next" | "glm5_next_text") => Ok(2 * index),
+        _ => Ok(count(text, "qk_rope_head_dim")? + index),
     }
 }
 

@@ -91,7 +91,11 @@ const SIZES: &[(&str, u64, &str)] = &[
         8,
         "gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma",
     ),
-    ("max_position_embeddings", 1 << 20, "kimi_linear"),
+    (
+        "max_position_embeddings",
+        1 << 20,
+        "glm5_next glm5_next_text kimi_linear",
+    ),
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
     ("num_attention_heads", 16, "youtu"),
     (
@@ -101,7 +105,11 @@ const SIZES: &[(&str, u64, &str)] = &[
     ),
     ("num_attention_heads", 40, "minicpm3"),
     ("num_attention_heads", 48, "kolibri1"),
-    ("num_attention_heads", 64, "step3p5"),
+    (
+        "num_attention_heads",
+        64,
+        "glm5_next glm5_next_text step3p5",
+    ),
     (
         "num_experts_per_tok",
         2,
@@ -111,12 +119,12 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_experts_per_tok",
         8,
-        "bailing_hybrid kimi_linear step3p5",
+        "bailing_hybrid glm5_next glm5_next_text kimi_linear step3p5",
     ),
     ("num_hidden_layers", 32, "youtu"),
     ("num_hidden_layers", 35, "gemma3n_text"),
     ("num_hidden_layers", 42, "bailing_hybrid"),
-    ("num_hidden_layers", 45, "step3p5"),
+    ("num_hidden_layers", 45, "glm5_next glm5_next_text step3p5"),
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
@@ -159,6 +167,7 @@ fn latent_size(family: &str, field: &str) -> Option<u64> {
         "axk1" | "bailing_hybrid" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite"
         | "kimi_linear" | "longcat_flash" | "youtu" => (512, 64, None),
         "deepseek_v32" | "glm_moe_dsa" | "hy_v4" => (512, 64, Some(128)),
+        "glm5_next" | "glm5_next_text" => (512, 0, Some(128)),
         "axk2" => (128, 32, Some(128)),
         "minicpm3" => (256, 32, None),
         "mistral4" => (256, 64, None),

@@ -221,6 +221,20 @@ fn rows_of_sparse_attention_have_an_index_key() {
 }
 
 #[test]
+fn rows_of_pooled_attention_have_an_index_key_and_a_gate() {
+    let config = json!({
+        "model_type": "glm5_next_text", "hidden_size": 4096, "head_dim": 0, "qk_rope_head_dim": 0,
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.latent, found.head_dim), (true, 512 + 2 * 128));
+    assert_eq!(
+        (found.layers, found.heads, found.max_tokens),
+        (11, 64, 1 << 20)
+    );
+    assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 2), 11 * 2 * 768);
+}
+
+#[test]
 fn gpt_families_have_other_names() {
     let mut config = json!({
         "model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40,

@@ -34,7 +34,8 @@ impl States {
                 Self::of_delta_net(config, layers, [16, 32, 128, 128])
             }
             "olmo_hybrid" => Self::of_delta_net(config, layers, olmo_sizes(config)),
-            "kimi_linear" => Self::of_kimi_delta(config, layers),
+            "kimi_linear" => Self::of_kimi_delta(config, layers, layers.saturating_sub(1) / 4, 32),
+            "glm5_next" | "glm5_next_text" => Self::of_kimi_delta(config, layers, layers / 4, 64),
             "bailing_hybrid" => Self::of_bailing(config, layers),
             "lfm2" | "lfm2_moe" => {
                 let listed = config.get("full_attn_idxs").and_then(Value::as_array);
@@ -79,19 +80,20 @@ impl States {
         }
     }
 
-    /// Kimi Delta Attention; published files describe it in an object of its own.
-    fn of_kimi_delta(config: &Value, layers: u64) -> Self {
+    /// Kimi Delta Attention; published files describe it in an object of its own. Where config.json
+    /// does not say it: `attending`, how many layers attend, and the number of heads.
+    fn of_kimi_delta(config: &Value, layers: u64, attending: u64, heads: u64) -> Self {
         let none = Value::Null;
         let own = config.get("linear_attn_config").unwrap_or(&none);
         let either = |name, other, default| size(own, name, size(config, other, default));
-        let heads = either("num_heads", "linear_num_heads", 32);
+        let heads = either("num_heads", "linear_num_heads", heads);
         let head_dim = either("head_dim", "linear_head_dim", 128);
         let width = either("short_conv_kernel_size", "linear_conv_kernel_dim", 4);
         let listed = own.get("kda_layers").and_then(Value::as_array);
         let listed = listed.map(|listed| listed.len() as u64);
         let layers = kinds(config, &["linear_attention"])
             .or(listed)
-            .unwrap_or(layers - layers.saturating_sub(1) / 4);
+            .unwrap_or(layers - attending);
         Self::with_channel_decays(layers, heads, head_dim, width)
     }
 
@@ -205,7 +207,13 @@ impl States {
         };
         kinds(
             config,
-            &["full_attention", "sliding_attention", "attention", BOTH],
+            &[
+                "full_attention",
+                "sliding_attention",
+                "indexed_attention",
+                "attention",
+                BOTH,
+            ],
         )
         .or(pattern.map(|pattern| pattern.matches('*').count() as u64))
         .unwrap_or(other)
@@ -402,6 +410,17 @@ mod tests {
         let states = States::of(&config, 9).unwrap();
         assert_eq!((states.layers, states.attending(&config, 9)), (7, 2));
         assert_eq!(states.memory, 32 * 128 * 128);
+    }
+
+    #[test]
+    fn layers_of_glm_5_next_are_linear_or_indexed() {
+        let mut config = json!({"model_type": "glm5_next_text"});
+        let states = States::of(&config, 45).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 45)), (34, 11));
+        assert_eq!(states.memory, 64 * 128 * 128);
+        config["layer_types"] = json!(["linear_attention", "indexed_attention"]);
+        let states = States::of(&config, 2).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 2)), (1, 1));
     }
 
     #[test]

@@ -115,6 +115,32 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         "short_conv_kernel_size": 4, "tie_word_embeddings": False, "topk_group": 4,
         "v_head_dim": 128, "vocab_size": 157184,
     }),
+    # The values are transformers' defaults; the count is its model's without the part for images,
+    # and includes the routers' biases.
+    "zai-org/GLM-5.3-Flash": (313_326_828_862, {
+        "architectures": ["Glm5NextForConditionalGeneration"], "model_type": "glm5_next",
+        "image_token_id": 154854, "tie_word_embeddings": False, "text_config": {
+            "attention_bias": False, "attention_dropout": 0.0, "hc_eps": 1e-06, "hc_mult": 4,
+            "hc_sinkhorn_iters": 20, "head_dim": 0, "hidden_act": "silu", "hidden_size": 4096,
+            "index_head_dim": 128, "index_kpool": 16, "index_kpool_always_select_tail": True,
+            "index_n_heads": 32, "index_topk": 2048, "indexer_types": ["full"] * 45,
+            "initializer_range": 0.02, "intermediate_size": 12288, "kv_lora_rank": 512,
+            "layer_types": (["linear_attention"] * 3 + ["indexed_attention"]) * 11
+            + ["linear_attention"],
+            "linear_conv_kernel_dim": 4, "linear_head_dim": 128, "linear_lower_bound": -5.0,
+            "linear_num_heads": 64, "max_position_embeddings": 1048576,
+            "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 42, "model_type": "glm5_next_text",
+            "moe_intermediate_size": 2048, "n_group": 1, "n_routed_experts": 288,
+            "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 64,
+            "num_experts_per_tok": 8, "num_hidden_layers": 45, "num_key_value_heads": 64,
+            "output_router_logits": False, "pad_token_id": 154820, "q_lora_rank": 1536,
+            "qk_head_dim": 256, "qk_nope_head_dim": 256, "qk_rope_head_dim": 0,
+            "rms_norm_eps": 1e-05, "routed_scaling_factor": 2.5, "router_aux_loss_coef": 0.001,
+            "swiglu_limit": 10.0, "tie_word_embeddings": False, "topk_group": 1,
+            "use_cache": True, "v_head_dim": 256, "vocab_size": 154880,
+        },
+        "vision_config": {"model_type": "glm5_next_vision", "depth": 24, "hidden_size": 1024},
+    }),
     "moonshotai/Kimi-Linear-48B-A3B-Instruct": (49_122_681_728, {
         "architectures": ["KimiLinearForCausalLM"], "dtype": "bfloat16", "eos_token_id": 163586,
         "first_k_dense_replace": 1, "head_dim": 72, "hidden_act": "silu", "hidden_size": 2304,

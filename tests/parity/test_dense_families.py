@@ -45,7 +45,7 @@ OTHERS = {
     "Step3p5ForCausalLM",
 } | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
 # Cases with experts that other tests do not preempt, nor run on four ranks.
-MIXTURES = ["bailing_hybrid", "jamba", "kimi_linear", "llama4", "minimax"]
+MIXTURES = ["bailing_hybrid", "glm5_next", "jamba", "kimi_linear", "llama4", "minimax"]
 Checkpoints = Callable[[str], Path]
 
 

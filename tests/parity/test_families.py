@@ -73,6 +73,7 @@ LATENT = [
 ]
 RECURRENT = [
     "bailing_hybrid",
+    "glm5_next",
     "granitemoehybrid",
     "jamba",
     "kimi_linear",
@@ -95,9 +96,9 @@ SHARDED = [
     *RECURRENT,
 ]
 
-# Of rounded scores, others may be among the largest: transformers in bfloat16 is 0.93, 0.58 and
-# 1.95 off.
-CHANGED = {"bailing_hybrid": 1.0, "glm-moe-dsa": 1.0, "hy-v4": 2.0}
+# Of rounded scores, others may be among the largest: transformers in bfloat16 is 0.93, 0.58, 1.95
+# and, over all tokens of the prompt, on average 2.02 off.
+CHANGED = {"bailing_hybrid": 1.0, "glm-moe-dsa": 1.0, "hy-v4": 2.0, "glm5_next": 3.0}
 
 
 def run_alone(worker: LocalWorker, path: Path, sequence: Running, dtype: str) -> list[torch.Tensor]:

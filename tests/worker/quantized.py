@@ -25,7 +25,8 @@ MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
 GATE = r"self_attn\.output_gate"
 INDEXER = r"self_attn\.indexer\.w(q_b|k)"
 PROJECTIONS = rf"(self_attn|mamba|mixer|{MLPS})\.(\w+_proj(_with_mqa)?|linear_gate)"
-MATRICES = rf"(model|backbone)\.layers\.\d+\.({PROJECTIONS}|{MIXTRAL}|{GATE}|{INDEXER})|lm_head"
+LAYERS = r"(model(\.language_model)?|backbone)\.layers\.\d+"
+MATRICES = rf"{LAYERS}\.({PROJECTIONS}|{MIXTRAL}|{GATE}|{INDEXER})|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
 # Two ranks have inputs in whole groups of 128.

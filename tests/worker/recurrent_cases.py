@@ -70,6 +70,7 @@ ALL_MAMBA: dict[str, Any] = {
 }
 # Ends of names of what checkpoints.py makes random too, by type of model.
 MAMBA_FACTORS = dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), ("mixer.A_log", "mixer.D"))
+MAMBA_FACTORS["glm5_next"] = ("A_log", "compress_ape", "compress_gate")
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 KIMI: dict[str, Any] = {
     "model_type": "kimi_linear",
@@ -107,6 +108,43 @@ MIXTURES: dict[str, dict[str, Any]] = {
         "topk_group": 2,
         "n_shared_experts": 2,
         "moe_intermediate_size": 32,
+    },
+    # Weights are large, so that gates and ups reach their limits. Pools have 4 tokens; a query
+    # attends to two of them, and to its own.
+    "glm5_next": {
+        "model_type": "glm5_next",
+        "pad_token_id": None,  # its embedding would be 0, and so all scores of its query
+        "num_hidden_layers": 6,
+        "layer_types": [
+            *("linear_attention", "indexed_attention", "indexed_attention", "linear_attention"),
+            *("indexed_attention", "linear_attention"),
+        ],
+        "indexer_types": ["full", "full", "shared", "full", "full", "full"],
+        "mlp_layer_types": ["dense", "sparse", "dense", "sparse", "sparse", "sparse"],
+        "initializer_range": 0.4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 40,
+        "kv_lora_rank": 24,
+        "qk_nope_head_dim": 12,
+        "v_head_dim": 20,
+        "index_n_heads": 16,
+        "index_head_dim": 20,
+        "index_topk": 8,
+        "index_kpool": 4,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 1.8,
+        "moe_intermediate_size": 32,
+        "linear_head_dim": 12,
+        "linear_num_heads": 8,
+        "linear_conv_kernel_dim": 3,
+        "linear_lower_bound": -3.0,
+        "hc_mult": 3,
+        "hc_sinkhorn_iters": 4,
+        "hc_eps": 0.03,
     },
     "granitemoehybrid": {
         **MAMBA,

@@ -51,6 +51,7 @@ EXPERTS = [
     "jamba",
     "kimi_linear",
     "bailing_hybrid",
+    "glm5_next",
     "hy-v4",
     "longcat-flash",
     "nemotron_h-moe",

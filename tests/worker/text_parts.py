@@ -8,13 +8,18 @@ from typing import Any
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    Glm5NextConfig,
+    Glm5NextForConditionalGeneration,
     Mistral4ForCausalLM,
     Step3p7Config,
     Step3p7ForConditionalGeneration,
 )
 
 STEP_VISION = {"width": 32, "layers": 1, "heads": 2, "image_size": 28, "patch_size": 14}
+GLM_VISION = {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2}
+GLM_VISION |= {"out_hidden_size": 16, "projection_intermediate_size": 16}
 CLASSES: dict[str, Any] = {
+    "glm5_next": Glm5NextForConditionalGeneration,
     "mistral4": Mistral4ForCausalLM,
     "step3p7": Step3p7ForConditionalGeneration,
 }
@@ -24,6 +29,8 @@ def config_of(fields: Mapping[str, Any]) -> Any:
     """The configuration of a model with these fields, or of one whose text has them."""
     if fields["model_type"] == "step3p5":
         return Step3p7Config(text_config=dict(fields), vision_config=STEP_VISION)
+    if fields["model_type"] == "glm5_next":
+        return Glm5NextConfig(text_config=dict(fields), vision_config=GLM_VISION)
     return AutoConfig.for_model(**fields)
 
 

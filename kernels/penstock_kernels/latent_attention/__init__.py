@@ -39,8 +39,9 @@ def latent_attention(
 
     The first C + R elements of a row are a token's key, and C = `rank` of them the value too; the
     rest belongs to others. So queries are those of each head, multiplied by its key projection of
-    the latent ("absorbed"), beside their R rotated dimensions; the caller multiplies what this
-    returns by the value projection. Which queries see which rows is as in paged_prefill_attention.
+    the latent ("absorbed"), beside their R rotated dimensions, if there are any; the caller
+    multiplies what this returns by the value projection. Which queries see which rows is as in
+    paged_prefill_attention.
 
     Args: q [T, Hq, C + R] of a float dtype, rows contiguous; kv_cache [blocks, 1, 1, block_tokens,
         W] contiguous, of q's dtype, W >= C + R; block_tables [N, B] int32, whose entries past a
@@ -66,8 +67,8 @@ def latent_attention(
     expect("q", q, (tokens, heads, size), FLOATS)
     expect_rows("q", q)
     expect_latent(kv_cache, q.dtype, size)
-    if not 0 < rank < size:
-        raise ValueError(f"rank is {rank}; expected 1 to {size - 1}")
+    if not 0 < rank <= size:
+        raise ValueError(f"rank is {rank}; expected 1 to {size}")
     expect_tables((block_tables, slots), kv_len)
     expect_queries(q, query_start, kv_len)
     expect_out(q[..., :rank], out)

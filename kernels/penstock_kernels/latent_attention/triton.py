@@ -65,10 +65,12 @@ def _fold(
     row = cache + block * (BLOCK_TOKENS * W) + key % BLOCK_TOKENS * W
     tile = exists[:, None] & (column < C)[None, :]
     latent = tl.load(row[:, None] + column[None, :], tile, other=0)
-    tile = exists[None, :] & (turned < R)[:, None]
-    rotated = tl.load(row[None, :] + C + turned[:, None], tile, other=0)
+    if R > 0:
+        tile = exists[None, :] & (turned < R)[:, None]
+        rotated = tl.load(row[None, :] + C + turned[:, None], tile, other=0)
     products = tl.dot(latent_queries, tl.trans(latent), input_precision="ieee")
-    products = tl.dot(rotated_queries, rotated, products, input_precision="ieee")
+    if R > 0:
+        products = tl.dot(rotated_queries, rotated, products, input_precision="ieee")
     scores = products * scale
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))

@@ -40,13 +40,19 @@ from penstock.config.experts import (
 )
 from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields, ReadFields, layered, read_config
-from penstock.config.kimi_delta import read_kimi_delta, read_kimi_kinds, read_kimi_section
+from penstock.config.kimi_delta import (
+    read_decay_bound,
+    read_kimi_delta,
+    read_kimi_kinds,
+    read_kimi_section,
+)
 from penstock.config.latent import (
     read_gated_indexed_attention,
     read_head_gated_latent_attention,
     read_indexed_attention,
     read_latent_attention,
     read_latent_attention_without_rope,
+    read_pooled_indexed_attention,
     read_shared_indexers,
     shared_indexers,
     with_shared_indexers,
@@ -149,6 +155,7 @@ __all__ = [
     "read_attention",
     "read_config",
     "read_corrected_moe",
+    "read_decay_bound",
     "read_decoder",
     "read_dense_first",
     "read_every",
@@ -177,6 +184,7 @@ __all__ = [
     "read_mlp",
     "read_pattern_layers",
     "read_per_layer",
+    "read_pooled_indexed_attention",
     "read_residual",
     "read_rope",
     "read_rotating_layers",

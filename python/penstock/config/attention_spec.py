@@ -119,6 +119,14 @@ class IndexerSpec:
     """Whether the last dimensions of index queries and keys rotate, not the first."""
     shared: bool = False
     """Whether the layer has no indexer and takes the choice of the last layer that has one."""
+    pool: int = 0
+    """Tokens that have one key together, and are chosen together (GLM-5-next); nothing rotates
+    there. 0 = each token has its own."""
+
+    @property
+    def row(self) -> int:
+        """Elements of a token's cached row: its key, and how much it counts in that of its pool."""
+        return self.head_dim * (2 if self.pool else 1)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from penstock.config.layer_types import FULL, LINEAR
 from penstock.config.specification import KimiDeltaSpec
 from penstock.faults import BadModel
 
+DECAY_BOUND = -5.0
+
 
 def read_kimi_section(raw: Mapping[str, Any]) -> Fields:
     """The object that describes the layers with linear attention; empty if there is none."""
@@ -27,6 +29,20 @@ def read_kimi_delta(fields: Fields, linear: Fields) -> KimiDeltaSpec:
         width=linear.count("short_conv_kernel_size", fields.count("linear_conv_kernel_dim", 4)),
         norm=read_residual(fields).norm,
     )
+
+
+def read_decay_bound(fields: Fields, linear: Fields) -> float:
+    """The least logarithm of what a token leaves of a state, as GLM-5-next spells it: null means
+    that there is no bound, unless a field asks for one. Raises BadModel."""
+    is_safe = linear.flag("safe_gate", bool(linear.raw))
+    name = "linear_lower_bound"
+    found = linear.raw.get("gate_lower_bound", fields.raw.get(name, DECAY_BOUND))
+    if found is None:
+        return DECAY_BOUND if is_safe else 0.0
+    bound = Fields({name: found}).number(name)
+    if bound >= 0:
+        raise BadModel(f"config.json: {name} must be below 0, found {found!r}")
+    return bound
 
 
 def read_kimi_kinds(linear: Fields, layers: int) -> Sequence[str]:

@@ -54,7 +54,7 @@ def _read_attention(
     has_query_latent = fields.raw.get("q_lora_rank") is not None
     latent = LatentSpec(
         rank=fields.count("kv_lora_rank"),
-        rotated=fields.count("qk_rope_head_dim"),
+        rotated=int(fields.number("qk_rope_head_dim")) and fields.count("qk_rope_head_dim"),
         still=fields.count("qk_nope_head_dim"),
         value=fields.count("v_head_dim"),
         norm=NormSpec(1e-6),  # whatever rms_norm_eps is
@@ -105,6 +105,24 @@ def read_gated_indexed_attention(fields: Fields) -> AttentionSpec:
     return _with_indexer(fields, attention, replace(indexer, at_end=True))
 
 
+def read_pooled_indexed_attention(fields: Fields) -> AttentionSpec:
+    """As `read_indexed_attention`, to pools of tokens, and without RoPE (GLM-5-next)."""
+    fields.require("qk_rope_head_dim", 0)
+    fields.require("index_kpool_always_select_tail", True)
+    attention = _read_attention(fields, rotates=False)
+    assert attention.latent is not None
+    latent = replace(attention.latent, norm=NormSpec(fields.number("rms_norm_eps")))
+    indexer = _read_indexer(fields, 1e-6, interleaved=False)  # whatever rms_norm_eps is
+    pool = fields.count("index_kpool")
+    if indexer.top_k % pool:
+        raise BadModel(
+            f"config.json: index_topk must be a multiple of index_kpool, {pool}, found "
+            f"{indexer.top_k}"
+        )
+    attention = replace(attention, latent=latent)
+    return _with_indexer(fields, attention, replace(indexer, pool=pool))
+
+
 def _read_indexer(fields: Fields, eps: float, interleaved: bool) -> IndexerSpec:
     return IndexerSpec(
         heads=fields.count("index_n_heads"),
@@ -126,7 +144,7 @@ def _with_indexer(fields: Fields, attention: AttentionSpec, indexer: IndexerSpec
             f"config.json: index_head_dim is {indexer.head_dim}, less than qk_rope_head_dim, "
             f"{latent.rotated}"
         )
-    row = attention.head_dim + indexer.head_dim
+    row = attention.head_dim + indexer.row
     return replace(attention, head_dim=row, latent=replace(latent, indexer=indexer))
 
 
@@ -161,7 +179,10 @@ def with_shared_indexers(layers: Sequence[LayerSpec], shared: Sequence[bool]) ->
     found = []
     for layer, takes in zip(layers, shared, strict=True):
         attention = layer.attention
-        assert isinstance(attention, AttentionSpec) and attention.latent is not None
+        if not isinstance(attention, AttentionSpec):
+            found.append(layer)
+            continue
+        assert attention.latent is not None
         indexer = attention.latent.indexer
         assert indexer is not None
         latent = replace(attention.latent, indexer=replace(indexer, shared=takes))

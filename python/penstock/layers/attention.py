@@ -61,11 +61,12 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Choice:
-    """The tokens that a step's queries attend to, as sequences of one-token blocks."""
+    """The tokens that a step's queries attend to, as sequences of blocks of one token or few."""
 
     slots: Tensor  # [T] int32: 0 to T - 1
-    rows: Tensor  # [T, K] int32: rows of the cache, which are those of all layers of a KV group
-    counts: Tensor  # [T] int32: how many of them
+    rows: Tensor  # [T, K] int32: blocks of the cache, which are those of all layers of a KV group
+    counts: Tensor  # [T] int32: how many tokens are in them, of the last block its first ones
+    block_tokens: int = 1
 
 
 @dataclass

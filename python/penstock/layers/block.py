@@ -52,6 +52,7 @@ from penstock.layers.mamba1 import Mamba1
 from penstock.layers.mlp import GatedMlp, Mlp, dense_mlp
 from penstock.layers.norm import Norm, norm_of
 from penstock.layers.own_norm_experts import OwnNormMoeMlp
+from penstock.layers.pooled_indexer import PooledLatentAttention
 from penstock.layers.recurrent import Recurrent
 from penstock.layers.short_conv import ShortConv
 
@@ -105,13 +106,16 @@ def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:
 
 def _latent_of(spec: AttentionSpec, latent: LatentSpec) -> type[LatentAttention]:
     """The class of latent attention. Raises BadModel for gates that no family has."""
+    indexer = latent.indexer
+    if indexer is not None and indexer.pool and spec.gate is None:
+        return PooledLatentAttention
     kinds: dict[tuple[bool, Gate | None], type[LatentAttention]] = {
         (False, None): LatentAttention,
         (False, Gate.PER_HEAD): HeadGatedLatentAttention,
         (True, None): IndexedLatentAttention,
         (True, Gate.OWN): GatedIndexedAttention,
     }
-    kind = latent.indexer is not None, spec.gate
+    kind = indexer is not None, spec.gate
     if kind not in kinds:
         raise BadModel("this gate of latent attention is not supported")
     return kinds[kind]

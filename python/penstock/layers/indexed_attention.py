@@ -6,6 +6,7 @@ Every rank chooses for itself: the indexer is replicated, and its inputs are equ
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from penstock_kernels import index_tokens, index_write, latent_attention, linear
@@ -98,6 +99,8 @@ class Indexer(Layer):
 class IndexedLatentAttention(LatentAttention):
     """Latent attention to the tokens of a choice: its own, or that of an earlier layer."""
 
+    chooser: ClassVar[type[Indexer]] = Indexer
+
     def __init__(
         self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
     ) -> None:
@@ -105,7 +108,7 @@ class IndexedLatentAttention(LatentAttention):
         assert spec.latent is not None and spec.latent.indexer is not None
         self.indexer: Indexer | None = None
         if not spec.latent.indexer.shared:
-            self.indexer = Indexer(build.below("indexer"), residual, spec.latent)
+            self.indexer = self.chooser(build.below("indexer"), residual, spec.latent)
         # No sequence grows longer than what a query attends to.
         self.dense = build.positions <= spec.latent.indexer.top_k
 
@@ -142,13 +145,13 @@ class IndexedLatentAttention(LatentAttention):
 
     def attend_rows(self, q: Tensor, context: StepContext, out: Tensor) -> None:
         """As `LatentAttention.attend_rows`: each query is a decode of its own, whose table lists
-        blocks of one token."""
+        blocks of one token, or of one pool."""
         if self.dense:
             super().attend_rows(q, context, out)
             return
         choice, cache = context.chosen.choice, context.kv_cache(self.index).data
         assert choice is not None  # the first layer has an indexer
-        tokens = cache.view(-1, 1, 1, 1, cache.shape[-1])
+        tokens = cache.view(-1, 1, 1, choice.block_tokens, cache.shape[-1])
         for start in range(0, len(q), ROWS):
             some = slice(start, start + ROWS)
             slots = choice.slots[: len(q[some])]

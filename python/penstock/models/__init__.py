@@ -72,6 +72,7 @@ FAMILIES: dict[str, str] = {
     "GlmMoeDsaForCausalLM": "deepseek_v32:GlmMoeDsa",
     "Glm4vForConditionalGeneration": "glm4v:Glm4v",
     "Glm4vMoeForConditionalGeneration": "glm4v:Glm4vMoe",
+    "Glm5NextForConditionalGeneration": "glm5_next:Glm5Next",
     "GlmForCausalLM": "glm:Glm",
     "GptOssForCausalLM": "gpt_oss:GptOss",
     "GraniteForCausalLM": "granite:Granite",

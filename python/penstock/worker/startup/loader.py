@@ -275,7 +275,14 @@ class _Loader:
 def kv_geometry(
     config: Specification, build: Build, block_tokens: int, stored: KvFormat
 ) -> KvGeometry:
-    """Returns the KV geometry of this rank's layers."""
+    """Returns the KV geometry of this rank's layers. Raises BadSetting for blocks that would cut
+    pools of tokens."""
+    for indexer in config.indexers:
+        if indexer.pool and block_tokens % indexer.pool:
+            raise BadSetting(
+                f"block-tokens is {block_tokens}; it must be a multiple of the model's "
+                f"index_kpool, {indexer.pool}"
+            )
     found = (layer.attention for layer in config.layers)
     layers = [layer_shape(each, build.group.size, build.dtype) for each in found]
     return KvGeometry.of(layers, block_tokens, stored, config.kv_readers)
