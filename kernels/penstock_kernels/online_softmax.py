@@ -36,6 +36,16 @@ def with_sink(total, peak, sinks, query_head, exists, SINKS: tl.constexpr):
 
 
 @triton.jit
+def log_total(total, peak):
+    """The natural logarithm of a row's sum of exponentials; minus infinity if it saw no key.
+
+    `total` is the sum against `peak`, which is scaled by log2(e).
+    """
+    seen = total > 0
+    return tl.where(seen, (peak + tl.log2(tl.where(seen, total, 1.0))) / _LOG2_E, float("-inf"))
+
+
+@triton.jit
 def first_seen(position, window, ALIGNED: tl.constexpr):
     """The first key that a query at `position` sees, of a window that is not unlimited.
 

@@ -247,6 +247,15 @@ def pools(kind: torch.dtype) -> None:
     choose.index_tokens(**index_arguments(index, [(1, 40), (1, 5000)], 128, kind, CPU, 1))
 
 
+def shared_keys(kind: torch.dtype) -> None:
+    """Attention of DeepSeek-V4 to last tokens, to chosen entries, and to entries of blocks."""
+    for block_tokens, row in ((1, 2560), (1, 128), (4, 0)):
+        shape = Latent(64, 512, 0, row)
+        chosen = [(1, 40), (1, 640)]
+        given = latent_arguments(shape, chosen, kind, CPU, block_tokens, lse=True)
+        latent.latent_attention(**given)
+
+
 def recurrent(kind: torch.dtype) -> None:
     """Gated DeltaNet of Qwen3-Next, of decodes, few tokens and a prompt."""
     channels, heads, gate = 8192, (32, 128), torch.empty(32)
@@ -354,6 +363,7 @@ def caches_of_keys(kinds: tuple[torch.dtype, ...]) -> None:
             indexers(kind)
     sinks(BF16)
     pools(BF16)
+    shared_keys(BF16)
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ def latent_arguments(
     block_tokens: int = 16,
     spare: int = 3,
     sinks: bool = False,
+    lse: bool = False,
 ) -> dict[str, Any]:
     """Random tensors for sequences of (queries, kv_len); decodes if all have one query or none.
 
@@ -43,6 +44,7 @@ def latent_arguments(
         "rank": shape.rank,
         "max_query": 1 if decode else max(counts),
         "sinks": of_heads if sinks else None,
+        **({"lse": torch.zeros(rows, shape.heads, device=device)} if lse else {}),
     }
 
 
@@ -54,11 +56,12 @@ def _case(
     block_tokens: int = 16,
     spare: int = 3,
     sinks: bool = False,
+    lse: bool = False,
 ) -> Case:
     dtype = DTYPES[kind]
 
     def make(device: torch.device) -> dict[str, Any]:
-        return latent_arguments(shape, chunks, dtype, device, block_tokens, spare, sinks)
+        return latent_arguments(shape, chunks, dtype, device, block_tokens, spare, sinks, lse)
 
     counts = [n for n, _ in chunks]
     shown = "+".join(f"{n}of{length}" for n, length in chunks[:4])
@@ -66,6 +69,7 @@ def _case(
     name = f"{kind}-{shape.heads}x{shape.rank}+{shape.rotated}-page{block_tokens}-{shown}{more}"
     name += "-far" if spare > 3 else ""
     name += "-sinks" if sinks else ""
+    name += "-lse" if lse else ""
     name += f"-in{shape.row}" if shape.more else ""
     row = (shape.rank + shape.rotated) * dtype.itemsize
     if max(counts) == 1:
@@ -87,6 +91,7 @@ LITE, V3 = Latent(16, 512, 64), Latent(128, 512, 64)
 SPARSE = Latent(128, 512, 64, 128)  # V3.2, with a table of tokens for each query
 HY4 = Latent(32, 512, 64, 128)
 GLM5_NEXT = Latent(64, 512, 0, 256)  # with a table of pools of 16 tokens for each query
+SHARED = Latent(64, 512, 0, 128)  # DeepSeek-V4: the key is the value
 MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
 DECODES = _decodes(1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001)
 
@@ -103,6 +108,12 @@ CASES = [
     _case(Size.SMALL, "f32", Latent(3, 64, 16), _decodes(300, 1, 0, 700), 5, sinks=True),
     *(_case(Size.SMALL, kind, TINY, [(3, 3), (2, 9)], 4, sinks=True) for kind in WIDE),
     _case(Size.SMALL, "f32", Latent(5, 32, 8), [(3, 400)], 8, sinks=True),
+    *(
+        _case(Size.SMALL, kind, Latent(6, 40, 0, 8), _decodes(65, 0, 3), 1, lse=True)
+        for kind in DTYPES
+    ),
+    _case(Size.SMALL, "f32", Latent(3, 64, 16), _decodes(300, 1, 0, 700), 5, sinks=True, lse=True),
+    _case(Size.SMALL, "f32", Latent(5, 32, 8), [(3, 400)], 8, lse=True),
     *(_case(Size.FULL, kind, LITE, DECODES) for kind in DTYPES),
     *(_case(Size.FULL, kind, LITE, MIXED) for kind in DTYPES),
     *(_case(Size.FULL, "bf16", Latent(heads, 512, 64), DECODES) for heads in (1, 20, 32, 128)),
@@ -117,6 +128,7 @@ CASES = [
     _case(Size.FULL, "bf16", HY4, MIXED, sinks=True),
     *(_case(Size.FULL, kind, GLM5_NEXT, DECODES) for kind in DTYPES),
     _case(Size.FULL, "bf16", GLM5_NEXT, MIXED),
+    *(_case(Size.FULL, kind, SHARED, DECODES, 1, lse=True) for kind in DTYPES),
     _case(Size.BENCH, "bf16", LITE, _decodes(384)),
     _case(Size.BENCH, "bf16", LITE, _decodes(32_000)),
     _case(Size.BENCH, "bf16", LITE, _decodes(*[640] * 32)),
@@ -128,4 +140,5 @@ CASES = [
     _case(Size.BENCH, "bf16", SPARSE, _decodes(*[2048] * 32), 1),
     _case(Size.BENCH, "bf16", SPARSE, _decodes(*[2048] * 1024), 1),
     _case(Size.BENCH, "bf16", GLM5_NEXT, _decodes(*[2063] * 32)),
+    _case(Size.BENCH, "bf16", SHARED, _decodes(*[640] * 256), 1, lse=True),
 ]

@@ -23,6 +23,7 @@ def latent_attention(
     max_query: int,
     out: Tensor | None = None,
     sinks: Tensor | None = None,
+    lse: Tensor | None = None,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     if out is None:
@@ -34,11 +35,15 @@ def latent_attention(
         rows = slice(starts[sequence], starts[sequence + 1])
         if not length:
             out[rows] = 0
+            if lse is not None:
+                lse[rows] = -torch.inf
         elif rows.start < rows.stop:
             seen = torch.arange(length, device=q.device)
             blocks = block_tables[slots[sequence], seen // block_tokens].long()
             keys = wide(kv_cache[blocks, 0, 0, seen % block_tokens, : q.shape[2]])
             out[rows] = _attend(wide(q[rows]), keys, rank, Rule(scale, sinks=sinks))
+            if lse is not None:
+                lse[rows] = _sums(wide(q[rows]), keys, scale)
     return out
 
 
@@ -65,3 +70,12 @@ def _attend(q: Tensor, keys: Tensor, rank: int, rule: Rule) -> Tensor:
         )
         out[start : start + some] = found.view(-1, heads, rank)
     return out
+
+
+def _sums(q: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """Logarithms [n, Hq] of the sums of exponentials of `_attend`, without sinks."""
+    count, length = len(q), len(keys)
+    position = torch.arange(length - count, length, device=q.device)
+    seen = position[:, None, None] >= torch.arange(length, device=q.device)
+    scores = torch.einsum("nhd,ld->nhl", q, keys) * scale
+    return scores.masked_fill_(~seen, -torch.inf).logsumexp(-1)

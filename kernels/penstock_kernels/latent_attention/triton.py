@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..device import power_of_two, shared_bytes
-from ..online_softmax import LOWEST, constants, with_sink
+from ..online_softmax import LOWEST, constants, log_total, with_sink
 from .splits import SPLIT, plan
 
 LARGE = 150 << 10  # bytes of shared memory of GPUs that take the largest tile
@@ -84,11 +84,11 @@ def _fold(
 
 @triton.jit(do_not_specialize=["splits", "tiles"])
 def _attend_tile(
-    q, cache, block_tables, slots, query_start, kv_len, sinks, out, parts, peaks, scale,
+    q, cache, block_tables, slots, query_start, kv_len, sinks, out, lse, parts, peaks, scale,
     q_strides, table_stride, heads, tiles, splits,
     BLOCK_TOKENS: tl.constexpr, C: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
     COLUMNS: tl.constexpr, ROTATED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    SPLIT: tl.constexpr, DECODE: tl.constexpr, SINKS: tl.constexpr,
+    SPLIT: tl.constexpr, DECODE: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) % tiles
     split = tl.program_id(0) // tiles
@@ -136,6 +136,8 @@ def _attend_tile(
         acc, peak, total = state
         result = token * heads + head
         if end <= keys:
+            if LSE:
+                tl.store(lse + result, log_total(total, peak), exists)
             total = with_sink(total, peak, sinks, head, exists, SINKS)
             acc = acc / tl.where(total > 0, total, 1)[:, None]
             target = out + (result * C)[:, None] + column[None, :]
@@ -149,9 +151,9 @@ def _attend_tile(
 
 @triton.jit(do_not_specialize=["splits"])
 def _sum_splits(
-    parts, peaks, query_start, kv_len, sinks, out, heads, splits,
+    parts, peaks, query_start, kv_len, sinks, out, lse, heads, splits,
     C: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr,
-    SPLIT: tl.constexpr, DECODE: tl.constexpr, SINKS: tl.constexpr,
+    SPLIT: tl.constexpr, DECODE: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
 ):  # fmt: skip
     """One program per query and head, always in the same order; most have one split."""
     row = tl.program_id(0)
@@ -178,6 +180,8 @@ def _sum_splits(
             acc = acc * shrink + tl.sum(some * weight[:, None], 0)
             total = total * shrink + tl.sum(some_total * weight, 0)
             peak = new_peak
+        if LSE:
+            tl.store(lse + result, log_total(total, peak))
         total = with_sink(total, peak, sinks, row % heads, True, SINKS)
         tl.store(out + result * C + column, (acc / total).to(out.dtype.element_ty), inside)
 
@@ -216,6 +220,7 @@ def latent_attention(
     max_query: int,
     out: Tensor | None = None,
     sinks: Tensor | None = None,
+    lse: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
@@ -240,6 +245,7 @@ def latent_attention(
         kv_len,
         kv_len if sinks is None else sinks,
         out,
+        out if lse is None else lse,
         chosen.parts,
         chosen.peaks,
         constants(scale, 0.0)[0],
@@ -259,6 +265,7 @@ def latent_attention(
         SPLIT=SPLIT,
         DECODE=decode,
         SINKS=sinks is not None,
+        LSE=lse is not None,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -270,6 +277,7 @@ def latent_attention(
             kv_len,
             kv_len if sinks is None else sinks,
             out,
+            out if lse is None else lse,
             heads,
             chosen.splits,
             C=rank,
@@ -279,6 +287,7 @@ def latent_attention(
             SPLIT=SPLIT,
             DECODE=decode,
             SINKS=sinks is not None,
+            LSE=lse is not None,
             num_warps=4,
         )
     return out
