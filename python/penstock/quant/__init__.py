@@ -6,7 +6,8 @@ from penstock.quant.compressed_tensors import read_compressed_tensors
 from penstock.quant.eetq import read_eetq
 from penstock.quant.experts import stacks_experts
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
-from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8, read_fp8
+from penstock.quant.fp4_experts import read_fp8_and_fp4
+from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8
 from penstock.quant.gptq import read_gptq
 from penstock.quant.marlin import read_marlin
 from penstock.quant.method import (
@@ -34,7 +35,7 @@ FORMATS |= {
     "compressed-tensors": read_compressed_tensors,
     "eetq": read_eetq,
     "fbgemm_fp8": read_fbgemm_fp8,
-    "fp8": read_fp8,
+    "fp8": read_fp8_and_fp4,
     "gptq": read_gptq,
     "marlin": read_marlin,
     "modelopt": read_modelopt,

@@ -94,7 +94,10 @@ def _stored(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
             if found:
                 if not isinstance(found, Mapping):
                     raise BadModel(f"config.json: {name} must be an object, found {found!r}")
-                return {"quant_method": method, **found}
+                # Of experts; newer files have it inside.
+                kind = config.get("expert_dtype")
+                outside = {} if kind is None else {"expert_dtype": kind}
+                return {"quant_method": method, **outside, **found}
     return None
 
 

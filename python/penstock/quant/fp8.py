@@ -109,7 +109,8 @@ def read_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:
     )
     if block is not None:
         shape = block_shape(settings, "weight_block_size", block)
-        layout = Fp8Layout(None, shape, ("weight_scale_inv", "weight_scale"), activations)
+        suffixes = "weight_scale_inv", "weight_scale", "scale"
+        layout = Fp8Layout(None, shape, suffixes, activations)
     # Heads are kept even where the list does not say so, as transformers and vLLM keep them.
     kept = {"lm_head", *kept_modules(config), *kept_modules(config, "ignored_layers")}
     settings.skip("modules_to_not_convert", "ignored_layers")

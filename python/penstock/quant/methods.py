@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.faults import BadModel
 from penstock.quant.method import LinearMethod
 
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
 """Scales of a quantized KV cache: only caches in fp8 use them (`worker/startup/kv_scales.py`)."""
 
@@ -27,16 +28,27 @@ class Methods:
     star stands for anything."""
     unused: tuple[str, ...] = ()
     """Patterns of names of tensors that the format stores and does not need."""
+    experts: LinearMethod | None = None
+    """Of routed experts, where they have another format; None = they have that of all others."""
 
     def of(self, path: str) -> LinearMethod:
         """The method of the module at a path of the checkpoint."""
         inside = any(_inside(path, module) for module in self.kept)
-        return self.plain if self.quantized is None or inside else self.quantized
+        if self.quantized is None or inside:
+            return self.plain
+        if self.experts is not None and _EXPERT.search(path):
+            return self.experts
+        return self.quantized
+
+    def floats(self) -> Methods:
+        """Returns these without formats, for matrices that no checkpoint quantizes."""
+        return replace(self, quantized=None, experts=None)
 
     @property
     def recordable(self) -> bool:
         """Whether a tape can hold all products."""
-        return self.plain.recordable and (self.quantized is None or self.quantized.recordable)
+        found = self.plain, self.quantized, self.experts
+        return all(method is None or method.recordable for method in found)
 
 
 def _inside(path: str, module: str) -> bool:

@@ -34,6 +34,8 @@ class MxNames:
     scales: str
     blocked: bool = False
     """Whether codes are [outputs, inputs / 32, 16] instead of [outputs, inputs / 2]."""
+    signed: bool = False
+    """Whether files call the bytes of codes int8."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class MxFp4(Packed):
         groups = groups_of(inputs, MX_GROUP, "mxfp4")
         device = self.plain.device
         shape = (outputs, groups, 16) if self.names.blocked else (outputs, inputs // 2)
-        codes = torch.empty(shape, dtype=torch.uint8, device=device)
+        kind = torch.int8 if self.names.signed else torch.uint8
+        codes = torch.empty(shape, dtype=kind, device=device)
         scales = torch.empty((outputs, groups), dtype=torch.uint8, device=device)
         return {
             self.names.codes: WeightTensor(codes, 0, 1),
@@ -71,7 +74,7 @@ class MxFp4(Packed):
 
     def read(self, weights: Weights) -> Quantized:
         """Codes, and exponents as floats."""
-        codes = weights[self.names.codes]
+        codes = weights[self.names.codes].view(torch.uint8)
         return Quantized(halves(codes.flatten(1)), powers(weights[self.names.scales]).t())
 
 

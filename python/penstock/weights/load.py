@@ -29,6 +29,7 @@ FLOATS = {
     torch.bfloat16,
     torch.float8_e8m0fnu,
 }
+IDS = {torch.int64, torch.int32}
 Targets = Mapping[str, Sequence[Target]]
 Job = Callable[[], int]  # returns the bytes written
 
@@ -189,7 +190,8 @@ def _gather(stored: StoredTensor, target: Target) -> int:
 
 
 def _check(name: str, stored: StoredTensor, target: Target) -> None:
-    """Floats are converted; all other numbers must be what the layer's weight format takes."""
+    """Floats and ids are converted; all other numbers must be what the layer's weight format
+    takes."""
     if not target.accepts(stored.shape):
         shapes = " or ".join(dict.fromkeys(str(list(shape)) for shape in target.shapes))
         raise BadModel(
@@ -197,7 +199,8 @@ def _check(name: str, stored: StoredTensor, target: Target) -> None:
             f"it {shapes} (with its quantization_config, if it has one)"
         )
     form, stored, wanted = target.form, _read_as(stored, target), target.dtype
-    if stored.dtype != wanted and not {stored.dtype, wanted} <= FLOATS:
+    both = {stored.dtype, wanted}
+    if stored.dtype != wanted and not (both <= FLOATS or both <= IDS):
         raise BadModel(
             f"{stored.path}: tensor {name} is {_short(stored.dtype)}, but its layer takes "
             f"{_short(wanted)}; take the checkpoint whose quantization_config describes its "
