@@ -37,6 +37,7 @@ from .sample import sample
 from .selective_scan import selective_scan
 from .sinkhorn import sinkhorn
 from .top_logprobs import top_logprobs
+from .window_sum import window_sum
 
 __all__ = [
     "act_mul",
@@ -71,4 +72,5 @@ __all__ = [
     "sinkhorn",
     "top_logprobs",
     "use",
+    "window_sum",
 ]

@@ -67,6 +67,8 @@ from penstock_kernels.route_experts import triton as router
 from penstock_kernels.selective_scan import chunks as scan_chunks
 from penstock_kernels.selective_scan import triton as scan
 from penstock_kernels.sinkhorn import triton as balance
+from penstock_kernels.window_sum import triton as summed
+from penstock_kernels.window_sum.cases import CHOSEN, HEAVY, KEYS, window_arguments
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -248,12 +250,15 @@ def pools(kind: torch.dtype) -> None:
 
 
 def shared_keys(kind: torch.dtype) -> None:
-    """Attention of DeepSeek-V4 to last tokens, to chosen entries, and to entries of blocks."""
+    """Attention of DeepSeek-V4 to last tokens, to chosen entries, and to entries of blocks; what
+    sums up entries."""
     for block_tokens, row in ((1, 2560), (1, 128), (4, 0)):
         shape = Latent(64, 512, 0, row)
         chosen = [(1, 40), (1, 640)]
         given = latent_arguments(shape, chosen, kind, CPU, block_tokens, lse=True)
         latent.latent_attention(**given)
+    for windows, first in ((CHOSEN, 512), (KEYS, 2560), (HEAVY, 512)):
+        summed.window_sum(**window_arguments(windows, [windows[1]], kind, CPU, first))
 
 
 def recurrent(kind: torch.dtype) -> None:
