@@ -13,6 +13,9 @@ use crate::states::{States, are_all, listed_kinds};
 use crate::values::{Device, Dtype};
 use crate::weight_files::StoredWeights;
 
+const DEEPSEEK_V4: &str = "deepseek_v4";
+const ENTRY_TOKENS: u64 = 4; // of the shorter compressed entries of DeepSeek-V4
+
 /// The location of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weights {
@@ -124,9 +127,14 @@ impl ModelFacts {
         // Hunyuan's files have the field, and no latent attention.
         let latent = match model_type(text) {
             Some("hunyuan_v1_dense" | "hunyuan_v1_moe") => None,
+            Some(DEEPSEEK_V4) => size(text, "head_dim")?,
             _ => size(text, "kv_lora_rank")?,
         };
         let head_dim = match latent {
+            // The most that a layer keeps of a token: its share of an entry and of an index key.
+            Some(entry) if model_type(text) == Some(DEEPSEEK_V4) => {
+                (entry + count(text, "index_head_dim")?).div_ceil(ENTRY_TOKENS)
+            }
             Some(rank) => rank + beside_latent(text)?,
             None if !attends => 0,
             None => match size(text, "head_dim")? {

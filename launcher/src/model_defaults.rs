@@ -19,11 +19,12 @@ pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
 ];
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 25] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 26] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
     "cwm",
+    "deepseek_v4",
     "dots1",
     "exaone4",
     "exaone_moe",
@@ -63,6 +64,8 @@ const SIZES: &[(&str, u64, &str)] = &[
         "gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text qwen3_5 \
         qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next vaultgemma",
     ),
+    ("head_dim", 512, "deepseek_v4"),
+    ("index_head_dim", 128, "deepseek_v4"),
     ("max_position_embeddings", 2048, "bloom falcon mamba"),
     ("max_position_embeddings", 4096, "helium nemotron_h"),
     (
@@ -94,7 +97,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         1 << 20,
-        "glm5_next glm5_next_text kimi_linear",
+        "deepseek_v4 glm5_next glm5_next_text kimi_linear",
     ),
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
     ("num_attention_heads", 16, "youtu"),
@@ -108,14 +111,14 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_attention_heads",
         64,
-        "glm5_next glm5_next_text step3p5",
+        "deepseek_v4 glm5_next glm5_next_text step3p5",
     ),
     (
         "num_experts_per_tok",
         2,
         "jamba minimax minimax_m1 minimax_text_01",
     ),
-    ("num_experts_per_tok", 6, "kolibri1"),
+    ("num_experts_per_tok", 6, "deepseek_v4 kolibri1"),
     (
         "num_experts_per_tok",
         8,
@@ -124,11 +127,13 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 32, "youtu"),
     ("num_hidden_layers", 35, "gemma3n_text"),
     ("num_hidden_layers", 42, "bailing_hybrid"),
+    ("num_hidden_layers", 43, "deepseek_v4"),
     ("num_hidden_layers", 45, "glm5_next glm5_next_text step3p5"),
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
     ("num_hidden_layers", 62, "minicpm3"),
+    ("num_key_value_heads", 1, "deepseek_v4"),
     (
         "num_key_value_heads",
         2,

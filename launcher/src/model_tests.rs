@@ -235,6 +235,20 @@ fn rows_of_pooled_attention_have_an_index_key_and_a_gate() {
 }
 
 #[test]
+fn tokens_of_deepseek_v4_have_a_share_of_an_entry() {
+    let config = json!({"model_type": "deepseek_v4", "hidden_size": 4096, "num_hidden_layers": 43});
+    let found = facts(&config).unwrap();
+    assert!(found.latent && found.sliding);
+    assert_eq!(
+        (found.heads, found.kv_heads, found.head_dim),
+        (64, 1, (512 + 128) / 4)
+    );
+    for ranks in [1, 2] {
+        assert_eq!(found.kv_token_bytes(|dim| 2 * dim, ranks), 43 * 2 * 160);
+    }
+}
+
+#[test]
 fn gpt_families_have_other_names() {
     let mut config = json!({
         "model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40,

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.config import AttentionSpec, RecurrentSpec, StateSizes
+from penstock.config import AttentionSpec, RecurrentSpec, SharedKeySpec, StateSizes
+from penstock.config.attention_spec import ENTRY_TOKENS
 from penstock.faults import BadSetting
 
 PARAMS = torch.float16
@@ -107,11 +108,25 @@ class KvShape(NamedTuple):
     @classmethod
     def of(cls, attention: AttentionSpec, ranks: int) -> KvShape:
         """Returns the shape of a layer on one of `ranks` ranks, which share the heads (see
-        `Group.kv_share`). All of them keep the whole row of latent attention, whose one head is
-        that of all queries."""
-        if attention.latent is not None:
+        `Group.kv_share`). All of them keep the whole row of attention with one row per token,
+        whose one head is that of all queries."""
+        if attention.one_row:
             return cls(attention.window, 1, attention.head_dim, planes=1)
         return cls(attention.window, max(attention.kv_heads // ranks, 1), attention.head_dim)
+
+
+def entry_shape(layer: SharedKeySpec, block_tokens: int) -> KvShape:
+    """Returns the shape of a layer's compressed entries. Raises BadSetting for blocks that cannot
+    hold them."""
+    assert layer.compression is not None
+    rate = layer.compression.rate
+    least = min(rate, ENTRY_TOKENS)
+    if block_tokens % least or max(block_tokens, rate) % min(block_tokens, rate):
+        raise BadSetting(
+            f"block_tokens is {block_tokens}; compressed entries of {rate} tokens need a multiple "
+            f"of {least} that is a multiple or a divisor of {rate}"
+        )
+    return KvShape(0, 1, layer.entry_row, planes=1)
 
 
 class StateShape(NamedTuple):
@@ -180,7 +195,8 @@ class KvMemory:
     """One rank's KV memory."""
 
     caches: list[AnyCache]
-    """For each layer; one that reads the cache of another layer has that one."""
+    """For each layer; one that reads the cache of another layer has that one. Those of compressed
+    entries follow."""
     group_of: tuple[int, ...]
     """For each layer, its KV group."""
 
@@ -205,6 +221,8 @@ class KvGeometry:
     format: KvFormat
     readers: Mapping[int, int] = field(default_factory=dict)
     """Layers without a cache of their own, and the layer whose cache each reads."""
+    compressed: bool = False
+    """Whether compressed entries stand for the tokens behind the windows."""
 
     @classmethod
     def of(
@@ -213,6 +231,7 @@ class KvGeometry:
         block_tokens: int,
         kv_format: KvFormat,
         readers: Mapping[int, int] | None = None,
+        compressed: bool = False,
     ) -> KvGeometry:
         """Returns the geometry of a model with these layers; groups without a window come first,
         those of states last. Without keys and values, the first group is `EMPTY`."""
@@ -228,7 +247,7 @@ class KvGeometry:
         ]
         if all(group.recurrent for group in groups):
             groups.insert(0, EMPTY)
-        return cls(tuple(groups), block_tokens, kv_format, readers)
+        return cls(tuple(groups), block_tokens, kv_format, readers, compressed)
 
     def block_bytes(self, group: KvGroup) -> int:
         """Returns the bytes of one block in all layers of a group."""

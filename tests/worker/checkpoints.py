@@ -554,6 +554,9 @@ def write(path: Path, **changes: Any) -> Path:
             chosen = name.endswith(factors) or "norm" in name or ".ln_" in name
             if chosen and parameter.is_floating_point():
                 parameter.add_(torch.randn_like(parameter) * 0.2)
+            if name.endswith("tid2eid"):  # distinct experts of each token id
+                every = torch.rand(len(parameter), config.n_routed_experts).argsort(1)
+                parameter.copy_(every[:, : parameter.shape[1]])
     model.save_pretrained(path)
     return path
 

@@ -24,9 +24,11 @@ MLPS = r"(mlp|block_sparse_moe|feed_forward)(\.(experts\.\d+|shared_experts))?"
 MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
 GATE = r"self_attn\.output_gate"
 INDEXER = r"self_attn\.indexer\.w(q_b|k)"
+DEEPSEEK_V4 = r"attn\.(w[qo]_[ab]|wkv|indexer\.wq_b)|ffn\.(experts\.\d+|shared_experts)\.w[123]"
 PROJECTIONS = rf"(self_attn|mamba|mixer|{MLPS})\.(\w+_proj(_with_mqa)?|linear_gate)"
 LAYERS = r"(model(\.language_model)?|backbone)\.layers\.\d+"
-MATRICES = rf"{LAYERS}\.({PROJECTIONS}|{MIXTRAL}|{GATE}|{INDEXER})|lm_head"
+NAMES = "|".join((PROJECTIONS, MIXTRAL, GATE, INDEXER, DEEPSEEK_V4))
+MATRICES = rf"{LAYERS}\.({NAMES})|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
 # Two ranks have inputs in whole groups of 128.

@@ -491,6 +491,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
         ("longcat-flash", "pairs of layers"),
         ("hy-v4", "several residual streams"),
         ("glm5_next", "several residual streams"),
+        ("deepseek-v4", "several residual streams"),
         ("gemma4-shared", "layers that need more than the one before"),
         ("glm-moe-dsa", "layers that need more than the one before"),
         ("gpt2", "how Gpt2 stores matrices"),

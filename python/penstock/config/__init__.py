@@ -3,6 +3,7 @@
 from penstock.config.alibi import alibi_slopes
 from penstock.config.attention_spec import (
     AttentionSpec,
+    CompressionSpec,
     Gate,
     IndexerSpec,
     LatentSpec,
@@ -12,6 +13,7 @@ from penstock.config.attention_spec import (
     QkNorm,
     QkNormWidth,
     RopeSpec,
+    SharedKeySpec,
 )
 from penstock.config.common import (
     read_activation,
@@ -77,6 +79,7 @@ from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.mamba1 import read_mamba1
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
+from penstock.config.shared_key import read_shared_key_layers
 from penstock.config.specification import (
     DeltaNetSpec,
     KimiDeltaSpec,
@@ -113,6 +116,7 @@ __all__ = [
     "Activation",
     "AltUpSpec",
     "AttentionSpec",
+    "CompressionSpec",
     "DeltaNetSpec",
     "ExpertStorage",
     "Fields",
@@ -139,6 +143,7 @@ __all__ = [
     "ResidualSpec",
     "RopeSpec",
     "RouterSpec",
+    "SharedKeySpec",
     "ShortConvSpec",
     "SinkhornSpec",
     "Slopes",
@@ -190,6 +195,7 @@ __all__ = [
     "read_rotating_layers",
     "read_routing",
     "read_shared_indexers",
+    "read_shared_key_layers",
     "read_shared_moe",
     "read_sigmoid_routing",
     "read_sinkhorn",

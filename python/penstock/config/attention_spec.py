@@ -153,6 +153,80 @@ class LatentSpec:
 
 
 @dataclass(frozen=True)
+class CompressionSpec:
+    """Entries that each stand for a window of tokens (DeepSeek-V4): a weighted sum of its tokens,
+    with a weight for each element. A query attends to the entries of the windows that have ended
+    at its position."""
+
+    rate: int
+    """Tokens of a window."""
+    overlaps: bool
+    """Whether an entry also sums up the window before, by another projection of its tokens."""
+    indexer: IndexerSpec | None
+    """The choice of entries, by compressed keys of its own; None = a query attends to all."""
+    cache: int = field(compare=False)
+    """The cache of the entries, behind those of all layers (`Specification.caches`)."""
+
+    @property
+    def reach(self) -> int:
+        """Tokens that an entry sums up."""
+        return self.rate * (1 + self.overlaps)
+
+    def inputs(self, size: int) -> int:
+        """Numbers of each token from which entries of `size` elements are summed up."""
+        return 2 * size * (1 + self.overlaps)
+
+
+ENTRY_TOKENS = 16
+"""A block of the cache of entries has one at least, so it must have as many tokens, or as many as a
+window if that is shorter."""
+
+
+@dataclass(frozen=True)
+class SharedKeySpec:
+    """Attention whose one key of a token is its value too (DeepSeek-V4): queries through a latent,
+    an output through a matrix per group of heads. A query attends to the last tokens, and to
+    compressed entries if there are any."""
+
+    size: int
+    """Elements of a head, of the key, and of an entry."""
+    rotated: int
+    """Dimensions that rotate: the last ones, neighbours together."""
+    window: int
+    """Tokens that a query attends to, itself included."""
+    query_rank: int
+    """Elements of the queries' latent."""
+    groups: int
+    """Of heads, whose outputs have a matrix of their own."""
+    group_rank: int
+    """Elements of a group's output."""
+    norm: NormSpec
+    """Of the queries' latent, of keys and of entries; of queries without a weight."""
+    compression: CompressionSpec | None = None
+
+    @property
+    def row(self) -> int:
+        """Elements of a token's row in the cache: its key, and what later entries need of it."""
+        if self.compression is None:
+            return self.size
+        return self.size + sum(self.compression.inputs(size) for size in self.entry_sizes)
+
+    @property
+    def entry_sizes(self) -> tuple[int, ...]:
+        """Elements of an entry, and of its index key if entries are chosen."""
+        assert self.compression is not None
+        indexer = self.compression.indexer
+        return (self.size,) if indexer is None else (self.size, indexer.head_dim)
+
+    @property
+    def entry_row(self) -> int:
+        """Elements of each token's row in the cache of entries, which has room for one where a
+        window or a block ends."""
+        assert self.compression is not None
+        return -(-sum(self.entry_sizes) // min(self.compression.rate, ENTRY_TOKENS))
+
+
+@dataclass(frozen=True)
 class PositionScale:
     """Factor of the queries at position p: 1 + beta * ln(1 + floor((p + offset) / original))."""
 
@@ -184,7 +258,7 @@ class AttentionSpec:
     """Self-attention of one layer. Head counts are those of the whole model, not of one rank.
 
     With `latent`, the one KV head is the cached row, of `head_dim` elements: the latent, the
-    rotated key and, with an indexer, its key.
+    rotated key and, with an indexer, its key. So it is with `shared_key`: `SharedKeySpec.row`.
     """
 
     heads: int
@@ -208,6 +282,8 @@ class AttentionSpec:
     """Whether each head has a learned logit that joins the softmax's denominator."""
     latent: LatentSpec | None = None
     """None = each KV head caches a key and a value."""
+    shared_key: SharedKeySpec | None = None
+    """None = values are not keys."""
     position_scale: PositionScale | None = None
     slopes: tuple[float, ...] | None = None
     """What each head subtracts from a score per position between query and key (ALiBi); None =
@@ -235,7 +311,7 @@ class AttentionSpec:
                 f"num_key_value_heads, {self.kv_heads}"
             )
         if self.rope_dim % 2:
-            name = "head_dim" if self.latent is None else "qk_rope_head_dim"
+            name = "qk_rope_head_dim" if self.one_row else "head_dim"
             raise BadModel(f"config.json: {name} must be even, found {self.rope_dim}")
         if self.rope is not None:
             self._check_factors(self.rope)
@@ -255,7 +331,14 @@ class AttentionSpec:
     @property
     def rope_dim(self) -> int:
         """Dimensions of a head for which `rope` is."""
+        if self.shared_key is not None:
+            return self.shared_key.rotated
         return self.head_dim if self.latent is None else self.latent.rotated
+
+    @property
+    def one_row(self) -> bool:
+        """Whether a row of the cache is key and value of all heads."""
+        return self.latent is not None or self.shared_key is not None
 
     def _check_factors(self, rope: RopeSpec) -> None:
         pairs = rope.dims(self.rope_dim) // 2

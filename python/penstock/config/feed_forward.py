@@ -100,6 +100,9 @@ class RouterSpec:
     sparse_mixer: float = 0.0
     """The threshold of SparseMixer-v2 (Phi-3.5-MoE), which chooses two experts: each one's weight
     is the softmax among experts whose logits are within this share of the best; 0 = not used."""
+    tokens: int = 0
+    """Rows of a table of the experts of each token id, which replaces the choice; 0 = there is
+    none."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from penstock.config.attention_spec import AttentionSpec, IndexerSpec, NormSpec
+from penstock.config.attention_spec import AttentionSpec, IndexerSpec, NormSpec, SharedKeySpec
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
 from penstock.config.streams import AltUpSpec, SinkhornSpec, StreamsSpec
 from penstock.faults import BadModel
@@ -424,8 +424,14 @@ class Specification:
 
     @property
     def has_latents(self) -> bool:
-        """Whether any layer has latent attention."""
-        return any(attention.latent is not None for attention in self.softmax_layers)
+        """Whether any layer caches one row per token for all heads, as latent attention does."""
+        return any(attention.one_row for attention in self.softmax_layers)
+
+    @property
+    def compressed_layers(self) -> list[SharedKeySpec]:
+        """The layers with compressed entries, whose caches are behind those of all layers."""
+        found = (attention.shared_key for attention in self.softmax_layers)
+        return [each for each in found if each is not None and each.compression is not None]
 
     @property
     def indexers(self) -> list[IndexerSpec]:
@@ -446,6 +452,8 @@ class Specification:
         for attention in (layer.attention for layer in self.layers):
             if isinstance(attention, AttentionSpec):
                 found["num_attention_heads", attention.heads] = None
+                if attention.shared_key is not None:
+                    found["o_groups", attention.shared_key.groups] = None
             else:
                 found[attention.shared] = None
         for mlp in (layer.mlp for layer in self.layers):

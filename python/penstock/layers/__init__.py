@@ -38,7 +38,7 @@ from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.short_conv import ShortConv
 from penstock.layers.sinkhorn_streams import MixingConnection
-from penstock.layers.stream_block import StreamBlock
+from penstock.layers.stream_block import HashStreamBlock, StreamBlock
 from penstock.layers.streams import HyperConnection, MeanStreams, Streams, streams_of
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
@@ -56,6 +56,7 @@ __all__ = [
     "GatedAttention",
     "GatedMlp",
     "GatedNorm",
+    "HashStreamBlock",
     "Head",
     "HeadNorm",
     "HyperConnection",

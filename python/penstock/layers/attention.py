@@ -87,6 +87,8 @@ class StepContext:
     chunks: Chunks | None
     layer_rows: Tensor | None = None  # [T, layers, size]: embeddings per layer; set by the model
     chosen: Chosen = field(default_factory=Chosen)  # set by layers with an indexer
+    token_ids: Tensor | None = None  # [T], for routers that read them; set by the model
+    common: dict[tuple[object, ...], Tensor] = field(default_factory=dict)  # see step_rows.once
 
     def kv_cache(self, layer: int) -> LayerCache:
         """The cache of a layer that has keys and values."""

@@ -43,6 +43,7 @@ from penstock.layers.attention import (
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
+from penstock.layers.hash_experts import HashMoeMlp
 from penstock.layers.indexed_attention import GatedIndexedAttention, IndexedLatentAttention
 from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import HeadGatedLatentAttention, LatentAttention
@@ -54,18 +55,21 @@ from penstock.layers.norm import Norm, norm_of
 from penstock.layers.own_norm_experts import OwnNormMoeMlp
 from penstock.layers.pooled_indexer import PooledLatentAttention
 from penstock.layers.recurrent import Recurrent
+from penstock.layers.shared_key_attention import SharedKeyAttention
 from penstock.layers.short_conv import ShortConv
 
 
 def attention_of(
     build: Build, residual: ResidualSpec, spec: AttentionSpec | RecurrentSpec, index: int
-) -> SelfAttention | Recurrent:
+) -> SelfAttention | SharedKeyAttention | Recurrent:
     """Builds the attention of a specification. Raises BadModel for a combination that has no
     implementation."""
     if not isinstance(spec, AttentionSpec):
         return _recurrent_of(build, residual, spec, index)
     if spec.latent is not None:
         return _latent_of(spec, spec.latent)(build, residual, spec, index)
+    if spec.shared_key is not None:
+        return SharedKeyAttention(build, residual, spec, index)
     if spec.kv_layer is not None:
         return ReadingAttention(build, residual, spec, index)
     if spec.gate is not None:
@@ -148,7 +152,7 @@ def mlp_of(
     if isinstance(spec, MoeSpec):
         if spec.own_norms:
             raise BadModel("experts with norms of their own are not supported in this block")
-        return MoeMlp(build, residual, spec)
+        return (HashMoeMlp if spec.router.tokens else MoeMlp)(build, residual, spec)
     return dense_mlp(build, residual, spec)
 
 
@@ -263,7 +267,9 @@ class PairBlock(Layer):
         self.partial = build.group.size > 1
         stream, below = spec.residual, build.below(f"blocks.{index}")
 
-        def beside(name: str, layer: LayerSpec, at: int) -> SelfAttention | Recurrent:
+        def beside(
+            name: str, layer: LayerSpec, at: int
+        ) -> SelfAttention | SharedKeyAttention | Recurrent:
             scaled = replace(stream, multiplier=stream.multiplier * layer.output_scale)
             return attention_of(below.below(name), scaled, layer.attention, at)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -379,11 +379,13 @@ class LatentExperts(Layer):
 class MoeMlp(Layer):
     """The feed-forward layer: routed experts, and shared experts if there are any."""
 
+    router_type: ClassVar[type[Router]] = Router
+
     def __init__(self, build: Build, residual: ResidualSpec, spec: MoeSpec) -> None:
         hidden = residual.hidden
         self.partial = build.group.size > 1
         self.multiplier = residual.multiplier
-        self.router = Router(build, residual, spec)
+        self.router = self.router_type(build, residual, spec)
         below = build.below("experts")
         self.experts: ExpertSum = (
             LatentExperts(below, residual, spec) if spec.latent else ExpertMlps(below, hidden, spec)

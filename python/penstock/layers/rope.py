@@ -147,3 +147,14 @@ _KINDS: dict[str, Callable[[Tensor, RopeSpec, int], tuple[Tensor, float]]] = {
     "longrope": _longrope,
     "proportional": _proportional,
 }
+
+
+def rotate_last(x: Tensor, angles: Tensor, backwards: bool = False) -> None:
+    """Rotates the last R of x [T, heads, D] in place, neighbours together, by angles [T, R]:
+    cosines, then sines. What is `backwards` rotates by the negative angle."""
+    cos, sin = angles[:, None].chunk(2, -1)
+    sin = -sin if backwards else sin
+    last = x[..., -angles.shape[1] :]
+    first, second = last[..., 0::2], last[..., 1::2]
+    turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -1)
+    last.copy_(turned.flatten(-2))

@@ -8,6 +8,7 @@ from penstock.config import ResidualSpec, SinkhornSpec, Specification
 from penstock.layers.attention import StepContext
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import attention_of, mlp_of
+from penstock.layers.hash_experts import HashMoeMlp
 from penstock.layers.norm import Norm, norm_of
 from penstock.layers.sinkhorn_streams import MixedPending, MixingConnection
 from penstock.layers.streams import HyperConnection, Pending
@@ -38,7 +39,13 @@ class StreamBlock(Layer):
         mixed = self.group.summed(self.attention.product(x, context, rows))
         streams = (pending if rows is None else pending.rows(rows)).plus(mixed)
         x, pending = self._input(self.mlp_streams, self.mlp_norm, streams)
-        return residual._replace(x=pending.plus(self.group.summed(self.mlp.product(x))))
+        out = self.group.summed(self.feed_forward(x, context, rows))
+        return residual._replace(x=pending.plus(out))
+
+    def feed_forward(self, x: Tensor, context: StepContext, rows: Tensor | None) -> Tensor:
+        """The output of the feed-forward layer for its normalised input, [T, hidden] each, or of
+        `rows` of the step alone; a partial sum with several ranks."""
+        return self.mlp.product(x)
 
     @staticmethod
     def _input(
@@ -47,6 +54,16 @@ class StreamBlock(Layer):
         """The normalised input of a layer [T, hidden], and the streams for its output."""
         x, pending = connection(streams)
         return norm(Residual(x, None, partial=False))[0], pending
+
+
+class HashStreamBlock(StreamBlock):
+    """As StreamBlock, whose experts follow from `StepContext.token_ids`."""
+
+    def feed_forward(self, x: Tensor, context: StepContext, rows: Tensor | None) -> Tensor:
+        """As `StreamBlock.feed_forward`."""
+        ids = context.token_ids
+        assert ids is not None and isinstance(self.mlp, HashMoeMlp)
+        return self.mlp.product_of(x, ids if rows is None else ids.index_select(0, rows))
 
 
 def connection_of(build: Build, residual: ResidualSpec) -> Connection:

@@ -39,6 +39,7 @@ FAMILIES: dict[str, str] = {
     "DeepseekV2ForCausalLM": "deepseek:DeepseekV2",
     "DeepseekV32ForCausalLM": "deepseek_v32:DeepseekV32",
     "DeepseekV3ForCausalLM": "deepseek:DeepseekV3",
+    "DeepseekV4ForCausalLM": "deepseek_v4:DeepseekV4",
     "Dots1ForCausalLM": "dots1:Dots1",
     "Ernie4_5ForCausalLM": "ernie:Ernie45",
     "Ernie4_5_MoeForCausalLM": "ernie_moe:Ernie45Moe",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.config import AttentionSpec
+from penstock.config import AttentionSpec, SharedKeySpec
 from penstock.faults import BadModel
 from penstock.models import FAMILIES, native
 from penstock.models.fallback.probe import OWN_ATTENTION, Call, probe, reason
@@ -62,6 +62,11 @@ class Description:
     def kv_readers(self) -> dict[int, int]:
         """None: every layer has keys and values of its own."""
         return {}
+
+    @property
+    def compressed_layers(self) -> list[SharedKeySpec]:
+        """None: the library's module gives attention whole keys and values."""
+        return []
 
     @property
     def has_experts(self) -> bool:

@@ -14,7 +14,7 @@ import torch
 from penstock_kernels.kv_quantization import FP8
 from penstock_kernels.op import reason
 
-from penstock.cache import KvFormat, KvGeometry, kv_format, layer_shape
+from penstock.cache import KvFormat, KvGeometry, entry_shape, kv_format, layer_shape
 from penstock.config import Specification, read_config
 from penstock.faults import BadSetting, TooLittleMemory, Unsupported
 from penstock.layers import Build
@@ -275,8 +275,8 @@ class _Loader:
 def kv_geometry(
     config: Specification, build: Build, block_tokens: int, stored: KvFormat
 ) -> KvGeometry:
-    """Returns the KV geometry of this rank's layers. Raises BadSetting for blocks that would cut
-    pools of tokens."""
+    """Returns the KV geometry of this rank's layers, and of their compressed entries. Raises
+    BadSetting for blocks that would cut pools of tokens."""
     for indexer in config.indexers:
         if indexer.pool and block_tokens % indexer.pool:
             raise BadSetting(
@@ -285,7 +285,9 @@ def kv_geometry(
             )
     found = (layer.attention for layer in config.layers)
     layers = [layer_shape(each, build.group.size, build.dtype) for each in found]
-    return KvGeometry.of(layers, block_tokens, stored, config.kv_readers)
+    entries = [entry_shape(each, block_tokens) for each in config.compressed_layers]
+    layers += entries
+    return KvGeometry.of(layers, block_tokens, stored, config.kv_readers, bool(entries))
 
 
 def full_sums() -> None:

@@ -35,7 +35,8 @@ SLOT_ROOM = 32 << 20  # bytes
 TYPICAL_WINDOWS = 2
 # Of models with recurrent layers: tokens and states of the typical sequence (its own state, and a
 # checkpoint), and the most states that a slot adds. A state takes as much memory as the keys and
-# values of thousands of tokens: of Qwen3-Next 80B-A3B 74 MiB, as those of 3,200.
+# values of thousands of tokens: of Qwen3-Next 80B-A3B 74 MiB, as those of 3,200. With compressed
+# entries (DeepSeek-V4) the typical sequence has as many tokens.
 TYPICAL_TOKENS, TYPICAL_STATES, MOST_STATES = 4_096, 2, 4
 # The most blocks of a group whose blocks have no memory, unless one sequence needs more. The router
 # keeps about 150 bytes for each: 16 million tokens of running sequences and of the prefix cache.
@@ -174,13 +175,15 @@ def least_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> in
 
 def typical_blocks(capacity: Capacity, geometry: KvGeometry, group: KvGroup) -> int:
     """Returns the blocks of a group that a typical sequence holds between two steps: one of
-    TYPICAL_WINDOWS widest windows, or of TYPICAL_TOKENS if there are states."""
+    TYPICAL_WINDOWS widest windows, or of TYPICAL_TOKENS if there are states or compressed
+    entries: rows of windows take as much memory as the entries of thousands of tokens."""
     if group.recurrent:
         return TYPICAL_STATES
     length, window = capacity.sequence_tokens, group.window
-    if any(each.recurrent for each in geometry.groups):
+    if geometry.compressed or any(each.recurrent for each in geometry.groups):
         length = min(length, TYPICAL_TOKENS)
-    if widest := max(each.window for each in geometry.groups):
+    widest = max(each.window for each in geometry.groups)
+    if widest and not geometry.compressed:
         length = min(length, TYPICAL_WINDOWS * widest)
     whole = geometry.blocks_for(length)
     return min(whole, geometry.blocks_for(window) + 1) if window else whole
