@@ -261,6 +261,21 @@ def shared_keys(kind: torch.dtype) -> None:
         summed.window_sum(**window_arguments(windows, [windows[1]], kind, CPU, first))
 
 
+def chosen_blocks(kind: torch.dtype) -> None:
+    """The choice of blocks of Qwen4-Exp, attention to them, and the convolutions of its n-grams."""
+    index = Index(16, 128, 64, 16 * 640)
+    decodes = [(1, 2), (1, 500)]
+    choose.index_tokens(**index_arguments(index, decodes, 128, kind, CPU, block_tokens=1))
+    shape = Latent(8, 256, 256, 128)
+    latent.latent_attention(**latent_arguments(shape, [(1, 40), (1, 2063)], kind, CPU))
+    for dtype, channels, width in ((kind, 8192, 10), (torch.float32, 2, 3)):
+        states = torch.empty((4, 1, 1, channels, width - 1), dtype=dtype)
+        weight = torch.empty((channels, width), dtype=dtype)
+        for lengths in ([(1, 1), (1, 7)], [(300, 300)]):
+            x = torch.empty((sum(count for count, _ in lengths), channels), dtype=dtype)
+            convolution.causal_conv(x, weight, states, runs(lengths, CPU))
+
+
 def recurrent(kind: torch.dtype) -> None:
     """Gated DeltaNet of Qwen3-Next, of decodes, few tokens and a prompt."""
     channels, heads, gate = 8192, (32, 128), torch.empty(32)
@@ -369,6 +384,7 @@ def caches_of_keys(kinds: tuple[torch.dtype, ...]) -> None:
     sinks(BF16)
     pools(BF16)
     shared_keys(BF16)
+    chosen_blocks(BF16)
 
 
 def main() -> None:

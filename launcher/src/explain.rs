@@ -215,6 +215,10 @@ fn block(plan: &Plan) -> String {
         return format!("{layers} layers x {own} x {tokens} tokens, on every worker");
     }
     let heads = plan.model.rank_kv_heads(plan.tp.value);
+    if plan.model.index > 0 {
+        let row = head(2 * plan.model.head_dim + plan.model.index); // value, key, index key
+        return format!("{layers} layers x {heads} heads x {row} x {tokens} tokens");
+    }
     let layers = format!("{layers} layers x {heads} heads x {own}");
     let Some(full) = plan.model.full else {
         return format!("2 (key, value) x {layers} x {tokens} tokens");

@@ -55,6 +55,9 @@ pub struct ModelFacts {
     /// Whether attention caches one row per token, a latent, a rotated key and perhaps an index key,
     /// in place of keys and values (multi-head latent attention). Every rank has all rows.
     pub latent: bool,
+    /// Elements of an index key, which a token's row has beside key and value, of each KV head; 0 =
+    /// there is none.
+    pub index: u64,
     /// The experts, if the model has any.
     pub experts: Option<Experts>,
     /// The recurrent layers, if the model has any; `layers` does not count them.
@@ -173,6 +176,7 @@ impl ModelFacts {
             head_dim,
             full: divided.map(|(_, full)| full),
             latent: latent.is_some(),
+            index: size(text, "indexer_head_dim")?.unwrap_or(0),
             experts: experts(text),
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
             sliding: slides(text),
@@ -204,7 +208,12 @@ impl ModelFacts {
         let full = self.full.map_or(0, |full| {
             full.layers * full.rank_heads(tp) * head_bytes(full.head_dim)
         });
-        planes * (self.layers * self.rank_kv_heads(tp) * head_bytes(self.head_dim) + full)
+        let heads = self.layers * self.rank_kv_heads(tp);
+        let index = match self.index {
+            0 => 0, // a head of no elements may have parameters all the same
+            index => heads * head_bytes(index),
+        };
+        planes * (heads * head_bytes(self.head_dim) + full) + index
     }
 
     /// Returns the bytes of one rank's weights in `dtype`, with `quantize` as typed; nearly exact

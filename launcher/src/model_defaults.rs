@@ -62,7 +62,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "head_dim",
         256,
         "gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text qwen3_5 \
-        qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next vaultgemma",
+        qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text vaultgemma",
     ),
     ("head_dim", 512, "deepseek_v4"),
     ("index_head_dim", 128, "deepseek_v4"),
@@ -73,7 +73,11 @@ const SIZES: &[(&str, u64, &str)] = &[
         8192,
         "falcon_h1 falcon_mamba gemma gemma2 vaultgemma",
     ),
-    ("max_position_embeddings", 32_768, "gemma3n_text minicpm3"),
+    (
+        "max_position_embeddings",
+        32_768,
+        "gemma3n_text minicpm3 qwen4_exp qwen4_exp_text",
+    ),
     (
         "max_position_embeddings",
         128_000,
@@ -124,6 +128,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         8,
         "bailing_hybrid glm5_next glm5_next_text kimi_linear step3p5",
     ),
+    ("num_experts_per_tok", 10, "qwen4_exp qwen4_exp_text"),
     ("num_hidden_layers", 32, "youtu"),
     ("num_hidden_layers", 35, "gemma3n_text"),
     ("num_hidden_layers", 42, "bailing_hybrid"),
@@ -137,7 +142,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_key_value_heads",
         2,
-        "ernie4_5 gemma3n_text muse_glimmer_text",
+        "ernie4_5 gemma3n_text muse_glimmer_text qwen4_exp qwen4_exp_text",
     ),
     (
         "num_key_value_heads",

@@ -206,6 +206,24 @@ fn latents_are_one_row_per_token_on_every_rank() {
 }
 
 #[test]
+fn rows_have_an_index_key_of_each_head() {
+    let mut config = json!({
+        "model_type": "qwen4_exp_text", "hidden_size": 2048, "num_attention_heads": 16,
+        "num_hidden_layers": 4, "indexer_head_dim": 128,
+    });
+    let found = facts(&config).unwrap();
+    assert_eq!((found.kv_heads, found.head_dim, found.index), (2, 256, 128));
+    assert_eq!((found.layers, found.max_tokens), (1, 32_768));
+    assert_eq!(
+        found.kv_token_bytes(|dim| 2 * dim, 1),
+        2 * 2 * (2 * 256 + 128)
+    );
+    assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 4), 2 * (2 * 256 + 128));
+    config["indexer_head_dim"] = json!(null);
+    assert_eq!(facts(&config).unwrap().index, 0);
+}
+
+#[test]
 fn rows_of_sparse_attention_have_an_index_key() {
     for family in ["deepseek_v32", "glm_moe_dsa", "hy_v4"] {
         let mut config = json!({

@@ -24,6 +24,8 @@ pub struct States {
     grouped: (u64, u64),
     /// Elements that the recurrence has stored in a layer, in float32 or wider.
     memory: u64,
+    /// Inputs of the convolutions of hashed n-grams, in all layers; every rank keeps them.
+    whole: u64,
 }
 
 impl States {
@@ -32,6 +34,9 @@ impl States {
         let states = match config.get("model_type").and_then(Value::as_str)? {
             "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" => {
                 Self::of_delta_net(config, layers, [16, 32, 128, 128])
+            }
+            "qwen4_exp" | "qwen4_exp_text" => {
+                Self::of_delta_net(config, layers, [16, 32, 128, 128]).with_ngrams(config)
             }
             "olmo_hybrid" => Self::of_delta_net(config, layers, olmo_sizes(config)),
             "kimi_linear" => Self::of_kimi_delta(config, layers, layers.saturating_sub(1) / 4, 32),
@@ -77,7 +82,19 @@ impl States {
             inputs: channels * kept,
             grouped: (0, 1),
             memory: value_heads * key_dim * value_dim,
+            whole: 0,
         }
+    }
+
+    /// Adds the convolutions of Qwen4-Exp's n-grams, which read tokens `ngram_size` apart, of all
+    /// residual streams. The few bytes of earlier tokens' ids are left out.
+    fn with_ngrams(self, config: &Value) -> Self {
+        let listed = config.get("ple_layer_ids").and_then(Value::as_array);
+        let layers = listed.map_or(0, |listed| listed.len() as u64);
+        let channels = size(config, "hc_count", 4) * size(config, "hidden_size", 2048);
+        let kept = size(config, "ple_conv_kernel_size", 4).saturating_sub(1);
+        let whole = layers * channels * kept * size(config, "ngram_size", 3);
+        Self { whole, ..self }
     }
 
     /// Kimi Delta Attention; published files describe it in an object of its own. Where config.json
@@ -115,6 +132,7 @@ impl States {
             inputs: 3 * heads * head_dim * width.saturating_sub(1),
             grouped: (0, 1),
             memory: heads * head_dim * head_dim,
+            whole: 0,
         }
     }
 
@@ -128,6 +146,7 @@ impl States {
             inputs: channels * size(config, "conv_L_cache", width).saturating_sub(1),
             grouped: (0, 1),
             memory: 0,
+            whole: 0,
         }
     }
 
@@ -156,6 +175,7 @@ impl States {
             inputs: heads * head_dim * kept,
             grouped: (2 * groups * state * kept, groups.max(1)),
             memory: heads * head_dim * state,
+            whole: 0,
         }
     }
 
@@ -172,6 +192,7 @@ impl States {
             inputs: channels * size(config, names.width, 4).saturating_sub(1),
             grouped: (0, 1),
             memory: channels * size(config, names.state, 16),
+            whole: 0,
         }
     }
 
@@ -191,6 +212,7 @@ impl States {
             inputs: 0,
             grouped: (0, 1),
             memory: heads * head_dim * head_dim,
+            whole: 0,
         }
     }
 
@@ -231,7 +253,8 @@ impl States {
         let ranks = u64::from(tp);
         let grouped = self.grouped.0 / self.grouped.1.min(ranks);
         let inputs = (self.inputs / ranks + grouped) * dtype.bytes();
-        self.layers * (inputs + self.memory / ranks * dtype.bytes().max(4))
+        let own = self.layers * (inputs + self.memory / ranks * dtype.bytes().max(4));
+        own + self.whole * dtype.bytes()
     }
 }
 
@@ -343,6 +366,23 @@ mod tests {
         let layer = 32 * 128 * 128 * 4 + 3 * 8192 * 2;
         assert_eq!(states.bytes(Dtype::Bfloat16, 1), 36 * layer);
         assert_eq!(states.bytes(Dtype::Bfloat16, 4), 9 * layer);
+    }
+
+    #[test]
+    fn every_rank_keeps_the_inputs_of_ngrams() {
+        let mut config = json!({
+            "model_type": "qwen4_exp_text", "hidden_size": 2048, "ple_layer_ids": [2, 5],
+            "layer_types": ["linear_attention", "linear_attention", "indexed_attention"],
+        });
+        let states = States::of(&config, 3).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 3)), (2, 1));
+        let layer = 32 * 128 * 128 * 4 + 3 * 8192 * 2;
+        let ngrams = 2 * 4 * 2048 * 9 * 2;
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 2 * layer + ngrams);
+        assert_eq!(states.bytes(Dtype::Bfloat16, 4), 2 * layer / 4 + ngrams);
+        config["ple_layer_ids"] = json!(null);
+        let states = States::of(&config, 3).unwrap();
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 2 * layer);
     }
 
     #[test]

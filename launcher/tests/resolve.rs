@@ -37,6 +37,7 @@ fn model() -> ModelFacts {
         head_dim: 64,
         full: None,
         latent: false,
+        index: 0,
         experts: None,
         states: None,
         max_tokens: 2048,

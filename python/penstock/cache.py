@@ -67,7 +67,7 @@ class LayerCache:
 
     data: Tensor
     """[blocks, planes, kv_heads, block_tokens, elements of a head]: keys, then values. With one
-    plane, a row is key and value (latent attention)."""
+    plane, a row is key and value (latent attention), or has both (`BlockIndexedAttention`)."""
     params: Tensor | None = None
     """[blocks, 2, kv_heads, block_tokens, 2] float16: scale and zero, of a quantized format."""
 
@@ -112,6 +112,9 @@ class KvShape(NamedTuple):
         whose one head is that of all queries."""
         if attention.one_row:
             return cls(attention.window, 1, attention.head_dim, planes=1)
+        if attention.block_indexer is not None:
+            row = 2 * attention.head_dim + attention.block_indexer.head_dim
+            return cls(attention.window, max(attention.kv_heads // ranks, 1), row, planes=1)
         return cls(attention.window, max(attention.kv_heads // ranks, 1), attention.head_dim)
 
 

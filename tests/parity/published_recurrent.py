@@ -141,6 +141,36 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         },
         "vision_config": {"model_type": "glm5_next_vision", "depth": 24, "hidden_size": 1024},
     }),
+    # The values are transformers' defaults. It has none for the indexer, nor for which layers have
+    # n-grams; what stands here for these was chosen.
+    "Qwen/Qwen4-Exp": (108_347_421_824, {
+        "architectures": ["Qwen4ExpForConditionalGeneration"], "image_token_id": 248056,
+        "model_type": "qwen4_exp", "text_config": {
+            "attention_bias": False, "attention_dropout": 0.0, "eos_token_id": [248046, 248044],
+            "hc_count": 4, "hc_lowrank": 320, "head_dim": 256, "heads_per_ngram": 8,
+            "hidden_act": "silu", "hidden_size": 2048, "indexer_budget": 2048,
+            "indexer_compress_ratio": 16, "indexer_head_dim": 128, "indexer_kv_heads": 1,
+            "indexer_n_heads": 16, "initializer_range": 0.02,
+            "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
+            "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+            "make_ngram_vocab_size_divisible_by": 128, "max_position_embeddings": 32768,
+            "model_type": "qwen4_exp_text", "moe_intermediate_size": 512, "ngram_size": 3,
+            "ngram_vocab_size_base": 20000000, "norm_topk_prob": True,
+            "num_attention_heads": 16, "num_experts": 512, "num_experts_per_tok": 10,
+            "num_hidden_layers": 40, "num_key_value_heads": 2, "output_gate_type": None,
+            "output_router_logits": False, "ple_conv_kernel_size": 4, "ple_embed_dim": 2048,
+            "ple_layer_ids": [2], "rms_norm_eps": 1e-06, "rope_parameters": {
+                "mrope_interleaved": True, "mrope_section": [11, 11, 10],
+                "partial_rotary_factor": 0.25, "rope_theta": 1e7, "rope_type": "default",
+            },
+            "router_aux_loss_coef": 0.001, "seed": 1234, "shared_expert_intermediate_size": 512,
+            "split_ngram_parts": 512, "tie_word_embeddings": False, "vocab_size": 248320,
+        },
+        "tie_word_embeddings": False, "video_token_id": 248057,
+        "vision_config": {"depth": 27, "hidden_size": 1152, "model_type": "qwen4_exp_vision"},
+        "vision_end_token_id": 248054, "vision_start_token_id": 248053,
+    }),
     "moonshotai/Kimi-Linear-48B-A3B-Instruct": (49_122_681_728, {
         "architectures": ["KimiLinearForCausalLM"], "dtype": "bfloat16", "eos_token_id": 163586,
         "first_k_dense_replace": 1, "head_dim": 72, "hidden_act": "silu", "hidden_size": 2304,

@@ -84,6 +84,7 @@ RECURRENT = [
     "nemotron_h-latent",
     "qwen3_5-moe",
     "qwen3_next",
+    "qwen4_exp",
 ]
 SHARDED = [
     "llama-one-kv-head",

@@ -79,6 +79,7 @@ FACTORS = (
     "router.gate.weight",
     "hc.base",
     "hc.scale",
+    "ple.conv1d.weight",
     "hc_base",
     "hc_scale",
 )

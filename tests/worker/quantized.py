@@ -20,14 +20,15 @@ from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-MLPS = r"(mlp|block_sparse_moe|feed_forward)(\.(experts\.\d+|shared_experts))?"
+MLPS = r"(mlp|block_sparse_moe|feed_forward)(\.(experts\.\d+|shared_experts?))?"
 MIXTRAL = r"block_sparse_moe\.experts\.\d+\.w[123]"
 GATE = r"self_attn\.output_gate"
-INDEXER = r"self_attn\.indexer\.w(q_b|k)"
+INDEXER = r"self_attn\.indexer\.(w(q_b|k)|index_qk_proj)"
+DELTA_NET = r"linear_attn\.(in_proj_(qkv|z)|out_proj)"
 DEEPSEEK_V4 = r"attn\.(w[qo]_[ab]|wkv|indexer\.wq_b)|ffn\.(experts\.\d+|shared_experts)\.w[123]"
 PROJECTIONS = rf"(self_attn|mamba|mixer|{MLPS})\.(\w+_proj(_with_mqa)?|linear_gate)"
 LAYERS = r"(model(\.language_model)?|backbone)\.layers\.\d+"
-NAMES = "|".join((PROJECTIONS, MIXTRAL, GATE, INDEXER, DEEPSEEK_V4))
+NAMES = "|".join((PROJECTIONS, MIXTRAL, GATE, INDEXER, DELTA_NET, DEEPSEEK_V4))
 MATRICES = rf"{LAYERS}\.({NAMES})|lm_head"
 UP = "model.layers.0.mlp.up_proj"
 HOST = torch.device("cpu")
@@ -57,7 +58,8 @@ def quantized(
     for name, tensor in load_file(path / "model.safetensors").items():
         module = name.removesuffix(".weight")
         if module == name or not re.fullmatch(MATRICES, module) or re.search(kept, module):
-            stored[name], exact[name] = tensor, tensor.double()
+            stored[name] = tensor
+            exact[name] = tensor.double() if tensor.is_floating_point() else tensor
             continue
         found, exact[name] = quantize(tensor)
         stored |= {f"{module}.{suffix}": part for suffix, part in found.items()}

@@ -257,6 +257,46 @@ MIXTURES: dict[str, dict[str, Any]] = {
     },
 }
 
+# Sequences are longer than what a query may attend to; prompts have tokens that end a text. Many
+# index heads: few scores are 0, and ties have no order in transformers.
+QWEN4_EXP: dict[str, Any] = {
+    **DELTA_NET,
+    **EXPERTS,
+    "model_type": "qwen4_exp_text",
+    "num_experts_per_tok": 3,
+    "shared_expert_intermediate_size": 48,
+    "layer_types": [
+        *("linear_attention", "indexed_attention", "linear_attention"),
+        *("linear_attention", "indexed_attention"),
+    ],
+    "num_hidden_layers": 5,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "hc_count": 3,
+    "hc_lowrank": 12,
+    "ple_layer_ids": [1, 4],
+    "ple_embed_dim": 48,
+    "ple_conv_kernel_size": 3,
+    "ngram_size": 3,
+    "heads_per_ngram": 4,
+    "ngram_vocab_size_base": 90,
+    "make_ngram_vocab_size_divisible_by": 16,
+    "split_ngram_parts": 5,
+    "indexer_n_heads": 16,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 24,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 4,
+    "output_gate_type": "sigmoid",
+    "eos_token_id": 3,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 9000.0,
+        "partial_rotary_factor": 0.5,
+    },
+}
+MIXTURES |= {"qwen4_exp": QWEN4_EXP}
+
 RECURRENT: dict[str, dict[str, Any]] = {
     "bamba": {
         "model_type": "bamba",

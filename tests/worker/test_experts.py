@@ -57,6 +57,7 @@ EXPERTS = [
     "longcat-flash",
     "nemotron_h-moe",
     "nemotron_h-latent",
+    "qwen4_exp",
     "step3p7",
 ]
 BATCHED = [

@@ -145,7 +145,7 @@ def test_files_without_images(path: Path, tmp_path: Path) -> None:
 
 
 def test_blocks_must_not_cut_pools(path: Path) -> None:
-    with pytest.raises(Refused, match="block-tokens is 6; it must be a multiple of the model's "):
+    with pytest.raises(Refused, match="block_tokens is 6, not a multiple of index_kpool, 4"):
         LocalWorker().load(path, block_tokens=6)
 
 

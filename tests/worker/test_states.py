@@ -31,6 +31,7 @@ STATEFUL = [
     "falcon_mamba",
     "mamba2",
     "minimax",
+    "qwen4_exp",
 ]
 ALONE = {"falcon_mamba", "mamba2"}  # have no attention
 TWO_RANKS = [
@@ -42,6 +43,7 @@ TWO_RANKS = [
     "falcon_h1",
     "falcon_mamba",
     "minimax",
+    "qwen4_exp",
 ]  # one of each kind of layer
 
 
@@ -76,15 +78,17 @@ def driver(group: Group) -> Iterator[Driver]:
 
 def test_declared_groups(group: Group, path: Path) -> None:
     workers, loaded = group
-    full, states = loaded.kv_groups
+    full, *recurrent = loaded.kv_groups
+    assert len(recurrent) == (2 if path.name == "qwen4_exp" else 1)  # another one of n-grams
     assert (full.block_bytes == 0) == (path.name in ALONE)
-    assert full.blocks == 32 * loaded.max_sequence_tokens // 16
-    assert (full.recurrent, states.recurrent) == (False, True)
-    assert full.block_tokens == states.block_tokens and states.window == 0
-    assert states.blocks == 32 * MOST_STATES
-    if isinstance(workers[0], LocalWorker):
-        tensors = workers[0].runner.rank_model.kv.tensors_of(1)
-        assert states.block_bytes == sum(tensor[0].nbytes for tensor in tensors)
+    assert full.blocks == 32 * loaded.max_sequence_tokens // 16 and not full.recurrent
+    for group_number, states in enumerate(recurrent, 1):
+        assert states.recurrent
+        assert full.block_tokens == states.block_tokens and states.window == 0
+        assert states.blocks == 32 * MOST_STATES
+        if isinstance(workers[0], LocalWorker):
+            tensors = workers[0].runner.rank_model.kv.tensors_of(group_number)
+            assert states.block_bytes == sum(tensor[0].nbytes for tensor in tensors)
 
 
 @pytest.mark.parametrize("chunk", [512, 7, 1])

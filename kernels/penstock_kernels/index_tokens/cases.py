@@ -68,18 +68,23 @@ def _decodes(*lengths: int) -> list[tuple[int, int]]:
 
 TINY = Index(3, 24, 8, 60)
 V32, GLM5 = Index(64, 128, 64, 704), Index(32, 128, 64, 704)
+BLOCKS = Index(16, 24, 8, 4 * 88)  # a row is four tokens', and the last one has the key
+QWEN4 = Index(16, 128, 64, 16 * 640)
 MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 5550)]
 
 CASES = [
     *(_case(Size.SMALL, kind, TINY, _decodes(3, 0, 9, 65), 8, 4) for kind in DTYPES),
     _case(Size.SMALL, "f32", TINY, _decodes(700, 1, 1300), 30, 5),
     _case(Size.SMALL, "f32", TINY, _decodes(0, 0), 8, 4),
+    *(_case(Size.SMALL, kind, BLOCKS, _decodes(3, 0, 9, 65), 8, 4) for kind in DTYPES),
+    _case(Size.SMALL, "f32", BLOCKS, _decodes(3, 0, 9, 65), 8, 1),
     _case(Size.SMALL, "f32", TINY, [(3, 9), (9, 9), (0, 7), (4, 33)], 64, 4),
     *(_case(Size.SMALL, kind, TINY, [(3, 3), (2, 9), (0, 7), (6, 25)], 5, 4) for kind in DTYPES),
     _case(Size.SMALL, "f32", Index(20, 16, 8, 16), [(7, 70), (1, 1)], 16, 5),
     _case(Size.SMALL, "f32", TINY, [(0, 5)], 3, 4),
     _case(Size.SMALL, "f32", TINY, [*[(1, 3)] * 66, (2, 2), (0, 1)], 2, 4),
     *(_case(Size.FULL, kind, V32, _decodes(1, 0, 2048, 2049, 9000), 2048) for kind in DTYPES),
+    *(_case(Size.FULL, kind, QWEN4, _decodes(1, 0, 128, 129, 900), 128, 1) for kind in DTYPES),
     *(_case(Size.FULL, kind, GLM5, MIXED, 128) for kind in DTYPES),
     _case(Size.FULL, "bf16", V32, _decodes(70_001, 5), 2048),
     _case(Size.FULL, "bf16", V32, _decodes(*range(1, 3000, 70)), 2048),

@@ -40,11 +40,10 @@ def latent_attention(
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, where all heads share the rows of the cache.
 
-    The first C + R elements of a row are a token's key, and C = `rank` of them the value too; the
-    rest belongs to others. So queries are those of each head, multiplied by its key projection of
-    the latent ("absorbed"), beside their R rotated dimensions, if there are any; the caller
-    multiplies what this returns by the value projection. Which queries see which rows is as in
-    paged_prefill_attention.
+    A row begins with a token's key of C + R elements, R from 0 on; C = `rank` of them are the value
+    too. So queries are those of each head, multiplied by its key projection of the latent
+    ("absorbed"), beside their R rotated dimensions; the caller multiplies what this returns by the
+    value projection. Which queries see which rows is as in paged_prefill_attention.
 
     Args: q [T, Hq, C + R] of a float dtype, rows contiguous; kv_cache [blocks, 1, 1, block_tokens,
         W] contiguous, of q's dtype, W >= C + R; block_tables [N, B] int32, whose entries past a

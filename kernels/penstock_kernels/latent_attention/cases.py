@@ -92,6 +92,8 @@ SPARSE = Latent(128, 512, 64, 128)  # V3.2, with a table of tokens for each quer
 HY4 = Latent(32, 512, 64, 128)
 GLM5_NEXT = Latent(64, 512, 0, 256)  # with a table of pools of 16 tokens for each query
 SHARED = Latent(64, 512, 0, 128)  # DeepSeek-V4: the key is the value
+VALUE_KEY = Latent(4, 32, 32, 24)  # rows of as many elements of value and of key, and an index key
+QWEN4 = Latent(8, 256, 256, 128)
 MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
 DECODES = _decodes(1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001)
 
@@ -105,6 +107,7 @@ CASES = [
     _case(Size.SMALL, "f32", Latent(6, 40, 12, 20), _decodes(65, 0, 3), 1),
     _case(Size.SMALL, "f32", Latent(6, 40, 0, 24), _decodes(65, 0, 3), 4),
     _case(Size.SMALL, "f32", Latent(3, 32, 0), [(3, 3), (2, 9)], 4),
+    *(_case(Size.SMALL, kind, VALUE_KEY, _decodes(65, 0, 3), 4) for kind in DTYPES),
     _case(Size.SMALL, "f32", Latent(3, 64, 16), _decodes(300, 1, 0, 700), 5, sinks=True),
     *(_case(Size.SMALL, kind, TINY, [(3, 3), (2, 9)], 4, sinks=True) for kind in WIDE),
     _case(Size.SMALL, "f32", Latent(5, 32, 8), [(3, 400)], 8, sinks=True),
@@ -125,6 +128,7 @@ CASES = [
     _case(Size.FULL, "bf16", LITE, _decodes(640, 5, 0), spare=70_000),
     *(_case(Size.FULL, kind, SPARSE, DECODES, 1) for kind in DTYPES),
     *(_case(Size.FULL, kind, HY4, DECODES, 1, sinks=True) for kind in WIDE),
+    *(_case(Size.FULL, kind, QWEN4, DECODES, 16) for kind in DTYPES),
     _case(Size.FULL, "bf16", HY4, MIXED, sinks=True),
     *(_case(Size.FULL, kind, GLM5_NEXT, DECODES) for kind in DTYPES),
     _case(Size.FULL, "bf16", GLM5_NEXT, MIXED),

@@ -3,6 +3,7 @@
 from penstock.config.alibi import alibi_slopes
 from penstock.config.attention_spec import (
     AttentionSpec,
+    BlockIndexerSpec,
     CompressionSpec,
     Gate,
     IndexerSpec,
@@ -15,6 +16,7 @@ from penstock.config.attention_spec import (
     RopeSpec,
     SharedKeySpec,
 )
+from penstock.config.block_indexer import read_block_indexer, with_block_indexer
 from penstock.config.common import (
     read_activation,
     read_attention,
@@ -77,6 +79,7 @@ from penstock.config.layer_types import (
 from penstock.config.lightning import Slopes, falling_slopes, read_lightning
 from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.mamba1 import read_mamba1
+from penstock.config.ngram import read_ngrams
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
 from penstock.config.shared_key import read_shared_key_layers
@@ -87,6 +90,7 @@ from penstock.config.specification import (
     LightningSpec,
     Mamba1Spec,
     Mamba2Spec,
+    NgramSpec,
     PerLayerSpec,
     Placement,
     ProjectionOrder,
@@ -99,9 +103,11 @@ from penstock.config.specification import (
 )
 from penstock.config.streams import (
     AltUpSpec,
+    GatedStreamsSpec,
     SinkhornSpec,
     StreamsSpec,
     read_altup,
+    read_gated_streams,
     read_sinkhorn,
     read_streams,
 )
@@ -116,11 +122,13 @@ __all__ = [
     "Activation",
     "AltUpSpec",
     "AttentionSpec",
+    "BlockIndexerSpec",
     "CompressionSpec",
     "DeltaNetSpec",
     "ExpertStorage",
     "Fields",
     "Gate",
+    "GatedStreamsSpec",
     "IndexerSpec",
     "KimiDeltaSpec",
     "LatentSpec",
@@ -130,6 +138,7 @@ __all__ = [
     "Mamba2Spec",
     "MlpSpec",
     "MoeSpec",
+    "NgramSpec",
     "NormKind",
     "NormSpec",
     "PerLayerSpec",
@@ -158,6 +167,7 @@ __all__ = [
     "read_activation",
     "read_altup",
     "read_attention",
+    "read_block_indexer",
     "read_config",
     "read_corrected_moe",
     "read_decay_bound",
@@ -167,6 +177,7 @@ __all__ = [
     "read_expert_count",
     "read_gated",
     "read_gated_indexed_attention",
+    "read_gated_streams",
     "read_gpt_names",
     "read_group_limited_routing",
     "read_head_gated_latent_attention",
@@ -187,6 +198,7 @@ __all__ = [
     "read_mamba",
     "read_mamba1",
     "read_mlp",
+    "read_ngrams",
     "read_pattern_layers",
     "read_per_layer",
     "read_pooled_indexed_attention",
@@ -205,6 +217,7 @@ __all__ = [
     "read_text_with_axes",
     "read_three_types",
     "shared_indexers",
+    "with_block_indexer",
     "with_head_dim",
     "with_rope",
     "with_rotary_dim",

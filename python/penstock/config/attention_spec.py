@@ -130,6 +130,24 @@ class IndexerSpec:
 
 
 @dataclass(frozen=True)
+class BlockIndexerSpec:
+    """The choice of the blocks of tokens that a query attends to (Qwen4-Exp): those with the
+    largest scores, from small queries and one key per block. A query also sees the tokens behind
+    the last whole block."""
+
+    heads: int
+    """Index queries of a token."""
+    head_dim: int
+    """Elements of an index query or key."""
+    block: int
+    """Tokens of a block, whose keys are averaged."""
+    top_k: int
+    """Blocks that a query attends to, if it sees more."""
+    norm: NormSpec
+    """Of index queries and keys."""
+
+
+@dataclass(frozen=True)
 class LatentSpec:
     """Multi-head latent attention (DeepSeek-V2): keys and values of all heads are projections of
     one latent per token, which is cached beside one rotated key."""
@@ -302,6 +320,8 @@ class AttentionSpec:
     """The earlier layer whose keys and values this layer reads; None = it has its own."""
     gate: Gate | None = None
     """What multiplies the output; None = nothing."""
+    block_indexer: BlockIndexerSpec | None = None
+    """None = a query attends to all tokens before it, or to what `latent` says."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.config.attention_spec import AttentionSpec, IndexerSpec, NormSpec, SharedKeySpec
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
-from penstock.config.streams import AltUpSpec, SinkhornSpec, StreamsSpec
+from penstock.config.streams import AltUpSpec, GatedStreamsSpec, SinkhornSpec, StreamsSpec
 from penstock.faults import BadModel
 
 
@@ -84,6 +84,8 @@ class DeltaNetSpec:
     order: ProjectionOrder = ProjectionOrder.BY_KIND
     most: float = 1.0
     """What strengths are below."""
+    sigmoid_gate: bool = False
+    """Whether the gate's sigmoid multiplies the output, not its SiLU."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
@@ -275,8 +277,71 @@ class LightningSpec:
         return StateSizes(0, 1, self.heads // ranks, self.head_dim, self.head_dim)
 
 
+@dataclass(frozen=True)
+class NgramSpec:
+    """What a layer adds to all residual streams of hashed n-grams (Qwen4-Exp): rows of a table, one
+    for each hash of each order of n-gram that ends with the token, and a short convolution."""
+
+    size: int
+    """Elements of all rows of a token together."""
+    order: int
+    """Tokens of the longest n-gram; the shortest has two. Also the convolution's dilation."""
+    hashes: int
+    """Hashes of each order."""
+    width: int
+    """Tokens that the convolution reads, `order` apart."""
+    channels: int
+    """Elements of all residual streams of a token together."""
+    base: int
+    """No hash has fewer rows. Each has a prime number of them."""
+    divisor: int
+    """The table is padded to a multiple of these rows."""
+    parts: int
+    """Tensors of a checkpoint that the table is stored in."""
+    seed: int
+    """Of the hashes' factors."""
+    end: int
+    """The token that no n-gram reaches beyond."""
+    norm: NormSpec
+    ordinal: int = field(compare=False)
+    """Which of the layers with n-grams this is; hashes of each one differ."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for sizes that do not fit each other."""
+        if self.order < 2:
+            raise BadModel(f"config.json: ngram_size must be at least 2, found {self.order}")
+        if self.size % self.tables:
+            raise BadModel(
+                f"config.json: ple_embed_dim is {self.size}, not a multiple of {self.tables}, the "
+                "number of hashes of all n-grams"
+            )
+        _require_width("ple_conv_kernel_size must be", self.width)
+
+    @property
+    def tables(self) -> int:
+        """Hashes of all orders together."""
+        return (self.order - 1) * self.hashes
+
+    @property
+    def shared(self) -> tuple[str, int] | None:
+        """None: ranks share the table's rows, however many there are."""
+        return None
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on each of `ranks` ranks: every one has all streams. What a recurrence
+        has elsewhere are here the ids of the tokens before."""
+        width = (self.width - 1) * self.order + 1
+        return StateSizes(self.channels, width, 1, self.order - 1, self.order - 1)
+
+
 RecurrentSpec = (
-    DeltaNetSpec | KimiDeltaSpec | LightningSpec | Mamba1Spec | Mamba2Spec | ShortConvSpec
+    DeltaNetSpec
+    | KimiDeltaSpec
+    | LightningSpec
+    | Mamba1Spec
+    | Mamba2Spec
+    | NgramSpec
+    | ShortConvSpec
 )
 
 
@@ -323,7 +388,7 @@ class ResidualSpec:
     """Of each layer's output, where norms are on both sides; None = as `norm`."""
     gate_rank: int = 0
     """Elements between the two matrices of a norm's gate (A.X K2); 0 = norms have no gates."""
-    streams: StreamsSpec | SinkhornSpec | AltUpSpec | None = None
+    streams: StreamsSpec | SinkhornSpec | GatedStreamsSpec | AltUpSpec | None = None
     """Where there are several streams. None = there is one."""
 
 
@@ -375,7 +440,13 @@ class Specification:
     def blocks(self) -> int:
         """Blocks of the decoder."""
         pairs = self.residual.placement in (Placement.BESIDE, Placement.SHORTCUT)
-        return len(self.layers) // (2 if pairs else 1)
+        return len(self.block_layers) // (2 if pairs else 1)
+
+    @property
+    def block_layers(self) -> list[int]:
+        """The layers that blocks are of: n-grams are a part of the block of the layer behind."""
+        every = enumerate(layer.attention for layer in self.layers)
+        return [i for i, attention in every if not isinstance(attention, NgramSpec)]
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -424,8 +495,9 @@ class Specification:
 
     @property
     def has_latents(self) -> bool:
-        """Whether any layer caches one row per token for all heads, as latent attention does."""
-        return any(attention.one_row for attention in self.softmax_layers)
+        """Whether any layer caches rows of its own kind in place of keys and values: one for all
+        heads, as latent attention does, or rows with a key of an indexer."""
+        return any(each.one_row or each.block_indexer for each in self.softmax_layers)
 
     @property
     def compressed_layers(self) -> list[SharedKeySpec]:
@@ -454,7 +526,7 @@ class Specification:
                 found["num_attention_heads", attention.heads] = None
                 if attention.shared_key is not None:
                     found["o_groups", attention.shared_key.groups] = None
-            else:
+            elif attention.shared is not None:
                 found[attention.shared] = None
         for mlp in (layer.mlp for layer in self.layers):
             if mlp is None:

@@ -38,6 +38,17 @@ class SinkhornSpec:
 
 
 @dataclass(frozen=True)
+class GatedStreamsSpec:
+    """Residual streams of a token, each with a norm of its own (Qwen4-Exp). A layer reads the mean
+    of the normalised streams times gates per element, and adds its output to each stream, times a
+    weight. There are no other norms of the streams."""
+
+    count: int
+    rank: int
+    """Elements between the two matrices that yield the gates."""
+
+
+@dataclass(frozen=True)
 class AltUpSpec:
     """Several residual streams: each layer computes one and predicts the others (Gemma 3n). Beside
     attention is a layer of low rank."""
@@ -69,6 +80,14 @@ def _least(fields: Fields) -> float:
     if least < 0:
         raise BadModel(f"config.json: hc_eps must be at least 0, found {least!r}")
     return least
+
+
+def read_gated_streams(fields: Fields) -> GatedStreamsSpec:
+    """The streams, as Qwen4-Exp spells them. Raises BadModel for a single one."""
+    count = fields.count("hc_count", 4)
+    if count < 2:
+        raise BadModel(f"config.json: hc_count must be at least 2, found {count}")
+    return GatedStreamsSpec(count, fields.count("hc_lowrank", 320))
 
 
 def read_altup(fields: Fields) -> AltUpSpec:

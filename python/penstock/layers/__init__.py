@@ -23,6 +23,7 @@ from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mamba import Mamba2
 from penstock.layers.mamba1 import Mamba1
 from penstock.layers.mlp import GatedMlp, Mlp
+from penstock.layers.ngram import NgramLayer
 from penstock.layers.norm import (
     FullWidthNorm,
     HeadNorm,
@@ -38,8 +39,8 @@ from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.short_conv import ShortConv
 from penstock.layers.sinkhorn_streams import MixingConnection
-from penstock.layers.stream_block import HashStreamBlock, StreamBlock
-from penstock.layers.streams import HyperConnection, MeanStreams, Streams, streams_of
+from penstock.layers.stream_block import HashStreamBlock, StreamBlock, streams_of
+from penstock.layers.streams import HyperConnection, MeanStreams, Streams
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "MixingConnection",
     "Mlp",
     "MoeMlp",
+    "NgramLayer",
     "Norm",
     "NormedAttention",
     "OwnHeadNorm",

@@ -17,6 +17,7 @@ from penstock.config import (
     Mamba2Spec,
     MlpSpec,
     MoeSpec,
+    NgramSpec,
     Placement,
     RecurrentSpec,
     ResidualSpec,
@@ -41,6 +42,7 @@ from penstock.layers.attention import (
     ValueNormedAttention,
 )
 from penstock.layers.base import Build, Layer, Residual
+from penstock.layers.block_indexed_attention import BlockIndexedAttention
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.hash_experts import HashMoeMlp
@@ -70,6 +72,10 @@ def attention_of(
         return _latent_of(spec, spec.latent)(build, residual, spec, index)
     if spec.shared_key is not None:
         return SharedKeyAttention(build, residual, spec, index)
+    if spec.block_indexer is not None:
+        if spec.gate is not Gate.WITH_QUERIES or spec.qk_norm is None:
+            raise BadModel("a choice of blocks needs a gate with queries, and norms of heads")
+        return BlockIndexedAttention(build, residual, spec, index)
     if spec.kv_layer is not None:
         return ReadingAttention(build, residual, spec, index)
     if spec.gate is not None:
@@ -138,6 +144,8 @@ def _recurrent_of(
         return ShortConv(build, residual, spec, index)
     if isinstance(spec, KimiDeltaSpec):
         return KimiDelta(build, residual, spec, index)
+    if isinstance(spec, NgramSpec):
+        raise BadModel("n-grams need several residual streams")
     return DeltaNet(build, residual, spec, index)
 
 

@@ -107,7 +107,9 @@ class DeltaNet(Recurrent):
         gate = inputs[:, channels:].unflatten(1, (self.heads, -1))
         if rows is not None:
             mixed, gate = mixed.index_select(0, rows), gate.index_select(0, rows)
-        return gated_head_norm(mixed, gate, self.norm.weight, self.norm.eps).flatten(1)
+        activation = "sigmoid" if self.spec.sigmoid_gate else "silu"
+        norm = self.norm.weight, self.norm.eps
+        return gated_head_norm(mixed, gate, *norm, activation=activation).flatten(1)
 
     def _attend(
         self, inputs: Tensor, head_inputs: tuple[Tensor, Tensor], context: StepContext

@@ -23,10 +23,30 @@ Recur = Callable[[Sequence[Tensor], StateCache, Runs], None]
 and outputs among the tensors."""
 
 
-class Recurrent(Layer, ABC):
-    """A layer over the states of sequences; subclasses say how tokens change them."""
+class StateRuns(Layer):
+    """A layer over the states of sequences, of layer `index`."""
 
     index: int
+
+    def run(self, tokens: Sequence[Tensor], context: StepContext, recur: Recur) -> None:
+        """Runs the decodes, then the chunks of a step: calls `recur` with their rows of `tokens`,
+        inputs and outputs [T, ...]."""
+        cache = context.caches[self.index]
+        assert isinstance(cache, StateCache)
+        tables = context.places[self.index].tables
+        if context.decodes is not None:
+            decodes = context.decodes
+            one_each = Runs(tables, decodes.slots, None, decodes.kv_len, 1)
+            recur([x[: decodes.count] for x in tokens], cache, one_each)
+        if context.chunks is not None:
+            chunks = context.chunks
+            rows = chunks.slots, chunks.query_start, chunks.kv_len, chunks.max_query
+            recur(tokens, cache, Runs(tables, *rows))
+
+
+class Recurrent(StateRuns, ABC):
+    """As StateRuns, in the place of attention; subclasses say how tokens change states."""
+
     output: RowLinear
 
     def __call__(
@@ -50,27 +70,15 @@ class Recurrent(Layer, ABC):
     def mix(self, x: Tensor, context: StepContext, rows: Tensor | None) -> Tensor:
         """x [T, hidden] -> the input of `output` [T, ...], or [R, ...] of `rows`."""
 
-    @abstractmethod
-    def recur(self, tokens: Sequence[Tensor], cache: StateCache, runs: Runs) -> None:
-        """Runs tokens; see `run`."""
-
     def run(
         self, tokens: Sequence[Tensor], context: StepContext, recur: Recur | None = None
     ) -> None:
-        """Runs the decodes, then the chunks of a step: calls `recur`, by default the method, with
-        their rows of `tokens`, inputs and outputs [T, ...]."""
-        recur = recur or self.recur
-        cache = context.caches[self.index]
-        assert isinstance(cache, StateCache)
-        tables = context.places[self.index].tables
-        if context.decodes is not None:
-            decodes = context.decodes
-            one_each = Runs(tables, decodes.slots, None, decodes.kv_len, 1)
-            recur([x[: decodes.count] for x in tokens], cache, one_each)
-        if context.chunks is not None:
-            chunks = context.chunks
-            rows = chunks.slots, chunks.query_start, chunks.kv_len, chunks.max_query
-            recur(tokens, cache, Runs(tables, *rows))
+        """As `StateRuns.run`; `recur` is by default the method."""
+        super().run(tokens, context, recur or self.recur)
+
+    @abstractmethod
+    def recur(self, tokens: Sequence[Tensor], cache: StateCache, runs: Runs) -> None:
+        """Runs tokens; see `StateRuns.run`."""
 
 
 class Convolution(Layer):

@@ -1,35 +1,46 @@
-"""One layer of a decoder with several residual streams."""
+"""One layer of a decoder with several residual streams, and how the streams begin and end."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.config import ResidualSpec, SinkhornSpec, Specification
+from penstock.config import (
+    AltUpSpec,
+    GatedStreamsSpec,
+    LayerSpec,
+    ResidualSpec,
+    SinkhornSpec,
+    Specification,
+)
+from penstock.layers.altup import AltUpStreams
 from penstock.layers.attention import StepContext
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import attention_of, mlp_of
+from penstock.layers.gated_streams import GatedConnection, GatedStreams
 from penstock.layers.hash_experts import HashMoeMlp
 from penstock.layers.norm import Norm, norm_of
 from penstock.layers.sinkhorn_streams import MixedPending, MixingConnection
-from penstock.layers.streams import HyperConnection, Pending
+from penstock.layers.streams import HyperConnection, MeanStreams, Pending, Streams
 
-Connection = HyperConnection | MixingConnection
+Connection = HyperConnection | MixingConnection | GatedConnection
 
 
 class StreamBlock(Layer):
-    """A decoder layer whose attention and feed-forward layer each read a norm of a sum of the
-    streams, and add to all of them. No matrix takes its norm into its own launch."""
+    """A decoder layer whose attention and feed-forward layer each read what a connection makes of
+    the streams, and add to all of them. No matrix takes its norm into its own launch."""
 
-    def __init__(self, spec: Specification, build: Build, index: int) -> None:
-        self.kind = spec.layers[index]
-        stream, below = spec.residual, build.below(f"blocks.{index}")
-        self.group = build.group
-        self.attention_streams = connection_of(build, stream)
-        self.attention_norm = norm_of(build, stream.hidden, stream.norm)
-        self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
-        self.mlp_streams = connection_of(build, stream)
-        self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
-        self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
+    def __init__(
+        self, spec: Specification, build: Build, index: int, layer: int | None = None
+    ) -> None:
+        """`index`: of the block; `layer`: its layer of the specification, if not the same."""
+        layer = index if layer is None else layer
+        own, stream = spec.layers[layer], spec.residual
+        self.kind: tuple[LayerSpec, ...] = (own,)
+        self.group, below = build.group, build.below(f"blocks.{index}")
+        self.attention_streams, self.attention_norm = _connection(build, stream)
+        self.attention = attention_of(below.below("attention"), stream, own.attention, layer)
+        self.mlp_streams, self.mlp_norm = _connection(build, stream)
+        self.mlp = mlp_of(below.below("mlp"), stream, own.mlp)
 
     def __call__(
         self, residual: Residual, context: StepContext, rows: Tensor | None = None
@@ -49,11 +60,13 @@ class StreamBlock(Layer):
 
     @staticmethod
     def _input(
-        connection: Connection, norm: Norm, streams: Tensor
+        connection: Connection, norm: Norm | None, streams: Tensor
     ) -> tuple[Tensor, Pending | MixedPending]:
         """The normalised input of a layer [T, hidden], and the streams for its output."""
         x, pending = connection(streams)
-        return norm(Residual(x, None, partial=False))[0], pending
+        if norm is not None:
+            x, _ = norm(Residual(x, None, partial=False))
+        return x, pending
 
 
 class HashStreamBlock(StreamBlock):
@@ -66,7 +79,25 @@ class HashStreamBlock(StreamBlock):
         return self.mlp.product_of(x, ids if rows is None else ids.index_select(0, rows))
 
 
-def connection_of(build: Build, residual: ResidualSpec) -> Connection:
-    """Builds what is between the streams and a layer."""
-    is_mixed = isinstance(residual.streams, SinkhornSpec)
-    return (MixingConnection if is_mixed else HyperConnection)(build, residual)
+def _connection(build: Build, stream: ResidualSpec) -> tuple[Connection, Norm | None]:
+    """The connection of a layer, and the norm behind it; None = its streams are normalised."""
+    if isinstance(stream.streams, GatedStreamsSpec):
+        return GatedConnection(build, stream), None
+    is_mixed = isinstance(stream.streams, SinkhornSpec)
+    connection = (MixingConnection if is_mixed else HyperConnection)(build, stream)
+    return connection, norm_of(build, stream.hidden, stream.norm)
+
+
+def streams_of(
+    build: Build, spec: Specification
+) -> MeanStreams | GatedStreams | AltUpStreams | None:
+    """Builds how the streams of a model begin and end; None = it has one."""
+    streams = spec.residual.streams
+    if isinstance(streams, AltUpSpec):
+        return AltUpStreams(build, spec.residual, streams)
+    if isinstance(streams, GatedStreamsSpec):
+        return GatedStreams(build, spec.residual)
+    if streams is None:
+        return None
+    is_mean = isinstance(streams, SinkhornSpec) and streams.averaged
+    return (MeanStreams if is_mean else Streams)(build, spec.residual)

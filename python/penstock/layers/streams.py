@@ -13,9 +13,9 @@ import torch
 from penstock_kernels import linear
 from torch import Tensor
 
-from penstock.config import AltUpSpec, ResidualSpec, SinkhornSpec, Specification, StreamsSpec
-from penstock.layers.altup import AltUpStreams
+from penstock.config import ResidualSpec, SinkhornSpec, StreamsSpec
 from penstock.layers.base import Build, Layer, Residual
+from penstock.parallel import Group
 from penstock.weights import Target
 
 
@@ -26,7 +26,7 @@ class StreamLogits(Layer):
 
     def __init__(self, build: Build, residual: ResidualSpec, parts: Sequence[int]) -> None:
         """`parts`: how many numbers have a factor of their own."""
-        assert residual.streams is not None
+        assert isinstance(residual.streams, StreamsSpec | SinkhornSpec)
         wide = torch.promote_types(build.dtype, torch.float32)
         self.parts, self.eps = list(parts), residual.norm.eps
         inputs, outputs = residual.streams.count * residual.hidden, sum(parts)
@@ -95,10 +95,7 @@ class MeanStreams(Layer):
 
     def begin(self, residual: Residual) -> Residual:
         """[T, hidden] -> streams [T, N, hidden]."""
-        x = self.group.summed(residual.x) if residual.partial else residual.x
-        total = x if residual.total is None else x + residual.total
-        streams = total[:, None].expand(-1, self.spec.count, -1).contiguous()
-        return Residual(streams, None, partial=False)
+        return begun(residual, self.spec.count, self.group)
 
     def end(self, residual: Residual) -> Residual:
         """Streams [T, N, hidden] -> [T, hidden]."""
@@ -118,19 +115,16 @@ class Streams(MeanStreams):
         return residual._replace(x=weighted_sum(residual.x, reading, self.spec.least))
 
 
+def begun(residual: Residual, count: int, group: Group) -> Residual:
+    """Returns `count` streams [T, N, hidden] that are copies of the sum [T, hidden]."""
+    x = group.summed(residual.x) if residual.partial else residual.x
+    total = x if residual.total is None else x + residual.total
+    streams = total[:, None].expand(-1, count, -1).contiguous()
+    return Residual(streams, None, partial=False)
+
+
 def weighted_sum(streams: Tensor, logits: Tensor, least: float) -> Tensor:
     """Returns the sum [T, hidden] of streams [T, N, hidden] times sigmoids of logits [T, N], to
     which `least` is added."""
     weights = logits.sigmoid() + least
     return (weights[:, :, None] * streams).sum(1).to(streams.dtype)
-
-
-def streams_of(build: Build, spec: Specification) -> MeanStreams | AltUpStreams | None:
-    """Builds how the streams of a model begin and end; None = it has one."""
-    streams = spec.residual.streams
-    if isinstance(streams, AltUpSpec):
-        return AltUpStreams(build, spec.residual, streams)
-    if streams is None:
-        return None
-    is_mean = isinstance(streams, SinkhornSpec) and streams.averaged
-    return (MeanStreams if is_mean else Streams)(build, spec.residual)

@@ -149,6 +149,8 @@ FAMILIES: dict[str, str] = {
     "Qwen3_5ForConditionalGeneration": "qwen_hybrid:Qwen35",
     "Qwen3_5MoeForCausalLM": "qwen_hybrid_moe:Qwen35MoeText",
     "Qwen3_5MoeForConditionalGeneration": "qwen_hybrid_moe:Qwen35Moe",
+    "Qwen4ExpForCausalLM": "qwen4_exp:Qwen4ExpText",
+    "Qwen4ExpForConditionalGeneration": "qwen4_exp:Qwen4Exp",
     "SeedOssForCausalLM": "seed_oss:SeedOss",
     "SmolLM3ForCausalLM": "smollm3:SmolLM3",
     "SolarOpenForCausalLM": "solar_open:SolarOpen",

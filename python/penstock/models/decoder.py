@@ -15,8 +15,10 @@ from penstock.layers import (
     Embedding,
     Head,
     Layer,
+    LayerNorm,
     PositionEmbedding,
     Residual,
+    RmsNorm,
     StreamBlock,
     block_of,
     norm_of,
@@ -114,8 +116,7 @@ class Decoder(Layer):
         self.positions = PositionEmbedding(build, spec) if spec.learned_positions else None
         self.blocks = [self.block(spec, build, i) for i in range(spec.blocks)]
         self.streams = streams_of(build, spec)
-        final_norm = spec.final_norm or spec.residual.norm
-        self.norm = norm_of(build, spec.residual.hidden, final_norm)
+        self.norm = self.last_norm(spec, build)
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
         self.ignored = (*self.ignored, *build.methods.unused)
         if spec.tied:
@@ -140,6 +141,11 @@ class Decoder(Layer):
     def block(spec: Specification, build: Build, index: int) -> Any:
         """Builds layer `index`. Override it for a family that connects its layers differently."""
         return (StreamBlock if spec.residual.streams else block_of)(spec, build, index)
+
+    @staticmethod
+    def last_norm(spec: Specification, build: Build) -> RmsNorm | LayerNorm | None:
+        """Builds the norm behind the last layer. Override it for a family without one."""
+        return norm_of(build, spec.residual.hidden, spec.final_norm or spec.residual.norm)
 
     def checkpoint_targets(self) -> dict[str, list[Target]]:
         """Returns the targets of each tensor by its name in checkpoints."""
@@ -182,7 +188,7 @@ class Decoder(Layer):
         residual = self.blocks[-1](residual, context, rows)
         if self.streams is not None:
             residual = self.streams.end(residual)
-        return self.norm(residual)[0]
+        return residual.x if self.norm is None else self.norm(residual)[0]
 
     def _entry(self, ids: Tensor, context: StepContext, embeddings: Tensor | None) -> Residual:
         positions = None if self.positions is None else self.positions(context.positions)

@@ -257,6 +257,7 @@ class Walk:
 
     def loss(self, batches: Sequence[Batch], texts: Sequence[Sequence[int]]) -> float:
         """The mean negative log-likelihood of texts' tokens, from the last hidden states."""
+        assert self.model.norm is not None
         self._fill(self.model.norm, "norm", None)
         if not self.spec.tied:
             self._fill(self.model.head, "head", None)

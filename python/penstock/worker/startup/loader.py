@@ -276,12 +276,15 @@ def kv_geometry(
     config: Specification, build: Build, block_tokens: int, stored: KvFormat
 ) -> KvGeometry:
     """Returns the KV geometry of this rank's layers, and of their compressed entries. Raises
-    BadSetting for blocks that would cut pools of tokens."""
-    for indexer in config.indexers:
-        if indexer.pool and block_tokens % indexer.pool:
+    BadSetting for blocks that would cut pools of tokens, or blocks of an indexer."""
+    pools = [("index_kpool", indexer.pool) for indexer in config.indexers]
+    chosen = (attention.block_indexer for attention in config.softmax_layers)
+    pools += [("indexer_compress_ratio", each.block) for each in chosen if each is not None]
+    for field, size in pools:
+        if size and block_tokens % size:
             raise BadSetting(
-                f"block-tokens is {block_tokens}; it must be a multiple of the model's "
-                f"index_kpool, {indexer.pool}"
+                f"block_tokens is {block_tokens}, not a multiple of {field}, {size}; set "
+                "--block-tokens to one"
             )
     found = (layer.attention for layer in config.layers)
     layers = [layer_shape(each, build.group.size, build.dtype) for each in found]
@@ -326,8 +329,8 @@ def _check_kv_dtype(
     device has no conversion for."""
     if settings.kv_dtype != "auto" and config.has_latents:
         raise BadSetting(
-            f"kv_dtype {settings.kv_dtype} is not supported for multi-head latent attention; use "
-            "--kv-dtype auto"
+            f"kv_dtype {settings.kv_dtype} is not supported for multi-head latent attention and "
+            "for attention to chosen blocks; use --kv-dtype auto"
         )
     if settings.kv_dtype != "auto" and not config.softmax_layers:
         raise BadSetting(
