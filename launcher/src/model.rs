@@ -134,11 +134,7 @@ impl ModelFacts {
             _ => size(text, "kv_lora_rank")?,
         };
         let head_dim = match latent {
-            // The most that a layer keeps of a token: its share of an entry and of an index key.
-            Some(entry) if model_type(text) == Some(DEEPSEEK_V4) => {
-                (entry + count(text, "index_head_dim")?).div_ceil(ENTRY_TOKENS)
-            }
-            Some(rank) => rank + beside_latent(text)?,
+            Some(rank) => latent_row(text, rank)?,
             None if !attends => 0,
             None => match size(text, "head_dim")? {
                 Some(head_dim) => head_dim,
@@ -304,13 +300,16 @@ fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
     }
 }
 
-/// Returns what a row of latents has beside the latent: a key that rotates and, for sparse attention,
-/// an index key. In GLM-5-next no key rotates, and a gate is beside the index key.
-fn beside_latent(text: &Value) -> Result<u64, String> {
+/// Returns the elements of a row of latents of `rank` elements: beside the latent a key that rotates
+/// and, for sparse attention, an index key. In GLM-5-next no key rotates, and a gate is beside the
+/// index key. In DeepSeek-V4 it is what a layer keeps of a token at most: its share of an entry and
+/// of an index key.
+fn latent_row(text: &Value, rank: u64) -> Result<u64, String> {
     let index = size(text, "index_head_dim")?.unwrap_or(0);
     match model_type(text) {
-        Some("glm5_next" | "glm5_next_text") => Ok(2 * index),
-        _ => Ok(count(text, "qk_rope_head_dim")? + index),
+        Some(DEEPSEEK_V4) => Ok((rank + index).div_ceil(ENTRY_TOKENS)),
+        Some("glm5_next" | "glm5_next_text") => Ok(rank + 2 * index),
+        _ => Ok(rank + count(text, "qk_rope_head_dim")? + index),
     }
 }
 

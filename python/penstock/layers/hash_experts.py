@@ -46,7 +46,9 @@ class HashRouter(Router):
         chosen = self.table.index_select(0, ids.long())
         logits = linear(x.to(self.weight.dtype), self.weight, self.bias).gather(1, chosen)
         order, weights = route_experts(logits, None, self.routing)  # of as many as it chooses
-        return Routed(chosen.gather(1, order.long()).int(), weights)
+        # While kernels are only compiled, the order may hold anything.
+        order = order.long().clamp(0, chosen.shape[1] - 1)
+        return Routed(chosen.gather(1, order).int(), weights)
 
 
 class HashMoeMlp(MoeMlp):

@@ -49,7 +49,8 @@ class PooledIndexer(Indexer):
         q = self.queries.product(latent).view(len(x), self.heads, self.head_dim)
         sequences, seen = seen_tokens(context, len(x))
         rows = torch.empty((len(x), self.top_k // self.pool), dtype=torch.int32, device=x.device)
-        counts = torch.empty(len(x), dtype=torch.int32, device=x.device)
+        # Zeros, because they are places below: while kernels are only compiled, nothing sets them.
+        counts = torch.zeros(len(x), dtype=torch.int32, device=x.device)
         pools = cache.unflatten(3, (-1, self.pool)).flatten(4)
         given = q, self.head_weights(x), pools, places.tables, sequences, None, seen // self.pool
         index_tokens(*given, rows, counts)
