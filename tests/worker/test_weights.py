@@ -131,6 +131,7 @@ def test_integers_fit_only_what_takes_them(tmp_path: Path, wanted: torch.dtype) 
 
 def test_abandoned_load_stops_reading(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "BUFFER_BYTES", 1)  # a row at a time: 50 of the vector
+    monkeypatch.setattr(load_module, "BATCH_BYTES", 1)
     monkeypatch.setattr(load_module, "READERS", 1)
     read, done = StoredTensor.read, threading.Event()
 
