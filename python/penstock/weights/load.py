@@ -29,7 +29,6 @@ FLOATS = {
     torch.bfloat16,
     torch.float8_e8m0fnu,
 }
-IDS = {torch.int64, torch.int32}
 Targets = Mapping[str, Sequence[Target]]
 Job = Callable[[], int]  # returns the bytes written
 
@@ -199,8 +198,8 @@ def _check(name: str, stored: StoredTensor, target: Target) -> None:
             f"it {shapes} (with its quantization_config, if it has one)"
         )
     form, stored, wanted = target.form, _read_as(stored, target), target.dtype
-    both = {stored.dtype, wanted}
-    if stored.dtype != wanted and not (both <= FLOATS or both <= IDS):
+    widened = (stored.dtype, wanted) == (torch.int32, torch.int64)  # as tables of ids are
+    if stored.dtype != wanted and not ({stored.dtype, wanted} <= FLOATS or widened):
         raise BadModel(
             f"{stored.path}: tensor {name} is {_short(stored.dtype)}, but its layer takes "
             f"{_short(wanted)}; take the checkpoint whose quantization_config describes its "
