@@ -17,7 +17,7 @@ from local import LocalWorker, Refused
 from penstock.config import KimiDeltaSpec, read_config
 from penstock.faults import BadModel
 from penstock.layers.attention import Chunks, Decodes, StepContext
-from penstock.layers.pooled_indexer import seen_tokens
+from penstock.layers.step_rows import step_tokens
 from penstock.models import family, read_specification
 from penstock.parallel import Group
 from penstock.quant import read_methods
@@ -186,11 +186,11 @@ def test_what_queries_of_a_step_see() -> None:
     chunks = Chunks(ints(2, 4, 3), ints(2, 5, 5, 7), ints(13, 8, 2), 4)
     positions = ints(40, 8, 10, 11, 12, 0, 1, 0)
     context = StepContext(positions, [], [], decodes, chunks)
-    slots, seen = seen_tokens(context, 8)
+    slots, seen = step_tokens(context)
     assert seen.tolist() == [41, 9, 11, 12, 13, 1, 2, 0]
     assert slots[:7].tolist() == [5, 7, 2, 2, 2, 3, 3]
     alone = StepContext(positions[:3], [], [], decodes, None)
-    assert seen_tokens(alone, 3)[1].tolist() == [41, 9, 0]
+    assert step_tokens(alone).seen.tolist() == [41, 9, 0]
 
 
 def ints(*values: int) -> torch.Tensor:

@@ -360,6 +360,17 @@ class AttentionSpec:
         """Whether a row of the cache is key and value of all heads."""
         return self.latent is not None or self.shared_key is not None
 
+    @property
+    def whole(self) -> tuple[str, int]:
+        """A field of config.json, and its number of tokens, which a block of the cache has a
+        multiple of; 1 = any block will do."""
+        indexer = None if self.latent is None else self.latent.indexer
+        if indexer is not None and indexer.pool:
+            return "index_kpool", indexer.pool
+        if self.block_indexer is not None:
+            return "indexer_compress_ratio", self.block_indexer.block
+        return "", 1
+
     def _check_factors(self, rope: RopeSpec) -> None:
         pairs = rope.dims(self.rope_dim) // 2
         for name in ("short_factor", "long_factor"):

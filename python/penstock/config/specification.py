@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from penstock.config.attention_spec import AttentionSpec, IndexerSpec, NormSpec, SharedKeySpec
+from penstock.config.attention_spec import AttentionSpec, NormSpec, SharedKeySpec
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
 from penstock.config.streams import AltUpSpec, GatedStreamsSpec, SinkhornSpec, StreamsSpec
 from penstock.faults import BadModel
@@ -506,16 +506,11 @@ class Specification:
         return [each for each in found if each is not None and each.compression is not None]
 
     @property
-    def indexers(self) -> list[IndexerSpec]:
-        """Those of layers with sparse attention."""
-        latents = (attention.latent for attention in self.softmax_layers)
-        indexers = (latent.indexer for latent in latents if latent is not None)
-        return [indexer for indexer in indexers if indexer is not None]
-
-    @property
     def shares_indexers(self) -> bool:
         """Whether any layer takes the choice of tokens of an earlier one."""
-        return any(indexer.shared for indexer in self.indexers)
+        latents = (attention.latent for attention in self.softmax_layers)
+        indexers = (latent.indexer for latent in latents if latent is not None)
+        return any(indexer is not None and indexer.shared for indexer in indexers)
 
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns sizes that the ranks must be able to share equally, by config.json's names or in

@@ -8,7 +8,6 @@ first columns of a row are the value, and a query is zeros there.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from penstock_kernels import index_tokens, latent_attention
@@ -19,29 +18,7 @@ from penstock.layers.attention import Choice, QueryGatedAttention, StepContext
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.indexed_attention import ROWS, IndexMatrix
 from penstock.layers.norm import HeadNorm, Norm, normed_heads
-
-
-class Seen(NamedTuple):
-    """What each row of a step sees, whether decode or chunk."""
-
-    slots: Tensor  # [T] int32: the row of its sequence's table
-    tokens: Tensor  # [T] int32, itself included; 0 for padding
-
-    @classmethod
-    def of(cls, context: StepContext, slot_mapping: Tensor) -> Seen:
-        """Reads the rows of a step."""
-        rows = torch.arange(len(slot_mapping), device=slot_mapping.device)
-        slots = torch.zeros_like(slot_mapping)
-        if context.chunks is not None:
-            starts, chunk_slots = context.chunks.query_start, context.chunks.slots
-            chunk = torch.searchsorted(starts, rows.to(starts.dtype), right=True) - 1
-            slots = chunk_slots.index_select(0, chunk.clamp(0, len(chunk_slots) - 1))
-        if context.decodes is not None:
-            decodes = context.decodes
-            # Padding of decodes may be rows of chunks.
-            first = slots[: decodes.count].where(decodes.kv_len == 0, decodes.slots)
-            slots = torch.cat((first, slots[decodes.count :]))
-        return cls(slots, (context.positions + 1).where(slot_mapping >= 0, 0))
+from penstock.layers.step_rows import StepTokens, step_tokens
 
 
 class BlockIndexer(Layer):
@@ -78,7 +55,7 @@ class BlockIndexer(Layer):
         first = (positions - (self.spec.block - 1)).clamp_min(0)
         return turned(means, self.cos_sin.index_select(0, first))[:, 0]
 
-    def choose(self, queries: Tensor, cache: Tensor, tables: Tensor, seen: Seen) -> Choice:
+    def choose(self, queries: Tensor, cache: Tensor, tables: Tensor, seen: StepTokens) -> Choice:
         """Lists blocks of the first KV head's rows: the choice in the order of the tokens, then
         what follows the last whole block. `counts` are tokens.
 
@@ -90,7 +67,7 @@ class BlockIndexer(Layer):
         within = block_tokens // size
         # The last token of a block has the block's key, at the end of its row.
         keys = cache.view(count * heads, 1, 1, within, size * width)
-        whole = seen.tokens // size
+        whole = seen.seen // size
         wide = torch.promote_types(queries.dtype, torch.float32)
         weights = torch.ones(queries.shape[:2], dtype=wide, device=queries.device)
         rows = whole.new_empty((len(queries), self.spec.top_k))
@@ -102,7 +79,7 @@ class BlockIndexer(Layer):
         blocks = torch.cat((rows, rows[:, :1]), 1).scatter_(
             1, counts[:, None].long(), last[:, None]
         )
-        return Choice(seen.slots, blocks, (counts - whole) * size + seen.tokens)
+        return Choice(seen.slots, blocks, (counts - whole) * size + seen.seen)
 
 
 class BlockIndexedAttention(QueryGatedAttention):
@@ -139,7 +116,7 @@ class BlockIndexedAttention(QueryGatedAttention):
         queries, keys = self.indexer.project(x, context.positions)
         self._write(turned(k, angles), v, keys, context)
         places, cache = context.places[self.index], context.kv_cache(self.index).data
-        seen = Seen.of(context, places.slot_mapping)
+        seen = step_tokens(context)
         choice = self.indexer.choose(queries, cache, places.tables, seen)
         mixed = self._attend(turned(q, angles), choice, cache)
         return mixed.mul_(gate.sigmoid()).flatten(1)

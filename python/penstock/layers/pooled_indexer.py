@@ -20,6 +20,7 @@ from penstock.config import LatentSpec, ResidualSpec
 from penstock.layers.attention import Choice, StepContext
 from penstock.layers.base import Build
 from penstock.layers.indexed_attention import IndexedLatentAttention, Indexer
+from penstock.layers.step_rows import step_tokens
 from penstock.weights import Target
 
 
@@ -47,7 +48,7 @@ class PooledIndexer(Indexer):
         tokens = self.key.product(x), linear(x, self.gate, None)
         index_pool(*tokens, norm.weight, norm.bias, norm.eps, self.offsets, slots, cache)
         q = self.queries.product(latent).view(len(x), self.heads, self.head_dim)
-        sequences, seen = seen_tokens(context, len(x))
+        sequences, seen = step_tokens(context)
         rows = torch.empty((len(x), self.top_k // self.pool), dtype=torch.int32, device=x.device)
         # Zeros, because they are places below: while kernels are only compiled, nothing sets them.
         counts = torch.zeros(len(x), dtype=torch.int32, device=x.device)
@@ -65,22 +66,3 @@ class PooledLatentAttention(IndexedLatentAttention):
     """Latent attention to the pools of a choice: its own, or that of an earlier layer."""
 
     chooser: ClassVar[type[Indexer]] = PooledIndexer
-
-
-def seen_tokens(context: StepContext, tokens: int) -> tuple[Tensor, Tensor]:
-    """Returns (rows of the block tables, numbers of tokens that are visible) of a step's queries,
-    [T] int32 each; none are visible to padding."""
-    positions, chunks, decodes = context.positions, context.chunks, context.decodes
-    slots, seen = torch.zeros((2, tokens), dtype=torch.int32, device=positions.device)
-    if chunks is not None:
-        row = torch.arange(tokens, dtype=torch.int32, device=positions.device)
-        sequence = torch.searchsorted(chunks.query_start, row, right=True) - 1
-        exists = (sequence >= 0) & (sequence < len(chunks.slots))
-        slots = chunks.slots[sequence.clamp(0, len(chunks.slots) - 1)]
-        seen = torch.where(exists, positions + 1, 0).int()
-    if decodes is not None:
-        first = slice(decodes.count)
-        is_decode = decodes.kv_len > 0  # else padding, or rows of chunks
-        slots[first] = torch.where(is_decode, decodes.slots, slots[first])
-        seen[first] = torch.where(is_decode, decodes.kv_len, seen[first])
-    return slots, seen

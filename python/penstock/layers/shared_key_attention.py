@@ -22,7 +22,7 @@ from penstock.layers.indexed_attention import ROWS
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import Norm, RmsNorm
 from penstock.layers.rope import rotate_last
-from penstock.layers.step_rows import Rows, last_rows, step_tokens, write_rows
+from penstock.layers.step_rows import Rows, last_rows, write_rows
 from penstock.parallel import Share
 from penstock.weights import Target
 
@@ -91,8 +91,8 @@ class SharedKeyAttention(Layer):
         rotate_last(key[:, None], angles)
         row = key if self.entries is None else torch.cat((key, self.entries.inputs.product(x)), 1)
         cache = self._cache(context)
-        written = step_tokens(context).seen > 0
-        write_rows(cache, context.places[self.index].slot_mapping, row, written)
+        slots = context.places[self.index].slot_mapping
+        write_rows(cache, slots, row, slots >= 0)
         if self.entries is not None:
             self.entries.step(cache, self.index, self.cos_sin, context)
 

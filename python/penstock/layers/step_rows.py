@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.layers.attention import Chunks, KvPlaces, StepContext
+from penstock.layers.attention import KvPlaces, StepContext
 
 
 class StepTokens(NamedTuple):
@@ -51,28 +51,24 @@ def once(context: StepContext, key: tuple[object, ...], compute: Callable[[], Te
 
 def step_tokens(context: StepContext) -> StepTokens:
     """Returns the tokens of a step."""
-    written = context.places[0].slot_mapping >= 0
-    slots = once(context, ("slots",), lambda: _slots(context))
-    seen = once(context, ("seen",), lambda: torch.where(written, context.positions + 1, 0))
-    return StepTokens(slots, seen)
+    return StepTokens(*once(context, ("tokens",), lambda: _tokens(context)))
 
 
-def _slots(context: StepContext) -> Tensor:
-    count = len(context.positions)
-    found = torch.zeros(count, dtype=torch.int32, device=context.positions.device)
-    if context.decodes is not None:
-        found[: context.decodes.count] = context.decodes.slots
-    if context.chunks is None:
-        return found
-    return _slots_of_chunks(context.chunks, found)
-
-
-def _slots_of_chunks(chunks: Chunks, others: Tensor) -> Tensor:
-    """The slots [T] of chunks, and `others` before the first one."""
-    rows = torch.arange(len(others), dtype=torch.int32, device=others.device)
-    chunk = torch.searchsorted(chunks.query_start, rows, right=True) - 1
-    inside = chunk.clamp(0, len(chunks.slots) - 1)
-    return torch.where(chunk < 0, others, chunks.slots.index_select(0, inside))
+def _tokens(context: StepContext) -> Tensor:
+    """The fields of StepTokens, [2, T]."""
+    positions, chunks, decodes = context.positions, context.chunks, context.decodes
+    found = torch.zeros((2, len(positions)), dtype=torch.int32, device=positions.device)
+    if chunks is not None:
+        row = torch.arange(len(positions), dtype=torch.int32, device=positions.device)
+        chunk = torch.searchsorted(chunks.query_start, row, right=True) - 1
+        exists = (chunk >= 0) & (chunk < len(chunks.slots))
+        found[0] = chunks.slots[chunk.clamp(0, len(chunks.slots) - 1)]
+        found[1] = torch.where(exists, positions + 1, 0)
+    if decodes is not None:
+        first = found[:, : decodes.count]
+        is_decode = decodes.kv_len > 0  # else padding, or rows of chunks
+        first.copy_(torch.where(is_decode, torch.stack((decodes.slots, decodes.kv_len)), first))
+    return found
 
 
 def cache_rows(tables: Tensor, slots: Tensor, positions: Tensor, block_tokens: int) -> Tensor:

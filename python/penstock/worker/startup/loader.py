@@ -276,12 +276,9 @@ def kv_geometry(
     config: Specification, build: Build, block_tokens: int, stored: KvFormat
 ) -> KvGeometry:
     """Returns the KV geometry of this rank's layers, and of their compressed entries. Raises
-    BadSetting for blocks that would cut pools of tokens, or blocks of an indexer."""
-    pools = [("index_kpool", indexer.pool) for indexer in config.indexers]
-    chosen = (attention.block_indexer for attention in config.softmax_layers)
-    pools += [("indexer_compress_ratio", each.block) for each in chosen if each is not None]
-    for field, size in pools:
-        if size and block_tokens % size:
+    BadSetting for blocks that would cut what an indexer chooses."""
+    for field, size in (attention.whole for attention in config.softmax_layers):
+        if block_tokens % size:
             raise BadSetting(
                 f"block_tokens is {block_tokens}, not a multiple of {field}, {size}; set "
                 "--block-tokens to one"
