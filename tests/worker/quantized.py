@@ -105,6 +105,19 @@ def changed(path: Path, change: Callable[[dict[str, Tensor]], object], **config:
     return path
 
 
+def error_of_quantizing(path: Path, quantize: str) -> float:
+    """By how much logits change where a worker quantizes the floats of a checkpoint, in the mean,
+    as a share of their mean magnitude."""
+    raw = read_config(path)
+    cls: Any = family(raw)
+    found = []
+    for name in ("", quantize):
+        with torch.inference_mode():
+            methods = read_methods(raw, torch.float64, HOST, name)
+            found.append(prefilled(path, cls, Group(), methods))
+    return float((found[0] - found[1]).abs().mean() / found[0].abs().mean())
+
+
 def assert_equal_model(
     path: Path, exact: Path | Any, tolerance: float = 2e-4, **settings: Any
 ) -> None:

@@ -21,7 +21,14 @@ from penstock.layers.experts import sparse_mixer
 from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized, read_methods
-from quantized import HOST, Quantize, assert_equal_model, assert_equal_ranks, quantized
+from quantized import (
+    HOST,
+    Quantize,
+    assert_equal_model,
+    assert_equal_ranks,
+    error_of_quantizing,
+    quantized,
+)
 from ranks import LENGTH, Threads, prefilled
 from safetensors.torch import load_file, save_file
 from test_awq import awq
@@ -180,15 +187,7 @@ def test_other_experts_are_quantized_while_loading(
 ) -> None:
     """The logits are near those of the floats, but not equal."""
     path = checkpoint(case)
-    raw = read_config(path)
-    cls: Any = family(raw)
-    found = []
-    for name in ("", quantize):
-        with torch.inference_mode():
-            methods = read_methods(raw, torch.float64, HOST, name)
-            found.append(prefilled(path, cls, Group(), methods))
-    difference = (found[0] - found[1]).abs().mean() / found[0].abs().mean()
-    assert 1e-4 < difference < (0.6 if quantize == "int4" else 0.3)
+    assert 1e-4 < error_of_quantizing(path, quantize) < (0.6 if quantize == "int4" else 0.3)
 
 
 @pytest.mark.parametrize("case", EXPERTS)
