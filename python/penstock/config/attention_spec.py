@@ -361,7 +361,7 @@ class AttentionSpec:
         return self.latent is not None or self.shared_key is not None
 
     @property
-    def whole(self) -> tuple[str, int]:
+    def block_multiple(self) -> tuple[str, int]:
         """A field of config.json, and its number of tokens, which a block of the cache has a
         multiple of; 1 = any block will do."""
         indexer = None if self.latent is None else self.latent.indexer

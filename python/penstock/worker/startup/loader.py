@@ -277,7 +277,7 @@ def kv_geometry(
 ) -> KvGeometry:
     """Returns the KV geometry of this rank's layers, and of their compressed entries. Raises
     BadSetting for blocks that would cut what an indexer chooses."""
-    for field, size in (attention.whole for attention in config.softmax_layers):
+    for field, size in (attention.block_multiple for attention in config.softmax_layers):
         if block_tokens % size:
             raise BadSetting(
                 f"block_tokens is {block_tokens}, not a multiple of {field}, {size}; set "
