@@ -35,6 +35,8 @@ PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
 OTHERS = {
     "BaiChuanForCausalLM",
     "BaichuanForCausalLM",
+    "BailingMoeForCausalLM",  # test_bailing_moe.py
+    "BailingMoeV2ForCausalLM",
     "ExaoneMoEForCausalLM",
     "InternLM2ForCausalLM",
     "InternLM3ForCausalLM",
