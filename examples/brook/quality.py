@@ -146,6 +146,8 @@ def _formats() -> dict[str, Format]:
         bits = _bits(4, group, True)
         rounding = _loaded(RoundToNearest(Kind.INT4, PLAIN, group))
         found[f"int4 with zero points, {_groups(group)}"] = Format(bits, rounding)
+        rounding = _loaded(RoundToNearest(Kind.INT4, PLAIN, group, search=True))
+        found[f"int4 with least error, {_groups(group)}"] = Format(bits, rounding)
     for group in (32, 64, 128, 0):
         found[f"int4, {_groups(group)}"] = Format(_bits(4, group, False), _rtn(4, group))
     found |= {

@@ -61,6 +61,6 @@ def plot(rows: dict[str, Row], path: Path) -> None:
     axes[1].set_xlim(7.9, 8.3)
     for axis in axes:
         axis.grid(which="both", alpha=0.25)
-        axis.set_xlabel("bits per weight, scales included")
+    figure.supxlabel("bits per weight, scales included", fontsize="medium")
     figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(path, metadata={"Date": None})

@@ -100,7 +100,7 @@ pub struct EngineArgs {
     #[arg(long, value_enum, default_value = "auto")]
     pub dtype: DtypeChoice,
     /// Weight format: that of a quantized checkpoint, or one to convert to while loading
-    /// (bitsandbytes*, eetq, fp8, int4) [default: as the checkpoint is]
+    /// (bitsandbytes*, eetq, fp8, int4*) [default: as the checkpoint is]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub quantize: Option<Quantize>,
     /// What computes the model: Penstock's own implementation, or the module of the transformers

@@ -28,6 +28,8 @@ pub enum Quantize {
     Fp8,
     /// int4 in groups of 128 inputs, rounded to nearest.
     Int4,
+    /// The same; each group covers the range of weights with the least error, which loads slower.
+    Int4Mse,
 }
 
 /// Files that hold the settings where config.json does not, and their format.
@@ -59,6 +61,7 @@ impl Quantize {
             Self::Marlin => "marlin",
             Self::Fp8 => "fp8",
             Self::Int4 => "int4",
+            Self::Int4Mse => "int4-mse",
         }
     }
 
@@ -66,7 +69,8 @@ impl Quantize {
     /// of whole rows.
     pub fn bytes(self, weights: u64, dtype: Dtype) -> u64 {
         match self {
-            Self::Int4 => weights / 2 + weights / 128 * 2 * dtype.bytes(), // scale and zero point
+            // A scale and a zero point per group.
+            Self::Int4 | Self::Int4Mse => weights / 2 + weights / 128 * 2 * dtype.bytes(),
             Self::BitsandbytesNf4 | Self::BitsandbytesFp4 => weights / 2 + weights / 64 * 4,
             Self::Bitsandbytes | Self::Eetq | Self::Fp8 => weights,
             // Formats of checkpoints alone: floats stay floats.
@@ -135,6 +139,7 @@ mod tests {
     fn bytes_follow_from_bits_and_scales() {
         let bytes = |format: Quantize| format.bytes(1280, Dtype::Bfloat16);
         assert_eq!(bytes(Quantize::Int4), 640 + 10 * 4);
+        assert_eq!(bytes(Quantize::Int4Mse), 640 + 10 * 4);
         assert_eq!(bytes(Quantize::BitsandbytesNf4), 640 + 20 * 4);
         assert_eq!(bytes(Quantize::Fp8), 1280);
         assert_eq!(bytes(Quantize::Gptq), 2560);

@@ -27,6 +27,7 @@ WHILE_LOADING: dict[str, Callable[[Plain], LinearMethod]] = {
     "eetq": lambda plain: RoundToNearest(Kind.INT8, plain, 0, symmetric=True),
     "fp8": lambda plain: RoundToNearest(Kind.FP8, plain, 0),
     "int4": lambda plain: RoundToNearest(Kind.INT4, plain, 128),
+    "int4-mse": lambda plain: RoundToNearest(Kind.INT4, plain, 128, search=True),
 }
 """Per value of --quantize, the method that quantizes floats while they are loaded."""
 
@@ -39,6 +40,7 @@ AGREEING: dict[str, tuple[str, ...]] = {
     "fp8": ("fp8", "fbgemm_fp8"),
     "gptq": ("gptq",),
     "int4": (),
+    "int4-mse": (),
     "marlin": ("gptq", "marlin"),
 }
 """Per value of --quantize, the `quant_method` of checkpoints that it agrees with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from penstock_kernels.packed_linear import Kind
@@ -13,6 +14,7 @@ from torch import Tensor
 from penstock.faults import BadModel
 from penstock.quant.method import Weights, WeightTensor
 from penstock.quant.packed import Packed, Quantized
+from penstock.quant.ranges import Range, least_error, whole_range
 from penstock.quant.unquantized import Plain
 
 log = logging.getLogger("penstock.worker")
@@ -25,12 +27,22 @@ matrix of a 70B model has 470 million weights."""
 class RoundToNearest(Packed):
     """Reads a checkpoint's floats, and rounds each to the nearest code of its group."""
 
-    def __init__(self, kind: Kind, plain: Plain, group: int = 128, symmetric: bool = False) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        plain: Plain,
+        group: int = 128,
+        symmetric: bool = False,
+        search: bool = False,
+    ) -> None:
         """`group`: inputs that share a scale, or half or a quarter of it where that divides a
-        layer's inputs and `group` does not; 0: all of a row. `symmetric`: no zero points."""
+        layer's inputs and `group` does not; 0: all of a row. `symmetric`: no zero points. `search`:
+        groups of integers with zero points cover the range that has the least error."""
         super().__init__(kind, plain)
         self.group = group
         self.symmetric = symmetric
+        self.search = search
+        self.name = f"{kind.value}-mse" if search else kind.value
         if kind is Kind.FP8:
             self.scale_dtype = torch.float32  # as products of float8 take it
 
@@ -49,7 +61,10 @@ class RoundToNearest(Packed):
         if self.symmetric:
             return by_rows(matrix, partial(symmetric, kind=self.kind))
         group = self._group(matrix.shape[1])
-        return by_rows(matrix, partial(round_to_nearest, kind=self.kind, group=group))
+        if self.kind.integer:
+            rounded = partial(with_zero_points, kind=self.kind, group=group, search=self.search)
+            return by_rows(matrix, rounded)
+        return by_rows(matrix, partial(float_codes, kind=self.kind, group=group))
 
     def _group(self, inputs: int) -> int:
         """Inputs that share a scale in a layer; 0 = all."""
@@ -57,19 +72,19 @@ class RoundToNearest(Packed):
         for size in sizes:
             if not size or inputs % size == 0:
                 if size != self.group:
-                    _report_group(self.kind, size, inputs)
+                    _report_group(self.name, size, inputs)
                 return size
         raise BadModel(
-            f"--quantize {self.kind.value} needs groups of {', '.join(map(str, sizes))} inputs, "
+            f"--quantize {self.name} needs groups of {', '.join(map(str, sizes))} inputs, "
             f"but a layer (of this rank) has {inputs} inputs; use fewer ranks or another format"
         )
 
 
 @cache  # once per size
-def _report_group(kind: Kind, group: int, inputs: int) -> None:
+def _report_group(name: str, group: int, inputs: int) -> None:
     log.warning(
         "--quantize %s: layers of %d inputs get groups of %d: larger ones do not divide them",
-        kind.value,
+        name,
         inputs,
         group,
     )
@@ -99,22 +114,48 @@ def symmetric(matrix: Tensor, kind: Kind) -> Quantized:
     return Quantized(codes.to(torch.uint8), scales.t().contiguous())
 
 
-def round_to_nearest(matrix: Tensor, kind: Kind, group: int) -> Quantized:
-    """Codes of a matrix [outputs, inputs]; integers get zero points, floats none.
-
-    With zero points a group's range is [min, max], widened to hold 0; without, its largest
-    magnitude is the largest number of the kind.
-    """
+def with_zero_points(matrix: Tensor, kind: Kind, group: int, search: bool) -> Quantized:
+    """Integer codes of a matrix [outputs, inputs]; the lowest and the highest stand for the ends of
+    a group's range: of all its weights, or, with a search, the one with the least error."""
     outputs, inputs = matrix.shape
     groups = matrix.float().view(outputs, -1, group or inputs)
-    if kind.integer:
-        most = (1 << kind.bits) - 1
-        low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
-        scales = ((high - low) / most).to(matrix.dtype).float().clamp(min=1e-20)
-        zeros = (-low / scales).round().clamp(0, most)
-        codes = (groups / scales[..., None] + zeros[..., None]).round().clamp(0, most)
-        codes = codes.to(torch.uint8).view(outputs, inputs)
-        return Quantized(codes, scales.t().contiguous(), zeros.t().contiguous())
+    steps = partial(_steps, most=(1 << kind.bits) - 1, dtype=matrix.dtype)
+    covered = whole_range(groups)
+    if search:
+        covered = least_error(groups, covered, lambda tried: steps(tried).rounded(groups))
+    found = steps(covered)
+    codes = found.codes(groups).to(torch.uint8).view(outputs, inputs)
+    return Quantized(codes, found.scales.t().contiguous(), found.zeros.t().contiguous())
+
+
+class _Steps(NamedTuple):
+    """Of groups [...]: what a step of a code is worth, and the code that stands for 0."""
+
+    scales: Tensor
+    zeros: Tensor
+    most: int
+
+    def codes(self, groups: Tensor) -> Tensor:
+        """The nearest codes of weights [..., group], float32."""
+        codes = groups / self.scales[..., None] + self.zeros[..., None]
+        return codes.round().clamp(0, self.most)
+
+    def rounded(self, groups: Tensor) -> Tensor:
+        """The numbers that these codes stand for."""
+        return (self.codes(groups) - self.zeros[..., None]) * self.scales[..., None]
+
+
+def _steps(of: Range, most: int, dtype: torch.dtype) -> _Steps:
+    """Scales are rounded to the dtype in which they are kept before codes are chosen."""
+    scales = ((of.high - of.low) / most).to(dtype).float().clamp(min=1e-20)
+    return _Steps(scales, (-of.low / scales).round().clamp(0, most), most)
+
+
+def float_codes(matrix: Tensor, kind: Kind, group: int) -> Quantized:
+    """Float codes of a matrix [outputs, inputs]: a group's largest magnitude is the largest number
+    of the kind."""
+    outputs, inputs = matrix.shape
+    groups = matrix.float().view(outputs, -1, group or inputs)
     largest = float(kind.values(torch.tensor([0x7E if kind is Kind.FP8 else 7])).item())
     kept = torch.float32 if kind is Kind.FP8 else matrix.dtype
     scales = (groups.abs().amax(-1) / largest).to(kept).float().clamp(min=1e-20)

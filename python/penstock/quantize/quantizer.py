@@ -110,7 +110,7 @@ class Quantizer:
     def _quantized(self, path: str, matrix: Tensor, inputs: Inputs) -> Quantized:
         options = self.options
         if options.method == "fp8":
-            return rtn.round_to_nearest(matrix, Kind.FP8, 0)
+            return rtn.float_codes(matrix, Kind.FP8, 0)
         if options.method == "gptq":
             return gptq(matrix, inputs.hessian, self.grid, options)
         if options.method == "awq" and path not in UNCLIPPED:
