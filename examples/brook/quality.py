@@ -25,10 +25,9 @@ from typing import TypeAlias
 import torch
 from penstock import LLM, SamplingParams
 from penstock.quant import FourBit, Int8, LinearMethod, RoundToNearest, Transposed
+from penstock.quant.grid import Grid, round_to_nearest
 from penstock.quant.rtn import nearest
 from penstock.quantize import Job, Options, quantize
-from penstock.quantize.gptq import round_to_nearest
-from penstock.quantize.grid import Grid
 from penstock.quantize.layouts import LAYOUTS
 from penstock_kernels.packed_linear import Kind
 from safetensors.torch import load_file, save_file
@@ -159,12 +158,15 @@ def _formats() -> dict[str, Format]:
     }
     calibrated = [Options("gptq", group=group) for group in (32, 64, 128, 0)]
     calibrated += [Options("gptq", group=group, act_order=True) for group in (32, 64, 128, 0)]
+    calibrated += [Options("gptq", group=group, mse=True) for group in (32, 64, 128)]
+    calibrated += [Options("gptq", act_order=True, mse=True)]
     calibrated += [Options("gptq", symmetric=False), Options("gptq", bits=8)]
     calibrated += [Options("awq", group=group) for group in (32, 64, 128)]
     for one in calibrated:
         zeros = one.method == "awq" or not one.symmetric
         name = f"int{one.bits} by {one.method.upper()}"
         name += " in activation order" if one.act_order else ""
+        name += " with least error" if one.mse else ""
         name += " with zero points" if zeros else ""
         bits = _bits(one.bits, one.group, zeros)
         found[f"{name}, {_groups(one.group)}"] = Format(bits, replace(one, samples=CALIBRATION))

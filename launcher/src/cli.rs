@@ -376,6 +376,9 @@ pub struct QuantizeArgs {
     /// Quantize inputs with the largest activations first (gptq)
     #[arg(long)]
     pub act_order: bool,
+    /// Let the codes of a group cover the range of weights with the least error (gptq, rtn)
+    #[arg(long)]
+    pub mse: bool,
     /// Addition to the Hessian's diagonal, as a share of its mean (gptq)
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     pub damp: f64,

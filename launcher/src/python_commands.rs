@@ -50,6 +50,9 @@ pub fn quantize(args: &QuantizeArgs, host: Option<&Interpreter>) -> Outcome<()> 
     if args.act_order {
         command.arg("--act-order");
     }
+    if args.mse {
+        command.arg("--mse");
+    }
     if let Some(file) = &args.calibration {
         command.arg("--calibration").arg(file);
     }

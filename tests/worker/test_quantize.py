@@ -20,10 +20,10 @@ from penstock.layers import ExpertMlps
 from penstock.models import family
 from penstock.parallel import Group
 from penstock.quant import read_methods
+from penstock.quant.grid import Grid, round_to_nearest
 from penstock.quantize import Job, Options, job, output, quantize
 from penstock.quantize import __main__ as command
 from penstock.quantize.experts import WatchedExperts
-from penstock.quantize.grid import Grid
 from penstock.quantize.layouts import LAYOUTS
 from penstock.quantize.quantizer import Quantizer
 from penstock.quantize.statistics import Inputs
@@ -84,6 +84,8 @@ FORMS = [
     Options("rtn", bits=8, group=0, symmetric=False),
     Options("gptq", group=32),
     Options("gptq", group=32, symmetric=False, act_order=True),
+    Options("gptq", group=32, act_order=True, mse=True),
+    Options("rtn", group=64, symmetric=False, mse=True),
     Options("awq", group=32),
     Options("fp8"),
 ]
@@ -339,7 +341,7 @@ def test_gptq_in_activation_order_keeps_groups_and_has_smaller_errors(
 
 
 def test_gptq_of_independent_inputs_is_round_to_nearest() -> None:
-    from penstock.quantize.gptq import gptq, round_to_nearest
+    from penstock.quantize.gptq import gptq
 
     torch.manual_seed(0)
     matrix, grid = torch.randn(48, 128), Grid(4, False, torch.bfloat16)
@@ -457,6 +459,8 @@ def test_bad_input_is_refused(
         ("bits must be 4 or 8, found 3", {"method": "gptq", "bits": 3}),
         ("method awq has 4 bits only", {"method": "awq", "bits": 8}),
         ("group must be 0 .* found 20", {"method": "rtn", "group": 20}),
+        ("method awq searches no ranges; leave --mse out", {"method": "awq", "mse": True}),
+        ("method fp8 searches no ranges; leave --mse out", {"method": "fp8", "mse": True}),
         ("method rtn has no order", {"method": "rtn", "act_order": True}),
     ):
         with pytest.raises(BadSetting, match=text):

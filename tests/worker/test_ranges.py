@@ -1,4 +1,4 @@
-"""--quantize int4-mse: groups of codes cover the range of weights with the least error."""
+"""--quantize int4-mse, penstock quantize --mse: codes cover the range with the least error."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from penstock.quant import RoundToNearest, Transposed
+from penstock.quant.grid import Grid
 from penstock.quant.ranges import NORM, SHARES
 from penstock_kernels.packed_linear import Kind
 from quantized import error_of_quantizing
@@ -37,7 +38,10 @@ def error(weights: Tensor, values: Tensor) -> Tensor:
 def error_of(part: Tensor, low: float, high: float) -> float:
     """Of a group whose 16 codes cover [low, high]."""
     scale = torch.tensor((high - low) / 15, dtype=torch.float32)
-    zero = torch.round(torch.tensor(-low, dtype=torch.float32) / scale)
+    return error_with(part, scale, torch.round(torch.tensor(-low, dtype=torch.float32) / scale))
+
+
+def error_with(part: Tensor, scale: Tensor, zero: Tensor | int) -> float:
     codes = torch.round(part / scale + zero).clamp(0, 15)
     return float(error(part, (codes - zero) * scale))
 
@@ -75,6 +79,20 @@ def test_no_group_is_worse_than_without_the_search() -> None:
     )
     assert (with_search <= without).all()
     assert (with_search < without).float().mean() > 0.5
+
+
+def test_ranges_without_zero_points_stay_symmetric() -> None:
+    weights = weights_with_outliers()
+    groups = weights.view(24, 2, GROUP)
+    grid = Grid(4, True, torch.float32, search=True)
+    of = grid.scales(groups)
+    largest = groups.abs().amax(-1)
+    shares = torch.tensor((1.0, *SHARES))
+    assert (of.zeros == 8).all()
+    for row, group in product(range(24), range(2)):
+        part, most = groups[row, group], float(largest[row, group])
+        least = min(error_with(part, 2 * most * share / 15, 8) for share in shares)
+        assert error_with(part, of.scales[row, group], 8) == pytest.approx(least, rel=1e-3)
 
 
 def test_a_group_of_zeros_stays_zeros() -> None:

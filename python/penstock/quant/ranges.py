@@ -35,28 +35,28 @@ def whole_range(groups: Tensor) -> Range:
     return Range(groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0))
 
 
-def least_error(groups: Tensor, whole: Range, rounded: Rounded) -> Range:
-    """The range of each group [..., group] whose rounding has the least error: shares of the whole
-    range's higher end, and then, with the best of these, shares of its lower end."""
+EACH_END = ((1, 0), (0, 1))
+"""Which ends a search moves, (high, low), one turn after the other."""
+BOTH_ENDS = ((1, 1),)
+"""Of ranges that are as wide on either side of 0."""
+
+
+def least_error(
+    groups: Tensor, whole: Range, rounded: Rounded, turns: tuple[tuple[int, int], ...]
+) -> Range:
+    """The range of each group [..., group] whose rounding has the least error: of shares of the
+    whole range's ends, and then, with the best of these, of those that the next turn moves."""
     best = whole
     least = _error(groups, rounded(best))
-    for shrunk in (_lower_high, _raise_low):
+    for high, low in turns:
         start = best
         for share in SHARES:
-            tried = shrunk(start, share)
+            tried = Range(start.low * share**low, start.high * share**high)
             error = _error(groups, rounded(tried))
             better = error < least
             least = torch.where(better, error, least)
             best = Range(*(torch.where(better, *ends) for ends in zip(tried, best, strict=True)))
     return best
-
-
-def _lower_high(whole: Range, share: float) -> Range:
-    return Range(whole.low, whole.high * share)
-
-
-def _raise_low(whole: Range, share: float) -> Range:
-    return Range(whole.low * share, whole.high)
 
 
 def _error(groups: Tensor, rounded: Tensor) -> Tensor:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache, partial
-from typing import NamedTuple
 
 import torch
 from penstock_kernels.packed_linear import Kind
 from torch import Tensor
 
 from penstock.faults import BadModel
+from penstock.quant.grid import Grid, round_to_nearest
 from penstock.quant.method import Weights, WeightTensor
 from penstock.quant.packed import Packed, Quantized
-from penstock.quant.ranges import Range, least_error, whole_range
 from penstock.quant.unquantized import Plain
 
 log = logging.getLogger("penstock.worker")
@@ -62,8 +61,8 @@ class RoundToNearest(Packed):
             return by_rows(matrix, partial(symmetric, kind=self.kind))
         group = self._group(matrix.shape[1])
         if self.kind.integer:
-            rounded = partial(with_zero_points, kind=self.kind, group=group, search=self.search)
-            return by_rows(matrix, rounded)
+            grid = Grid(self.kind.bits, False, matrix.dtype, least_scale=1e-20, search=self.search)
+            return by_rows(matrix, partial(round_to_nearest, grid=grid, group=group))
         return by_rows(matrix, partial(float_codes, kind=self.kind, group=group))
 
     def _group(self, inputs: int) -> int:
@@ -112,43 +111,6 @@ def symmetric(matrix: Tensor, kind: Kind) -> Quantized:
     scales = (rows.abs().amax(1, keepdim=True) / most).to(matrix.dtype).float().clamp(min=1e-20)
     codes = (rows / scales).round().clamp(-most, most) + kind.zero
     return Quantized(codes.to(torch.uint8), scales.t().contiguous())
-
-
-def with_zero_points(matrix: Tensor, kind: Kind, group: int, search: bool) -> Quantized:
-    """Integer codes of a matrix [outputs, inputs]; the lowest and the highest stand for the ends of
-    a group's range: of all its weights, or, with a search, the one with the least error."""
-    outputs, inputs = matrix.shape
-    groups = matrix.float().view(outputs, -1, group or inputs)
-    steps = partial(_steps, most=(1 << kind.bits) - 1, dtype=matrix.dtype)
-    covered = whole_range(groups)
-    if search:
-        covered = least_error(groups, covered, lambda tried: steps(tried).rounded(groups))
-    found = steps(covered)
-    codes = found.codes(groups).to(torch.uint8).view(outputs, inputs)
-    return Quantized(codes, found.scales.t().contiguous(), found.zeros.t().contiguous())
-
-
-class _Steps(NamedTuple):
-    """Of groups [...]: what a step of a code is worth, and the code that stands for 0."""
-
-    scales: Tensor
-    zeros: Tensor
-    most: int
-
-    def codes(self, groups: Tensor) -> Tensor:
-        """The nearest codes of weights [..., group], float32."""
-        codes = groups / self.scales[..., None] + self.zeros[..., None]
-        return codes.round().clamp(0, self.most)
-
-    def rounded(self, groups: Tensor) -> Tensor:
-        """The numbers that these codes stand for."""
-        return (self.codes(groups) - self.zeros[..., None]) * self.scales[..., None]
-
-
-def _steps(of: Range, most: int, dtype: torch.dtype) -> _Steps:
-    """Scales are rounded to the dtype in which they are kept before codes are chosen."""
-    scales = ((of.high - of.low) / most).to(dtype).float().clamp(min=1e-20)
-    return _Steps(scales, (-of.low / scales).round().clamp(0, most), most)
 
 
 def float_codes(matrix: Tensor, kind: Kind, group: int) -> Quantized:

@@ -28,6 +28,7 @@ def _job(arguments: argparse.Namespace) -> Job:
         group=arguments.group,
         symmetric=not arguments.asymmetric,
         act_order=arguments.act_order,
+        mse=arguments.mse,
         damp=arguments.damp,
         samples=arguments.samples,
         length=arguments.length,
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--group", type=int, default=128)
     parser.add_argument("--asymmetric", action="store_true")
     parser.add_argument("--act-order", action="store_true")
+    parser.add_argument("--mse", action="store_true")
     parser.add_argument("--damp", type=float, default=0.01)
     parser.add_argument("--calibration", type=Path)
     parser.add_argument("--samples", type=int, default=128)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.quantize.grid import Grid, grouped, per_group
+from penstock.quant.grid import Grid, grouped, per_group
 from penstock.quantize.statistics import Inputs
 
 STEPS = 20  # of the exponent's grid, from 0 to 1

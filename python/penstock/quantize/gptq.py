@@ -7,8 +7,7 @@ from torch import Tensor
 
 from penstock.faults import Fault
 from penstock.quant import Quantized
-from penstock.quantize.grid import Grid, Scales, grouped
-from penstock.quantize.layouts import as_quantized
+from penstock.quant.grid import Grid, Scales, grouped
 from penstock.quantize.options import Options
 
 BLOCK = 128  # columns whose errors reach the columns behind them in one product
@@ -52,16 +51,8 @@ def gptq(matrix: Tensor, hessian: Tensor, grid: Grid, options: Options) -> Quant
             errors[:, column] = error
         weights[:, end:] -= errors @ factor[start:end, end:]
     scales = torch.stack([of.scales for of in found], 1)
-    zeros = None if grid.symmetric else torch.stack([of.zeros for of in found], 1)
-    return as_quantized(codes, scales, zeros)
-
-
-def round_to_nearest(matrix: Tensor, grid: Grid, group: int) -> Quantized:
-    """Likewise, each weight on its own."""
-    groups = grouped(matrix, group)
-    of = grid.scales(groups)
-    codes = grid.codes(groups, Scales(of.scales[..., None], of.zeros[..., None])).flatten(1)
-    return as_quantized(codes, of.scales, None if grid.symmetric else of.zeros)
+    zeros = torch.stack([of.zeros for of in found], 1)
+    return grid.quantized(codes, Scales(scales, zeros))
 
 
 def _block(group: int, inputs: int) -> int:

@@ -189,12 +189,3 @@ def packed(codes: Tensor, bits: int, dim: int, order: Sequence[int] | None = Non
     for field in range(fields):
         words |= parts.select(dim + 1, field if order is None else order[field]) << field * bits
     return words.contiguous()
-
-
-def as_quantized(codes: Tensor, scales: Tensor, zeros: Tensor | None) -> Quantized:
-    """Of codes [outputs, inputs], with scales and zero points [outputs, groups]."""
-    return Quantized(
-        codes.to(torch.uint8).contiguous(),
-        scales.t().contiguous(),
-        None if zeros is None else zeros.t().contiguous(),
-    )

@@ -27,6 +27,8 @@ class Options:
     """No zero points. AWQ has them always."""
     act_order: bool = False
     """GPTQ: rounds columns in the order of their activations' squares. Groups keep their inputs."""
+    mse: bool = False
+    """GPTQ and rtn: a group's codes cover the range of weights with the least error."""
     damp: float = 0.01
     """GPTQ: what is added to the Hessian's diagonal, as a share of its mean."""
     samples: int = 128
@@ -48,6 +50,8 @@ class Options:
             )
         if self.act_order and self.method != "gptq":
             raise BadSetting(f"method {self.method} has no order of inputs; leave --act-order out")
+        if self.mse and self.method not in ("gptq", "rtn"):
+            raise BadSetting(f"method {self.method} searches no ranges; leave --mse out")
         for name, least in (("samples", 2), ("length", 16)):
             if getattr(self, name) < least:
                 raise BadSetting(f"{name} must be at least {least}, found {getattr(self, name)}")

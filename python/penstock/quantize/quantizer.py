@@ -13,9 +13,9 @@ from penstock.config import MlpSpec, MoeSpec, Placement
 from penstock.faults import BadSetting
 from penstock.layers import ParallelBlock, RmsNorm
 from penstock.quant import Quantized, rtn
+from penstock.quant.grid import Grid, round_to_nearest
 from penstock.quantize.awq import Rounding, clipped, search_scales
-from penstock.quantize.gptq import gptq, round_to_nearest
-from penstock.quantize.grid import Grid
+from penstock.quantize.gptq import gptq
 from penstock.quantize.layouts import LAYOUTS
 from penstock.quantize.options import Options
 from penstock.quantize.statistics import Inputs
@@ -45,7 +45,13 @@ class Quantizer:
         self.walk, self.options, self.device = walk, options, walk.method.device
         self.layout = LAYOUTS[options.method](options, dtype)
         awq = options.method == "awq"
-        self.grid = Grid(options.bits, options.symmetric and not awq, dtype, 0 if awq else 1)
+        self.grid = Grid(
+            options.bits,
+            options.symmetric and not awq,
+            dtype,
+            least_zero=0 if awq else 1,
+            search=options.mse,
+        )
 
     def check(self) -> None:
         """Raises BadSetting if a layer's sides do not fit the group or the words of the layout."""
