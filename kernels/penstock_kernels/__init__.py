@@ -15,6 +15,7 @@ from .expert_mlp import expert_mlp
 from .gated_delta_rule import gated_delta_rule
 from .gated_head_norm import gated_head_norm
 from .head_norm import head_norm
+from .index_blocks import index_blocks
 from .index_pool import index_pool
 from .index_tokens import index_tokens
 from .index_write import index_write
@@ -50,6 +51,7 @@ __all__ = [
     "gated_delta_rule",
     "gated_head_norm",
     "head_norm",
+    "index_blocks",
     "index_pool",
     "index_tokens",
     "index_write",

@@ -42,6 +42,8 @@ from penstock_kernels.gated_delta_rule import channel_chunks
 from penstock_kernels.gated_delta_rule import chunks as delta_chunks
 from penstock_kernels.gated_delta_rule import triton as delta
 from penstock_kernels.gated_head_norm import triton as gated_norm
+from penstock_kernels.index_blocks import triton as choose_blocks
+from penstock_kernels.index_blocks.cases import Blocks, block_arguments
 from penstock_kernels.index_pool import triton as index_pool
 from penstock_kernels.index_pool.cases import pool_arguments
 from penstock_kernels.index_tokens import triton as choose
@@ -106,7 +108,8 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
     wide = options.get("D", 0) > 256
     spill = 128 if narrow or wide or self.fn in FULL_OF_NUMBERS else 0
     spill = 256 if self.fn is latent._attend_tile.fn and options["ROWS"] == 64 else spill
-    sparse = options.get("W", 0) > 576 or self.fn is choose._choose_row.fn
+    listed = self.fn in (choose._choose_row.fn, choose_blocks._list_blocks.fn)
+    sparse = options.get("W", 0) > 576 or listed
     spill = 48 if not spill and sparse else spill
     assert stack and all(int(bytes_) <= spill for bytes_ in stack), f"{name}: {usage.stdout}"
     sys.stdout.write(f"{self.__name__}: compiled\n")
@@ -276,6 +279,14 @@ def chosen_blocks(kind: torch.dtype) -> None:
             convolution.causal_conv(x, weight, states, runs(lengths, CPU))
 
 
+def blocks_of_heads(kind: torch.dtype) -> None:
+    """The choice of blocks of each head of MiniMax-M3, and attention to them."""
+    index, blocks = Index(4, 128, 64, 384), Blocks(128, 16, 1)
+    choose_blocks.index_blocks(**block_arguments(index, blocks, [2, 5000], kind, CPU, 16, 4))
+    shape = Latent(16, 128, 128, 128)
+    latent.latent_attention(**latent_arguments(shape, [(1, 40), (1, 2063)], kind, CPU))
+
+
 def recurrent(kind: torch.dtype) -> None:
     """Gated DeltaNet of Qwen3-Next, of decodes, few tokens and a prompt."""
     channels, heads, gate = 8192, (32, 128), torch.empty(32)
@@ -385,6 +396,7 @@ def caches_of_keys(kinds: tuple[torch.dtype, ...]) -> None:
     pools(BF16)
     shared_keys(BF16)
     chosen_blocks(BF16)
+    blocks_of_heads(BF16)
 
 
 def main() -> None:
@@ -401,7 +413,7 @@ def main() -> None:
         lightning(kind)
         mamba1(kind)
     for activation in ACTIVATIONS:
-        limit = 10.0 if activation == "limited_silu" else 0.0
+        limit = {"limited_silu": 10.0, "clamped_swiglu": 7.0}.get(activation, 0.0)
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation, limit)
     act_mul(torch.empty((3, 2 * 1280), dtype=torch.bfloat16), "silu", 16.0)
     balance.sinkhorn(torch.empty((3, 4, 4)), 20, 1e-6)

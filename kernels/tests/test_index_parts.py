@@ -1,4 +1,5 @@
-"""The choice of tokens in parts of few queries, as where all scores take too much memory.
+"""The choice of tokens, and of blocks, in parts of few queries, as where all scores take too much
+memory.
 
 Run in Triton's interpreter, in a process of its own: see test_interpreter.py.
 """
@@ -10,6 +11,9 @@ import os
 import pytest
 import torch
 from penstock_kernels.case import Index
+from penstock_kernels.index_blocks import reference as block_reference
+from penstock_kernels.index_blocks import triton as block_triton
+from penstock_kernels.index_blocks.cases import Blocks, block_arguments
 from penstock_kernels.index_tokens import reference, triton
 from penstock_kernels.index_tokens.cases import index_arguments
 
@@ -33,3 +37,19 @@ def test_parts_of_few_queries(
     triton.index_tokens(**case)
     assert torch.equal(case["counts"], expected["counts"])
     assert torch.equal(case["rows"], expected["rows"])
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_parts_of_few_queries_that_choose_blocks(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    torch.manual_seed(3)
+    shape, host = Index(3, 24, 8, 60), torch.device("cpu")
+    lengths = [25, 0, 9, 40, 33]
+    case = block_arguments(shape, Blocks(4, 3, 1), lengths, torch.float32, host, 4, 2)
+    capacity = 3 * case["block_tables"].shape[1]
+    monkeypatch.setattr(block_triton, "SCRATCH", at_once * capacity + 1)
+    expected = {**case, "chosen": case["chosen"].clone()}
+    block_reference.index_blocks(**expected)
+    block_triton.index_blocks(**case)
+    assert torch.equal(case["chosen"], expected["chosen"])

@@ -217,7 +217,14 @@ fn block(plan: &Plan) -> String {
     let heads = plan.model.rank_kv_heads(plan.tp.value);
     if plan.model.index > 0 {
         let row = head(2 * plan.model.head_dim + plan.model.index); // value, key, index key
-        return format!("{layers} layers x {heads} heads x {row} x {tokens} tokens");
+        let rows = format!("{layers} layers x {heads} heads x {row}");
+        return match plan.model.full {
+            None => format!("{rows} x {tokens} tokens"),
+            Some(full) => format!(
+                "({rows} + 2 (key, value) x {} layers x {heads} heads x {own}) x {tokens} tokens",
+                full.layers
+            ),
+        };
     }
     let layers = format!("{layers} layers x {heads} heads x {own}");
     let Some(full) = plan.model.full else {

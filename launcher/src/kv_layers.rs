@@ -1,5 +1,5 @@
 //! Layers with full attention whose keys and values have another shape than those of the others
-//! (Gemma 4, MiMo), and layers that have none (Gemma 3n, Gemma 4).
+//! (Gemma 4, MiMo, MiniMax-M3), and layers that have none (Gemma 3n, Gemma 4).
 
 use serde_json::Value;
 
@@ -15,6 +15,7 @@ pub struct KvLayers {
 }
 
 const FULL: &str = "full_attention";
+const CHOOSING: &str = "minimax_m3_sparse";
 const FAMILIES: [&str; 3] = [GEMMA_3N, "gemma4_text", "gemma4_unified_text"];
 const GEMMA_3N: &str = "gemma3n_text"; // whose layers all have the same shape
 const PERIOD_3N: usize = 5;
@@ -24,8 +25,17 @@ const HEAD_DIM: u64 = 512; // where config.json does not say
 
 impl KvLayers {
     /// Divides the `layers` of a model, in which all have this shape, into those with sliding
-    /// windows and those with full attention. `None` for families that do not tell them apart.
+    /// windows, or a choice of blocks, and those with full attention. `None` for families that do not
+    /// tell them apart.
     pub(crate) fn divided(self, config: &Value) -> Option<(Self, Self)> {
+        let layers = choosing_layers(config);
+        if layers > 0 && layers < self.layers {
+            let full = Self {
+                layers: self.layers - layers,
+                ..self
+            };
+            return Some((Self { layers, ..self }, full));
+        }
         let family = config.get("model_type")?.as_str()?;
         if family == "mimo_v2_flash" {
             return Some(self.divided_by_heads(config));
@@ -101,6 +111,22 @@ impl KvLayers {
     }
 }
 
+/// Returns the number of layers whose KV heads choose blocks of tokens by index keys (MiniMax-M3).
+/// Published files list them as 1 and 0.
+pub(crate) fn choosing_layers(config: &Value) -> u64 {
+    let kinds = config.get("layer_types").and_then(Value::as_array);
+    let flags = config.pointer("/sparse_attention_config/sparse_attention_freq");
+    let chosen = match (kinds, flags.and_then(Value::as_array)) {
+        (Some(kinds), _) => kinds
+            .iter()
+            .filter(|kind| kind.as_str() == Some(CHOOSING))
+            .count(),
+        (None, Some(flags)) => flags.iter().filter(|flag| flag.as_u64() == Some(1)).count(),
+        (None, None) => 0,
+    };
+    chosen as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +187,26 @@ mod tests {
             let (sliding, full) = alike.divided(&config).unwrap();
             assert_eq!((sliding.layers, sliding.kv_heads), (9, 8));
             assert_eq!((full.layers, full.kv_heads, full.head_dim), (3, 4, 192));
+        }
+    }
+
+    #[test]
+    fn layers_that_choose_blocks_are_listed() {
+        let alike = KvLayers {
+            layers: 4,
+            kv_heads: 4,
+            head_dim: 128,
+        };
+        let flags =
+            |flags: [u64; 4]| json!({"sparse_attention_config": {"sparse_attention_freq": flags}});
+        let kinds = json!({"layer_types": [FULL, CHOOSING, CHOOSING, CHOOSING]});
+        for config in [kinds, flags([0, 1, 1, 1])] {
+            let (choosing, full) = alike.divided(&config).unwrap();
+            assert_eq!((choosing.layers, full.layers), (3, 1));
+            assert_eq!((full.kv_heads, full.head_dim), (4, 128));
+        }
+        for config in [flags([0; 4]), flags([1; 4])] {
+            assert_eq!(alike.divided(&config), None);
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::{Failure, Outcome};
-use crate::kv_layers::KvLayers;
+use crate::kv_layers::{KvLayers, choosing_layers};
 use crate::model_defaults::{OTHER_NAMES, SLIDING_BY_DEFAULT, default_size};
 use crate::quantize::{Quantize, StoredQuantization};
 use crate::states::{States, are_all, listed_kinds};
@@ -55,8 +55,8 @@ pub struct ModelFacts {
     /// Whether attention caches one row per token, a latent, a rotated key and perhaps an index key,
     /// in place of keys and values (multi-head latent attention). Every rank has all rows.
     pub latent: bool,
-    /// Elements of an index key, which a token's row has beside key and value, of each KV head; 0 =
-    /// there is none.
+    /// Elements of an index key, which a token's row has beside key and value, of each KV head, except
+    /// in layers of `full`; 0 = there is none.
     pub index: u64,
     /// The experts, if the model has any.
     pub experts: Option<Experts>,
@@ -172,7 +172,7 @@ impl ModelFacts {
             head_dim,
             full: divided.map(|(_, full)| full),
             latent: latent.is_some(),
-            index: size(text, "indexer_head_dim")?.unwrap_or(0),
+            index: index_key(text)?,
             experts: experts(text),
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
             sliding: slides(text),
@@ -297,6 +297,19 @@ fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
         Some("dbrx") => Ok(Some(of_dbrx(config, "attn_config", "kv_n_heads", 1))),
         Some("mimo_v2_flash") => Ok(size(config, "num_key_value_heads")?.map(|full| 2 * full)),
         _ => size(config, "num_key_value_heads"),
+    }
+}
+
+/// Returns the elements of an index key that is beside each KV head's key and value; 0 = there is
+/// none. Published files of MiniMax-M3 have it in an object.
+fn index_key(text: &Value) -> Result<u64, String> {
+    if choosing_layers(text) == 0 {
+        return Ok(size(text, "indexer_head_dim")?.unwrap_or(0));
+    }
+    let given = text.pointer("/sparse_attention_config/sparse_index_dim");
+    match given.and_then(Value::as_u64) {
+        Some(given) => Ok(given),
+        None => count(text, "index_head_dim"),
     }
 }
 

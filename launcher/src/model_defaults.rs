@@ -55,7 +55,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "head_dim",
         128,
         "afmoe cohere2_moe cwm ernie4_5 flint glm glm4 helium hy_v3 internlm3 kolibri1 laguna lfm3 llama4_text \
-        mellum minimax_m2 ministral3 muse_glimmer_text nemotron_h qwen3 qwen3_vl_text seed_oss solar_open step3p5",
+        mellum minimax_m2 minimax_m3_vl_text ministral3 muse_glimmer_text nemotron_h qwen3 qwen3_vl_text seed_oss solar_open step3p5",
     ),
     ("head_dim", 192, "mimo_v2_flash"),
     (
@@ -65,7 +65,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text vaultgemma",
     ),
     ("head_dim", 512, "deepseek_v4"),
-    ("index_head_dim", 128, "deepseek_v4"),
+    ("index_head_dim", 128, "deepseek_v4 minimax_m3_vl_text"),
     ("max_position_embeddings", 2048, "bloom falcon mamba"),
     ("max_position_embeddings", 4096, "helium nemotron_h"),
     (
@@ -103,6 +103,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         1 << 20,
         "deepseek_v4 glm5_next glm5_next_text kimi_linear",
     ),
+    ("max_position_embeddings", 1 << 19, "minimax_m3_vl_text"),
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
     ("num_attention_heads", 16, "youtu"),
     (
@@ -115,13 +116,14 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_attention_heads",
         64,
-        "deepseek_v4 glm5_next glm5_next_text step3p5",
+        "deepseek_v4 glm5_next glm5_next_text minimax_m3_vl_text step3p5",
     ),
     (
         "num_experts_per_tok",
         2,
         "jamba minimax minimax_m1 minimax_text_01",
     ),
+    ("num_experts_per_tok", 4, "minimax_m3_vl_text"),
     ("num_experts_per_tok", 6, "deepseek_v4 kolibri1"),
     (
         "num_experts_per_tok",
@@ -137,6 +139,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
+    ("num_hidden_layers", 60, "minimax_m3_vl_text"),
     ("num_hidden_layers", 62, "minicpm3"),
     ("num_key_value_heads", 1, "deepseek_v4"),
     (
@@ -148,7 +151,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "num_key_value_heads",
         4,
         "flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa kolibri1 lfm3 mellum mimo_v2_flash \
-        smollm3 vaultgemma",
+        minimax_m3_vl_text smollm3 vaultgemma",
     ),
     (
         "num_key_value_heads",

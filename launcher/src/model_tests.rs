@@ -224,6 +224,28 @@ fn rows_have_an_index_key_of_each_head() {
 }
 
 #[test]
+fn layers_that_choose_blocks_have_index_keys() {
+    let mut text = json!({
+        "model_type": "minimax_m3_vl_text", "hidden_size": 6144, "num_hidden_layers": 3,
+        "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+        "num_local_experts": 128,
+    });
+    let bytes = 2 * (2 * (2 * 128 + 128) + 2 * 128);
+    let found = facts(&text).unwrap();
+    assert_eq!((found.layers, found.heads, found.index), (2, 64, 128));
+    assert_eq!((found.kv_heads, found.head_dim), (4, 128));
+    assert_eq!(found.experts.unwrap().per_token, 4);
+    assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 4), bytes);
+    text["layer_types"] = json!(null);
+    assert_eq!(facts(&text).unwrap().index, 0);
+    text["sparse_attention_config"] =
+        json!({"sparse_attention_freq": [0, 1, 1], "sparse_index_dim": 64});
+    let found = facts(&json!({"model_type": "minimax_m3_vl", "text_config": text})).unwrap();
+    assert_eq!((found.layers, found.full.unwrap().layers), (2, 1));
+    assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 4), bytes - 2 * 2 * 64);
+}
+
+#[test]
 fn rows_of_sparse_attention_have_an_index_key() {
     for family in ["deepseek_v32", "glm_moe_dsa", "hy_v4"] {
         let mut config = json!({

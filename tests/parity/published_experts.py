@@ -377,4 +377,30 @@ PUBLISHED_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
         "sliding_window": 128, "swiglu_limit": 10.0, "tie_word_embeddings": False,
         "topk_method": "noaux_tc", "vocab_size": 129280,
     }),
+    # Parameters of transformers' model of the text.
+    "MiniMaxAI/MiniMax-M3": (426_174_572_928, {
+        "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
+        "image_token_index": 200025, "model_type": "minimax_m3_vl", "projector_hidden_size": 6144,
+        "text_config": {
+            "attention_output_gate": False, "dense_intermediate_size": 12288, "head_dim": 128,
+            "hidden_act": "swigluoai", "hidden_size": 6144, "intermediate_size": 3072,
+            "max_position_embeddings": 1048576, "moe_layer_freq": [0] * 3 + [1] * 57,
+            "n_shared_experts": 1, "num_attention_heads": 64, "num_experts_per_tok": 4,
+            "num_hidden_layers": 60, "num_key_value_heads": 4, "num_local_experts": 128,
+            "num_mtp_modules": 7, "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5,
+            "qk_norm_type": "per_head", "rms_norm_eps": 1e-06, "rope_theta": 5000000,
+            "rotary_dim": 64, "routed_scaling_factor": 2.0, "scoring_func": "sigmoid",
+            "shared_intermediate_size": 3072, "sparse_attention_config": {
+                "sparse_attention_freq": [0] * 3 + [1] * 57, "sparse_block_size": 128,
+                "sparse_disable_index_value": [0] * 3 + [1] * 57, "sparse_index_dim": 128,
+                "sparse_init_block": 0, "sparse_local_block": 1, "sparse_num_index_heads": 4,
+                "sparse_score_type": "max", "sparse_topk_blocks": 16, "use_sparse_attention": True,
+            },
+            "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": False,
+            "use_gemma_norm": True, "use_qk_norm": True, "use_routing_bias": True,
+            "vocab_size": 200064,
+        },
+        "tie_word_embeddings": False, "video_token_index": 200026,
+        "vision_config": {"hidden_size": 1280, "model_type": "minimax_m3_vl_vision"},
+    }),
 }  # fmt: skip

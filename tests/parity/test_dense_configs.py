@@ -218,7 +218,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen4_exp", {"indexer_kv_heads": 2}, "indexer_kv_heads 2 is not supported"),
     ("qwen4_exp", {"indexer_budget": 18}, "indexer_budget is 18, not a multiple"),
     ("qwen4_exp", {"indexer_n_heads": None}, "indexer_n_heads must be a number"),
-    ("qwen4_exp", {"indexer_head_dim": 12}, "16 dimensions of a head rotate, more than"),
+    ("qwen4_exp", {"indexer_head_dim": 12}, "16 dimensions of a head rotate, more than an"),
     ("qwen4_exp", {"output_gate_type": "tanh"}, "output_gate_type 'tanh'"),
     ("qwen4_exp", {"hidden_act": "gelu_new"}, "hidden_act 'gelu_new' is not supported"),
     ("qwen4_exp", {"hc_count": 1}, "hc_count must be at least 2, found 1"),

@@ -46,6 +46,8 @@ EXPERTS = [
     "hy-v3",
     "mimo",
     "minimax-m2",
+    "minimax_m3",
+    "minimax_m3_vl",
     "gemma4-moe",
     "cohere2_moe",
     "granitemoe_swa",

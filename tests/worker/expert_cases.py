@@ -227,3 +227,43 @@ SOFTMAX: dict[str, dict[str, Any]] = {
         },
     },
 }
+
+# Gates and ups reach their limits. A layer with and one without a choice of blocks for each kind of
+# feed-forward layer.
+MINIMAX_M3: dict[str, Any] = {
+    "model_type": "minimax_m3_vl_text",
+    "num_hidden_layers": 4,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "intermediate_size": 48,
+    "dense_intermediate_size": 96,
+    "shared_intermediate_size": 32,
+    "head_dim": 32,
+    "rotary_dim": 16,
+    "layer_types": ["full_attention", *["minimax_m3_sparse"] * 2, "full_attention"],
+    "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
+    "index_n_heads": 2,
+    "index_head_dim": 24,
+    "index_block_size": 8,
+    "index_topk_blocks": 4,
+    "index_local_blocks": 2,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 9000.0,
+        "partial_rotary_factor": 0.5,
+    },
+}
+SIGMOID |= {
+    "minimax_m3": MINIMAX_M3,
+    # A block of the cache is a part of one that is chosen.
+    "minimax_m3_vl": {
+        **MINIMAX_M3,
+        "model_type": "minimax_m3_vl",
+        "index_block_size": 32,
+        "index_topk_blocks": 2,
+        "index_local_blocks": 1,
+    },
+}

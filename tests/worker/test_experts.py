@@ -52,6 +52,8 @@ EXPERTS = [
     "phimoe",
     "glm4-moe",
     "gpt-oss",
+    "minimax_m3",
+    "minimax_m3_vl",
     "gemma4-moe",
     "dbrx",
     "deepseek-v2",
@@ -75,6 +77,7 @@ BATCHED = [
     "phimoe",
     "glm4-moe",
     "gpt-oss",
+    "minimax_m3",
     "nemotron_h-moe",
     "step3p7",
 ]

@@ -127,7 +127,7 @@ def test_unsupported_steps_are_never_captured() -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("case", ["llama31", "qwen2-mixed"])
+@pytest.mark.parametrize("case", ["llama31", "minimax_m3", "qwen2-mixed"])
 def test_warmup_steps_touch_only_padding(tmp_path: Path, case: str) -> None:
     """What is rehearsed before the first request reads and writes padding alone."""
     worker = LocalWorker()

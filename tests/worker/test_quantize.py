@@ -72,6 +72,14 @@ OTHERS: dict[str, dict[str, Any]] = {
     "qwen3_5": {"intermediate_size": 128, "vocab_size": 4096},
     "afmoe": {"intermediate_size": 128, "vocab_size": 4096},
     "minimax": {"intermediate_size": 128, "vocab_size": 4096, "head_dim": 16},
+    "minimax_m3_vl": {
+        "intermediate_size": 64,
+        "shared_intermediate_size": 64,
+        "dense_intermediate_size": 128,
+        "vocab_size": 4096,
+        "index_topk_blocks": 8,
+        "initializer_range": 0.1,
+    },
     "mimo": {"intermediate_size": 128, "vocab_size": 4096, "v_head_dim": 16},
     "qwen3_next": {
         "intermediate_size": 128,
@@ -165,7 +173,8 @@ def test_what_is_written_loads_as_what_it_stands_for(
     ("case", "method"),
     [
         *product([*FAMILIES, *EXPERTS], ["awq", "gptq"]),
-        *product(["deepseek-v3", "deepseek-v32", "minimax", "nemotron_h", "qwen3_next"], ["awq"]),
+        *product(["deepseek-v3", "deepseek-v32", "minimax", "minimax_m3_vl"], ["awq"]),
+        *product(["nemotron_h", "qwen3_next"], ["awq"]),
         *product(OTHERS, ["gptq"]),
     ],
 )

@@ -7,19 +7,23 @@ import triton.language as tl
 from torch import Tensor
 
 from ..device import divided_up, power_of_two
+from . import reference
 
 TILE = 2048
 ROOT_HALF = tl.constexpr(0.7071067811865476)  # sqrt(1 / 2)
 TWICE_ROOT = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
+SLOPE = tl.constexpr(reference.SLOPE)
 
 
 @triton.jit
 def _activated(z, ACTIVATION: tl.constexpr):
-    """`z` in float32. With tanh(a) = 2 sigmoid(2 a) - 1, two of the three are gates by sigmoid."""
+    """`z` in float32. With tanh(a) = 2 sigmoid(2 a) - 1, all but one are gates by sigmoid."""
     if ACTIVATION == "gelu":
         return 0.5 * z * (1.0 + tl.erf(z * ROOT_HALF))
     elif ACTIVATION == "gelu_tanh":  # noqa: RET505
         return z * tl.sigmoid((z + 0.044715 * z * z * z) * TWICE_ROOT)
+    elif ACTIVATION == "clamped_swiglu":
+        return z * tl.sigmoid(z * SLOPE)
     else:
         return z * tl.sigmoid(z)
 
@@ -34,12 +38,15 @@ def _gate_tile(
     inside = column < columns
     gate = tl.load(x + row * x_stride + column, inside, other=0).to(tl.float32)
     up = tl.load(x + row * x_stride + columns + column, inside, other=0).to(tl.float32)
-    if LIMITED and ACTIVATION == "limited_silu":
+    CLAMPED: tl.constexpr = ACTIVATION == "clamped_swiglu"
+    if LIMITED and (CLAMPED or ACTIVATION == "limited_silu"):
         gate = tl.minimum(gate, limit)
     gate = _activated(gate, ACTIVATION)
     if LIMITED:
         gate = tl.minimum(gate, limit)
         up = tl.minimum(tl.maximum(up, -limit), limit)
+    if CLAMPED:
+        up += 1.0
     tl.store(out + row * columns + column, (gate * up).to(out.dtype.element_ty), inside)
 
 

@@ -13,7 +13,6 @@ from ..packed_linear.weight import PackedWeight
 from .plan import HOPPER_ROWS, STAGES_OF_CODES
 
 LIMIT = 7.0  # of gate and up, in gpt-oss
-SLOPE = 1.702  # of the sigmoid there
 SILU_LIMIT = 10.0  # of gate and up, in Hunyuan 4
 CAP = 7.0  # of the activated gate and of up, in Step 3.5
 
@@ -41,6 +40,12 @@ class Activation(Enum):
     def gated(self) -> bool:
         """Whether there is a gate."""
         return self is not Activation.RELU_SQUARED
+
+    @property
+    def limit(self) -> float:
+        """The bound of gate and up, or of the activated gate; 0 = none."""
+        limits = {Activation.CLAMPED_SWIGLU: LIMIT, Activation.LIMITED_SILU: SILU_LIMIT}
+        return {**limits, Activation.CAPPED_SILU: CAP}.get(self, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,8 @@
 import triton
 import triton.language as tl
 
-from .experts import CAP, LIMIT, SILU_LIMIT, SLOPE
+from ..act_mul.reference import SLOPE
+from .experts import CAP, LIMIT, SILU_LIMIT
 
 MOST, STEEP = tl.constexpr(LIMIT), tl.constexpr(SLOPE)
 SILU_MOST, CAPPED = tl.constexpr(SILU_LIMIT), tl.constexpr(CAP)

@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..act_mul.reference import SLOPE
 from ..device import divided_up, early_options
 from ..hopper import KINDS, copy, in_blocks, make_bars, view_of
 from ..online_softmax import LOG2_E
@@ -36,7 +37,7 @@ from ..packed_linear.hopper import (
 from ..packed_linear.hopper_codes import TILE
 from ..packed_linear.plan import RING_BYTES, scales_of_turn
 from ..packed_linear.weight import LINE, Kind, PackedWeight
-from .experts import CAP, LIMIT, SILU_LIMIT, SLOPE
+from .experts import CAP, LIMIT, SILU_LIMIT
 from .sort import Side, Tiled, ordered, targets
 
 GROUP = gl.constexpr(8)  # as in `triton`

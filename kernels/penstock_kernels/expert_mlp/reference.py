@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, relu, silu
 
+from ..act_mul.reference import SLOPE
 from ..route_experts.routing import Routed
 from ..shared import wide
-from .experts import CAP, LIMIT, SILU_LIMIT, SLOPE, Activation, Experts, Matrices
+from .experts import CAP, LIMIT, SILU_LIMIT, Activation, Experts, Matrices
 
 
 def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:

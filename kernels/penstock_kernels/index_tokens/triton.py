@@ -1,8 +1,4 @@
-"""Triton kernels of index_tokens: one scores the tokens of a span, one chooses those of a row.
-
-The choice searches the smallest score that is chosen, four bits of it at a time, then lists the
-tokens above it and as many of its equals as are wanted. No sort.
-"""
+"""Triton kernels of index_tokens: one scores the tokens of a span, one chooses those of a row."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from typing import Any
@@ -13,13 +9,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ..device import divided_up, power_of_two
-from ..sample.bits import ordered
+from .choice import SCRATCH, TILE, fill, taken, threshold
 
-SCRATCH = 1 << 24  # scores at once: 64 MiB
 SPAN = 512  # tokens of a program that scores
 MANY = 256  # rows from which spans are longer: few tables are full, and programs take time to end
 KEYS = 64  # tokens of a tile of scores; of float32 fewer, or registers would be spilled
-TILE = 512  # scores of a tile of the choice
 STARTS = tl.constexpr(64)  # sequences that a search for a row's sequence reads together
 
 
@@ -73,37 +67,6 @@ def _score_span(
             tl.store(out + key, score, visible)
 
 
-@triton.jit
-def _tile(scores, at, seen, TILE: tl.constexpr):
-    """(tokens of a tile, which of them the row sees, their scores as integers of their order)."""
-    token = at + tl.arange(0, TILE)
-    visible = token < seen
-    return token, visible, ordered(tl.load(scores + token, visible, other=0.0))
-
-
-@triton.jit
-def _threshold(scores, seen, most, TILE: tl.constexpr):
-    """(the smallest score among the `most` largest, how many of that score are among them)."""
-    digits = tl.arange(0, 16)
-    found = tl.full((), 0, tl.uint32)
-    wanted = most
-    for step in tl.static_range(8):
-        shift = 28 - 4 * step
-        number = tl.zeros((16,), tl.int32)
-        for at in range(0, seen, TILE):
-            _, visible, score = _tile(scores, at, seen, TILE)
-            # What precedes this digit; the first one has nothing before it.
-            same = visible & ((score >> shift) >> 4 == (found >> shift) >> 4)
-            digit = ((score >> shift) & 15).to(tl.int32)
-            hits = same[:, None] & (digit[:, None] == digits[None, :])
-            number += tl.sum(hits.to(tl.int32), 0)
-        above = tl.sum(number) - tl.cumsum(number, 0)
-        chosen = (above < wanted) & (above + number >= wanted)
-        wanted -= tl.sum(tl.where(chosen, above, 0))
-        found |= tl.sum(tl.where(chosen, digits, 0)).to(tl.uint32) << shift
-    return found, wanted
-
-
 @triton.jit(do_not_specialize=["first", "sequences"])
 def _choose_row(
     scores, block_tables, slots, query_start, kv_len, rows, counts, table_stride, first, sequences,
@@ -123,26 +86,16 @@ def _choose_row(
         floor = tl.full((), 0, tl.uint32)
         equals = most
         if seen > most:
-            floor, equals = _threshold(scores, seen, most, TILE)
+            floor, equals = threshold(scores, seen, most, TILE)
         listed = 0
         passed = 0
         for at in range(0, seen, TILE):
-            if seen > most:
-                token, visible, score = _tile(scores, at, seen, TILE)
-                tie = visible & (score == floor)
-                earlier = passed + tl.cumsum(tie.to(tl.int32), 0)
-                taken = (visible & (score > floor)) | (tie & (earlier <= equals))
-                passed += tl.sum(tie.to(tl.int32))
-            else:
-                token = at + tl.arange(0, TILE)
-                taken = token < seen
-            block = tl.load(table + token // BLOCK_TOKENS, taken, other=0)
-            place = listed + tl.cumsum(taken.to(tl.int32), 0) - 1
-            tl.store(out + place, block * BLOCK_TOKENS + token % BLOCK_TOKENS, taken)
-            listed += tl.sum(taken.to(tl.int32))
-        for at in range(count, most, TILE):
-            place = at + tl.arange(0, TILE)
-            tl.store(out + place, tl.full((TILE,), -1, tl.int32), place < most)
+            token, chosen, passed = taken(scores, at, seen, most, floor, equals, passed, TILE)
+            block = tl.load(table + token // BLOCK_TOKENS, chosen, other=0)
+            place = listed + tl.cumsum(chosen.to(tl.int32), 0) - 1
+            tl.store(out + place, block * BLOCK_TOKENS + token % BLOCK_TOKENS, chosen)
+            listed += tl.sum(chosen.to(tl.int32))
+        fill(out, count, most, TILE)
 
 
 Places = tuple[Tensor, Tensor, Tensor, Tensor]

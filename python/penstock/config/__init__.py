@@ -16,7 +16,11 @@ from penstock.config.attention_spec import (
     RopeSpec,
     SharedKeySpec,
 )
-from penstock.config.block_indexer import read_block_indexer, with_block_indexer
+from penstock.config.block_indexer import (
+    read_block_indexer,
+    read_head_block_indexer,
+    with_block_indexer,
+)
 from penstock.config.common import (
     read_activation,
     read_attention,
@@ -180,6 +184,7 @@ __all__ = [
     "read_gated_streams",
     "read_gpt_names",
     "read_group_limited_routing",
+    "read_head_block_indexer",
     "read_head_gated_latent_attention",
     "read_hybrid_attention",
     "read_hybrid_types",

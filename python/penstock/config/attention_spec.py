@@ -131,20 +131,29 @@ class IndexerSpec:
 
 @dataclass(frozen=True)
 class BlockIndexerSpec:
-    """The choice of the blocks of tokens that a query attends to (Qwen4-Exp): those with the
-    largest scores, from small queries and one key per block. A query also sees the tokens behind
-    the last whole block."""
+    """The choice of the blocks of tokens that a query attends to: those with the largest scores,
+    from small queries. A block has one key, the mean of its tokens', and a query also sees the
+    tokens behind the last whole block (Qwen4-Exp); or as `by_head` says."""
 
     heads: int
     """Index queries of a token."""
     head_dim: int
     """Elements of an index query or key."""
     block: int
-    """Tokens of a block, whose keys are averaged."""
+    """Tokens of a block."""
     top_k: int
     """Blocks that a query attends to, if it sees more."""
     norm: NormSpec
     """Of index queries and keys."""
+    recent: int = 0
+    """Blocks that are chosen in any case: that of the query, and those before it. 0 with one key of
+    a block."""
+
+    @property
+    def by_head(self) -> bool:
+        """Whether each KV head has a choice and an index query of its own, and a block the score of
+        its best token (MiniMax-M3)."""
+        return self.recent > 0
 
 
 @dataclass(frozen=True)
@@ -367,7 +376,7 @@ class AttentionSpec:
         indexer = None if self.latent is None else self.latent.indexer
         if indexer is not None and indexer.pool:
             return "index_kpool", indexer.pool
-        if self.block_indexer is not None:
+        if self.block_indexer is not None and not self.block_indexer.by_head:
             return "indexer_compress_ratio", self.block_indexer.block
         return "", 1
 

@@ -1,4 +1,5 @@
-"""Reads the choice of blocks that a query attends to from config.json, as Qwen4-Exp spells it."""
+"""Reads the choice of blocks that a query attends to from config.json, as Qwen4-Exp and MiniMax-M3
+spell it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from dataclasses import replace
 
 from penstock.config.attention_spec import AttentionSpec, BlockIndexerSpec, NormSpec
 from penstock.config.fields import Fields
-from penstock.faults import BadModel
+from penstock.faults import BadModel, Unsupported
 
 
 def read_block_indexer(fields: Fields, norm: NormSpec) -> BlockIndexerSpec:
@@ -27,6 +28,29 @@ def read_block_indexer(fields: Fields, norm: NormSpec) -> BlockIndexerSpec:
     )
 
 
+def read_head_block_indexer(fields: Fields, norm: NormSpec, kv_heads: int) -> BlockIndexerSpec:
+    """The choice of blocks of each of `kv_heads` KV heads. Raises BadModel."""
+    heads = fields.count("index_n_heads")
+    top_k, recent = fields.count("index_topk_blocks"), fields.count("index_local_blocks")
+    if heads != kv_heads:
+        raise Unsupported(
+            f"config.json: index_n_heads {heads} is not supported, only {kv_heads}, as "
+            "num_key_value_heads, is"
+        )
+    if recent > top_k:
+        raise BadModel(
+            f"config.json: index_local_blocks is {recent}, above index_topk_blocks, {top_k}"
+        )
+    return BlockIndexerSpec(
+        heads=heads,
+        head_dim=fields.count("index_head_dim"),
+        block=fields.count("index_block_size"),
+        top_k=top_k,
+        norm=norm,
+        recent=recent,
+    )
+
+
 def with_block_indexer(attention: AttentionSpec, indexer: BlockIndexerSpec) -> AttentionSpec:
     """Returns attention to chosen blocks; the indexer's angles are those of attention. Raises
     BadModel."""
@@ -34,7 +58,7 @@ def with_block_indexer(attention: AttentionSpec, indexer: BlockIndexerSpec) -> A
     rotated = attention.rope.dims(attention.head_dim)
     if rotated > indexer.head_dim:
         raise BadModel(
-            f"config.json: {rotated} dimensions of a head rotate, more than indexer_head_dim, "
+            f"config.json: {rotated} dimensions of a head rotate, more than an index key has, "
             f"{indexer.head_dim}"
         )
     return replace(attention, block_indexer=indexer)

@@ -23,7 +23,7 @@ class Activation(Enum):
     XIELU = "xielu"
     """With numbers that each layer has learned."""
     CLAMPED_SWIGLU = "clamped_swiglu"
-    """Of experts only: min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
+    """min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
     LIMITED_SILU = "limited_silu"
     """silu(min(g, 10)) * clamp(u, -10, 10)."""
 

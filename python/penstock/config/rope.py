@@ -81,12 +81,15 @@ def with_rope(raw: Mapping[str, Any], default: Mapping[str, Any]) -> Mapping[str
 
 def with_rotary_dim(fields: Fields) -> Fields:
     """The fields with a `partial_rotary_factor`, where config.json has `rotary_dim` in its place:
-    how many of a head's leading dimensions rotate."""
+    how many of a head's leading dimensions rotate. Raises BadModel if it has both, and they
+    differ."""
     if fields.raw.get("rotary_dim") is None:
         return fields
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     head_dim = fields.count("head_dim", max(hidden // heads, 1))
-    return Fields(layered({FRACTION: fields.count("rotary_dim") / head_dim}, fields.raw))
+    fraction = fields.count("rotary_dim") / head_dim
+    fields.require(FRACTION, fraction)
+    return Fields(layered({FRACTION: fraction}, fields.raw))
 
 
 def yarn_temperature(factor: float, weight: float) -> float:

@@ -42,7 +42,10 @@ from penstock.layers.attention import (
     ValueNormedAttention,
 )
 from penstock.layers.base import Build, Layer, Residual
-from penstock.layers.block_indexed_attention import BlockIndexedAttention
+from penstock.layers.block_indexed_attention import (
+    BlockIndexedAttention,
+    GatedBlockIndexedAttention,
+)
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.hash_experts import HashMoeMlp
@@ -73,9 +76,10 @@ def attention_of(
     if spec.shared_key is not None:
         return SharedKeyAttention(build, residual, spec, index)
     if spec.block_indexer is not None:
-        if spec.gate is not Gate.WITH_QUERIES or spec.qk_norm is None:
-            raise BadModel("a choice of blocks needs a gate with queries, and norms of heads")
-        return BlockIndexedAttention(build, residual, spec, index)
+        if spec.gate not in (None, Gate.WITH_QUERIES) or spec.qk_norm is None:
+            raise BadModel("a choice of blocks needs norms of heads, and no gate but with queries")
+        chosen = BlockIndexedAttention if spec.gate is None else GatedBlockIndexedAttention
+        return chosen(build, residual, spec, index)
     if spec.kv_layer is not None:
         return ReadingAttention(build, residual, spec, index)
     if spec.gate is not None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from penstock_kernels import act_mul
-from penstock_kernels.expert_mlp.experts import SILU_LIMIT
+from penstock_kernels.expert_mlp.experts import LIMIT, SILU_LIMIT
 from torch import Tensor
 
 from penstock.config import Activation, MlpSpec, ResidualSpec
@@ -56,8 +56,7 @@ class ScaledMlp(GatedMlp):
         scaled = replace(residual, multiplier=residual.multiplier * spec.output_scale)
         self.down = RowLinear(build.below("down"), scaled, spec.intermediate, spec.bias)
         self.scale, self.activation = spec.gate_scale, spec.activation.value
-        limited = spec.activation is Activation.LIMITED_SILU
-        self.limit = SILU_LIMIT if limited else spec.limit
+        self.limit = LIMITS.get(spec.activation, spec.limit)
 
     def __call__(self, norm: Norm, residual: Residual) -> Residual:
         """As GatedMlp."""
@@ -123,10 +122,13 @@ def dense_mlp(build: Build, residual: ResidualSpec, spec: MlpSpec) -> GatedMlp |
     if spec.sparsity:
         return SparseMlp(build, residual, spec)
     plain = (spec.gate_scale, spec.output_scale, spec.limit) == (1, 1, 0)
-    if not plain or spec.activation is Activation.LIMITED_SILU:
+    if not plain or spec.activation in LIMITS:
         return ScaledMlp(build, residual, spec)
     return (GatedMlp if spec.gated else Mlp)(build, residual, spec)
 
+
+LIMITS = {Activation.LIMITED_SILU: SILU_LIMIT, Activation.CLAMPED_SWIGLU: LIMIT}
+"""Bounds of gates and ups that activations have."""
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.SILU: F.silu,

@@ -158,3 +158,14 @@ def rotate_last(x: Tensor, angles: Tensor, backwards: bool = False) -> None:
     first, second = last[..., 0::2], last[..., 1::2]
     turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -1)
     last.copy_(turned.flatten(-2))
+
+
+def turned(x: Tensor, cos_sin: Tensor) -> Tensor:
+    """Rotates the first n elements of heads [T, heads, size]; cos_sin [T, n] has a row for each
+    token."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = cos_sin[:, None].to(wide).chunk(2, -1)
+    halves, rest = x.tensor_split([cos_sin.shape[1]], -1)
+    a, b = halves.to(wide).chunk(2, -1)
+    rotated = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+    return torch.cat((rotated, rest), -1)

@@ -113,6 +113,8 @@ FAMILIES: dict[str, str] = {
     "MiniMaxForCausalLM": "minimax_text:MiniMaxText",
     "MiniMaxM1ForCausalLM": "minimax_text:MiniMaxText01",
     "MiniMaxM2ForCausalLM": "minimax:MiniMaxM2",
+    "MiniMaxM3SparseForConditionalGeneration": "minimax_m3:MiniMaxM3",
+    "MiniMaxM3VLForCausalLM": "minimax_m3:MiniMaxM3Text",
     "MiniMaxText01ForCausalLM": "minimax_text:MiniMaxText01",
     "Ministral3ForCausalLM": "ministral:Ministral3",
     "MinistralForCausalLM": "ministral:Ministral",

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from penstock_kernels import act_mul
 from penstock_kernels.expert_mlp import Activation
-from penstock_kernels.expert_mlp.experts import CAP
 from penstock_kernels.route_experts import Routed
 from torch import Tensor
 
@@ -61,6 +60,5 @@ class WatchedExperts:
         assert isinstance(experts.gate_up, Tensor)
         bias = None if experts.gate_up_bias is None else experts.gate_up_bias[expert]
         both = F.linear(rows, experts.gate_up[expert], bias)
-        if experts.activation is Activation.CAPPED_SILU:
-            return act_mul(both, "silu", CAP)
-        return act_mul(both, experts.activation.value)
+        name = "silu" if experts.activation is Activation.CAPPED_SILU else experts.activation.value
+        return act_mul(both, name, experts.activation.limit)

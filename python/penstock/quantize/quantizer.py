@@ -12,6 +12,7 @@ from torch import Tensor
 from penstock.config import MlpSpec, MoeSpec, Placement
 from penstock.faults import BadSetting
 from penstock.layers import ParallelBlock, RmsNorm
+from penstock.layers.mlp import LIMITS
 from penstock.quant import Quantized, rtn
 from penstock.quant.grid import Grid, round_to_nearest
 from penstock.quantize.awq import Rounding, clipped, search_scales
@@ -170,11 +171,11 @@ def _reads_norm(block: object, path: str) -> bool:
 
 
 def _has_bound(mlp: MlpSpec | MoeSpec | None, path: str) -> bool:
-    """Whether ups have a bound: then inputs of the linear layer at `path`, which is `down`, are not
-    proportional to them."""
+    """Whether ups have a bound, or a summand: then inputs of the linear layer at `path`, which is
+    `down`, are not proportional to them."""
     if isinstance(mlp, MoeSpec):
         mlp = mlp.shared if ".shared." in path else mlp.expert
-    return mlp is not None and mlp.limit > 0
+    return mlp is not None and (mlp.limit > 0 or mlp.activation in LIMITS)
 
 
 def _up_rows(

@@ -25,6 +25,7 @@ from penstock.layers import (
     SharedGate,
 )
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
+from penstock.layers.block_indexers import HeadIndexMatrix
 from penstock.layers.delta_net import HeadInputs
 from penstock.layers.indexed_attention import HeadWeights, IndexMatrix
 from penstock.layers.kimi_delta import HeadGates, WholeHeadGates
@@ -39,7 +40,7 @@ from penstock.weights import Checkpoint
 
 FLOATS = (GatedNorm, LatentUp, HeadInputs, HeadGates, Selection, WholeHeadGates)
 """Layers whose matrices servers keep as floats in any format."""
-KEPT = (Router, SharedGate, IndexMatrix, HeadWeights, *FLOATS)
+KEPT = (Router, SharedGate, IndexMatrix, HeadIndexMatrix, HeadWeights, *FLOATS)
 """Layers whose matrices stay as they are."""
 BLOCK_TOKENS = 16
 STEP_TOKENS = 4096  # about as many rows run at once
