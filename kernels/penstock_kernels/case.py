@@ -119,15 +119,25 @@ class Scoring:
     """Whether windows begin at multiples of their size."""
     alibi: bool = False
     """Whether heads have slopes: random ones, the first steep, the last 0."""
+    extent: int = 0
+    """Keys to whose scores each query adds numbers of its own; 0: none."""
 
     @property
     def name(self) -> str:
         """What a case's name says of it."""
         name = f"{f'-cap{self.softcap:g}' if self.softcap else ''}{'-sinks' if self.sinks else ''}"
+        name += f"-extent{self.extent}" if self.extent else ""
         return f"{name}{'-aligned' if self.aligned else ''}{'-alibi' if self.alibi else ''}"
 
+    def biases(self, heads: Heads, q: Tensor) -> dict[str, Any]:
+        """The biases of the queries `q` [T, Hq, D], if there are any."""
+        if not self.extent:
+            return {}
+        shape = len(q), heads.query, self.extent
+        return {"rel_bias": torch.randn(shape, device=q.device, dtype=q.dtype)}
+
     def arguments(self, heads: Heads, device: torch.device) -> dict[str, Any]:
-        """These arguments of the op, where they are not its defaults."""
+        """These arguments of the op, where they are not its defaults and not of queries."""
         arguments: dict[str, Any] = {"aligned": True} if self.aligned else {}
         if self.softcap:
             arguments["softcap"] = self.softcap

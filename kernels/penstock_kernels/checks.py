@@ -172,15 +172,28 @@ def expect_queries(q: Tensor, query_start: Tensor | None, kv_len: Tensor) -> Non
         raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
 
 
-def expect_rule(
-    q: Tensor, window: int, softcap: float, sinks: Tensor | None, slopes: Tensor | None
-) -> None:
+def expect_rule(q: Tensor, window: int, softcap: float, sinks: Tensor | None) -> None:
     """Raises ValueError unless these can shape attention's scores."""
     if window < 0:
         raise ValueError(f"window is {window}; expected 0 (unlimited) or more")
     if not 0 <= softcap < math.inf:
         raise ValueError(f"softcap is {softcap}; expected 0 (none) or more")
-    for name, of_heads in (("sinks", sinks), ("slopes", slopes)):
-        if of_heads is not None:
-            expect(name, of_heads, (q.shape[1],), (torch.float32, torch.float64))
-            expect_rows(name, of_heads)
+    _expect_of_heads("sinks", sinks, q.shape[1])
+
+
+def expect_bias(q: Tensor, slopes: Tensor | None, rel_bias: Tensor | None) -> None:
+    """Raises ValueError unless one of these, or none, can be added to the scores of `q`."""
+    _expect_of_heads("slopes", slopes, q.shape[1])
+    if rel_bias is None:
+        return
+    if slopes is not None:
+        raise ValueError("there are slopes and rel_bias; expected one of them at most")
+    expect_rank("rel_bias", rel_bias, "T, Hq, E")
+    expect("rel_bias", rel_bias, (*q.shape[:2], max(rel_bias.shape[2], 1)), FLOATS)
+    expect_contiguous("rel_bias", rel_bias)
+
+
+def _expect_of_heads(name: str, numbers: Tensor | None, heads: int) -> None:
+    if numbers is not None:
+        expect(name, numbers, (heads,), (torch.float32, torch.float64))
+        expect_rows(name, numbers)

@@ -59,12 +59,54 @@ def first_seen(position, window, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def slopes_of(slopes, query_head, exists, ALIBI: tl.constexpr):
-    """Slopes of `query_head`, times log2(e); anything without ALIBI."""
-    if ALIBI:
-        return tl.load(slopes + query_head, exists, other=0).to(tl.float32) * _LOG2_E
+def bias_of(
+    biases, token, query_head, position, exists, kv_heads,
+    GROUP: tl.constexpr, ALIBI: tl.constexpr, EXTENT: tl.constexpr,
+):  # fmt: skip
+    """What `biased` takes of rows [M]: the heads `query_head` of queries of `token`, at `position`.
+
+    With ALIBI, `biases` are the slopes of all heads. With an EXTENT, they are rel_bias [tokens,
+    heads, EXTENT]; rows that do not exist precede all keys then.
+    """
+    if EXTENT:
+        row = token.to(tl.int64) * (kv_heads * GROUP) + query_head
+        return biases + row * EXTENT, tl.where(exists, position, -1)
+    elif ALIBI:  # noqa: RET505
+        slope = tl.load(biases + query_head, exists, other=0).to(tl.float32) * _LOG2_E
+        return slope, position
+    else:
+        return 0.0, position
+
+
+@triton.jit
+def with_nearest_bias(
+    score, biases, token, kv_heads, head, row, GROUP: tl.constexpr, EXTENT: tl.constexpr
+):
+    """Scores [M], times log2(e), of the key at the query's own position, with their biases.
+
+    `row` [M] are heads of the group. ALiBi adds nothing there.
+    """
+    if EXTENT:
+        at = (token.to(tl.int64) * kv_heads + head) * GROUP + row
+        bias = tl.load(biases + at * EXTENT, row < GROUP, other=0)
+        return score + bias.to(tl.float32) * _LOG2_E
     else:  # noqa: RET505
-        return 0.0
+        return score
+
+
+@triton.jit
+def biased(scores, bias, key, ALIBI: tl.constexpr, EXTENT: tl.constexpr):
+    """Scores [M, N], times log2(e), of the keys at positions `key` [N], with their biases: `bias` =
+    `bias_of` the rows."""
+    if ALIBI:
+        slope, position = bias
+        scores += slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
+    if EXTENT:
+        row, position = bias
+        distance = position[:, None] - key[None, :]
+        near = (distance >= 0) & (distance < EXTENT)
+        scores += tl.load(row[:, None] + distance, near, other=0).to(tl.float32) * _LOG2_E
+    return scores
 
 
 def constants(scale: float, softcap: float) -> tuple[float, float]:
@@ -89,6 +131,7 @@ def fold(
     bias,
     CAPPED: tl.constexpr,
     ALIBI: tl.constexpr,
+    EXTENT: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BITS: tl.constexpr,
@@ -99,8 +142,7 @@ def fold(
 
     `memory` = (cache, its scales and zeros, which are read unless BITS is 0). `plane` = (key and
     value heads, head). `exists` [N] guards loads and `visible` [M, N] scores, both only if MASKED.
-    `scale` and `softcap` as in `scored`: exponentials are powers of two. With ALIBI, `bias` =
-    (`slopes_of` the rows [M], positions of their queries [M]).
+    `scale` and `softcap` as in `scored`: exponentials are powers of two. `bias` as in `biased`.
     """
     acc, peak, total = state
     cache, kv_params = memory
@@ -118,10 +160,7 @@ def fold(
         MASKED, BITS, D,
     )  # fmt: skip
     products = tl.dot(q, keys.to(q.dtype), input_precision="ieee")
-    scores = scored(products, scale, softcap, CAPPED)
-    if ALIBI:
-        slope, position = bias
-        scores += slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
+    scores = biased(scored(products, scale, softcap, CAPPED), bias, key, ALIBI, EXTENT)
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 1))

@@ -31,6 +31,8 @@ class Rule:
     """[Hq] a logit of each query head that takes part in the softmax, without a value."""
     slopes: Tensor | None = None
     """[Hq] what each query head adds to a score for a key one position later (ALiBi)."""
+    rel_bias: Tensor | None = None
+    """[rows, Hq, E] what each query adds to the scores of the last E keys, its own first."""
 
     def first(self, position: int) -> int:
         """Returns the first key that a query at `position` sees."""
@@ -81,9 +83,10 @@ def attention(
     `mask` [..., n, L], true where a query sees a key, and `rule.sinks` [..., n] are broadcast. The
     mask knows the window. `causal` stands for the mask of n = L queries that see what precedes.
     `rule.slopes` [..., n], broadcast too, are factors of `distance` [n, L] or [1, L]: the position
-    of each key, less the query's.
+    of each key, less the query's. `rule.rel_bias` is [..., n, E].
     """
-    if not rule.softcap and rule.sinks is None and rule.slopes is None:
+    plain = rule.sinks is None and rule.slopes is None and rule.rel_bias is None
+    if not rule.softcap and plain:
         return scaled_dot_product_attention(
             q, keys, values, attn_mask=mask, is_causal=causal, scale=rule.scale
         )
@@ -101,9 +104,12 @@ def attention(
         scores = q[..., some, :] @ keys.transpose(-1, -2) * rule.scale
         if rule.softcap:
             scores = scores.div_(rule.softcap).tanh_().mul_(rule.softcap)
-        if slopes is not None and distance is not None:
+        if distance is not None:
             own = distance[some] if len(distance) > 1 else distance
-            scores.add_(slopes[..., some, None] * own)
+            if slopes is not None:
+                scores.add_(slopes[..., some, None] * own)
+            if rule.rel_bias is not None:
+                scores.add_(_of_distances(rule.rel_bias[..., some, :], -own))
         if seen is not None:
             scores.masked_fill_(~seen[..., some, :], -torch.inf)
         total = scores.logsumexp(-1)
@@ -111,3 +117,11 @@ def attention(
             total = torch.logaddexp(total, sinks[..., some])
         out[..., some, :] = scores.sub_(total[..., None]).exp_() @ values
     return out
+
+
+def _of_distances(rel_bias: Tensor, distance: Tensor) -> Tensor:
+    """The biases of keys so far before their queries: rel_bias [..., n, E], distance [n, L] or
+    [1, L] -> [..., n, L]; 0 from E on."""
+    extent = rel_bias.shape[-1]
+    places = distance.clamp(0, extent - 1).expand(*rel_bias.shape[:-1], -1)
+    return rel_bias.gather(-1, places).masked_fill_((distance < 0) | (distance >= extent), 0)

@@ -118,8 +118,8 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
 
 BF16, F32 = torch.bfloat16, torch.float32
 KINDS = [kv for kv in QUANTIZED_KV if kv != "e4m3" or CAPABILITY >= 89]  # what can convert it
-# Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B, Llama 4 Scout, MPT 30B, full
-# layers of Gemma 4 E2B and 31B; and their kernels for float32.
+# Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B, Llama 4 Scout, MPT 30B, Inkling,
+# full layers of Gemma 4 E2B and 31B; and their kernels for float32.
 LAYERS = [
     (Heads(32, 8, 128, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 128, 16), 0, PLAIN, BF16),
@@ -129,6 +129,8 @@ LAYERS = [
     (Heads(64, 8, 64, 16), 128, Scoring(sinks=True), BF16),
     (Heads(40, 8, 128, 16), 8192, Scoring(aligned=True), BF16),
     (Heads(64, 64, 112, 16), 0, Scoring(alibi=True), BF16),
+    (Heads(64, 8, 128, 16), 0, Scoring(extent=1024), BF16),
+    (Heads(64, 16, 128, 16), 512, Scoring(extent=512), BF16),
     (Heads(8, 1, 512, 16), 0, PLAIN, BF16),
     (Heads(32, 4, 512, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 512, 16), 0, PLAIN, F32),
@@ -141,8 +143,9 @@ def attention(
     """Decode, and prefill of many rows."""
     rest = {"scale": 0.1, "window": window, **rule.arguments(heads, CPU)}
     case = decode_arguments(heads, [40, 5000], kind, CPU, kv=kv)
-    decode.paged_decode_attention(**case, **rest)
+    decode.paged_decode_attention(**case, **rest, **rule.biases(heads, case["q"]))
     q = torch.empty((1100, heads.query, heads.size), dtype=kind)
+    rest |= rule.biases(heads, q)
     start = torch.tensor([0, len(q)], dtype=torch.int32)
     pages = stored(paged([len(q)], heads, kind, CPU), kv)
     prefill.paged_prefill_attention(q, **pages, query_start=start, max_query=len(q), **rest)

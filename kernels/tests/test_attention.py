@@ -40,7 +40,8 @@ def one_query(
     case: dict[str, Any],
     place: tuple[int, int, int],
     first: int,
-    slopes: Tensor | None,
+    slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
     """The formula for one query, head by head and key by key; `place`: its sequence, its position
     and its row."""
@@ -58,6 +59,9 @@ def one_query(
         scores = keys @ case["q"][row, head] * case["scale"]
         if slopes is not None:
             scores -= slopes[head].double() * (position - torch.arange(first, position + 1))
+        if rel_bias is not None:
+            for key in range(max(first, position + 1 - rel_bias.shape[2]), position + 1):
+                scores[key - first] += rel_bias[row, head, position - key]
         out[head] = scores.softmax(0) @ values
     return out
 
@@ -66,31 +70,43 @@ SLOPES = torch.linspace(0.05, 1.5, HEADS.query)
 WINDOWS = [(0, False), (1, False), (5, False), (1, True), (5, True), (6, True), (64, True)]
 
 
+BIASES: list[dict[str, Tensor]] = [
+    {},
+    {"slopes": SLOPES},
+    *(
+        {"rel_bias": torch.rand(sum(COUNTS), HEADS.query, extent, dtype=torch.float64)}
+        for extent in (1, 4, 20)
+    ),
+]
+
+
 @pytest.mark.parametrize(("window", "aligned"), WINDOWS)
-@pytest.mark.parametrize("slopes", [None, SLOPES])
-def test_prefill_is_the_formula(window: int, aligned: bool, slopes: Tensor | None) -> None:
+@pytest.mark.parametrize("bias", BIASES)
+def test_prefill_is_the_formula(window: int, aligned: bool, bias: dict[str, Tensor]) -> None:
     case = arguments()
-    out = paged_prefill_attention(**case, window=window, aligned=aligned, slopes=slopes)
+    out = paged_prefill_attention(**case, window=window, aligned=aligned, **bias)
     row = 0
     for sequence, (count, length) in enumerate(zip(COUNTS, LENGTHS, strict=True)):
         for position in range(length - count, length):
             first = first_key(position, window, aligned) if window else 0
-            expected = one_query(case, (sequence, position, row), first, slopes)
+            expected = one_query(case, (sequence, position, row), first, **bias)
             torch.testing.assert_close(out[row], expected, rtol=1e-10, atol=1e-12)
             row += 1
 
 
 @pytest.mark.parametrize(("window", "aligned"), WINDOWS)
-@pytest.mark.parametrize("slopes", [None, SLOPES])
+@pytest.mark.parametrize("bias", BIASES)
 def test_decode_is_the_last_row_of_prefill(
-    window: int, aligned: bool, slopes: Tensor | None
+    window: int, aligned: bool, bias: dict[str, Tensor]
 ) -> None:
     """Without rotation; each sequence's last key and value come to the decode as arguments."""
     case = arguments()
     last = [0, 1, 2, 4]
     rows = case["query_start"][1:][last].long() - 1
-    rule: dict[str, Any] = {"window": window, "aligned": aligned, "slopes": slopes}
+    rule: dict[str, Any] = {"window": window, "aligned": aligned, **bias}
     prefill = paged_prefill_attention(**case, **rule)[rows]
+    if "rel_bias" in rule:
+        rule["rel_bias"] = rule["rel_bias"][rows]
     kv_len, slots, cache = case["kv_len"][last], case["slots"][last], case["kv_cache"]
     place, offset = (kv_len - 1).long() // HEADS.block_tokens, (kv_len - 1) % HEADS.block_tokens
     block = case["block_tables"][slots.long(), place]

@@ -1,5 +1,5 @@
 //! Layers with full attention whose keys and values have another shape than those of the others
-//! (Gemma 4, MiMo, MiniMax-M3), and layers that have none (Gemma 3n, Gemma 4).
+//! (Gemma 4, MiMo, MiniMax-M3, Inkling), and layers that have none (Gemma 3n, Gemma 4).
 
 use serde_json::Value;
 
@@ -17,6 +17,8 @@ pub struct KvLayers {
 const FULL: &str = "full_attention";
 const CHOOSING: &str = "minimax_m3_sparse";
 const FAMILIES: [&str; 3] = [GEMMA_3N, "gemma4_text", "gemma4_unified_text"];
+/// Whose layers with windows have fields of their own.
+pub(crate) const INKLING: &str = "inkling_text";
 const GEMMA_3N: &str = "gemma3n_text"; // whose layers all have the same shape
 const PERIOD_3N: usize = 5;
 const SHARED_3N: u64 = 15;
@@ -39,6 +41,9 @@ impl KvLayers {
         let family = config.get("model_type")?.as_str()?;
         if family == "mimo_v2_flash" {
             return Some(self.divided_by_heads(config));
+        }
+        if family == INKLING {
+            return Some(self.divided_by_windows(config));
         }
         if !FAMILIES.contains(&family) {
             return None;
@@ -96,6 +101,31 @@ impl KvLayers {
             layers,
             kv_heads: self.kv_heads / 2,
             ..self
+        };
+        let others = Self {
+            layers: self.layers - layers,
+            ..self
+        };
+        (others, full)
+    }
+
+    /// Divides layers with windows, which have this shape, from those without (Inkling). Published
+    /// files list the numbers of the former.
+    fn divided_by_windows(self, config: &Value) -> (Self, Self) {
+        let listed = |field: &str| config.get(field).and_then(Value::as_array);
+        let (kinds, windows) = (listed("layer_types"), listed("local_layer_ids"));
+        let is_full = |layer: usize| match (kinds, windows) {
+            (Some(kinds), _) => kinds.get(layer).and_then(Value::as_str) == Some("hybrid"),
+            (None, Some(windows)) => !windows.contains(&Value::from(layer)),
+            (None, None) => (layer + 1).is_multiple_of(PERIOD),
+        };
+        let all = usize::try_from(self.layers).unwrap_or(0);
+        let layers = (0..all).filter(|layer| is_full(*layer)).count() as u64;
+        let number = |field, default| config.get(field).and_then(Value::as_u64).unwrap_or(default);
+        let full = Self {
+            layers,
+            kv_heads: number("num_key_value_heads", 8),
+            head_dim: number("head_dim", 128),
         };
         let others = Self {
             layers: self.layers - layers,
@@ -207,6 +237,35 @@ mod tests {
         }
         for config in [flags([0; 4]), flags([1; 4])] {
             assert_eq!(alike.divided(&config), None);
+        }
+    }
+
+    #[test]
+    fn layers_of_inkling_with_windows_have_heads_of_their_own() {
+        let alike = KvLayers {
+            layers: 12,
+            kv_heads: 16,
+            head_dim: 64,
+        };
+        let windows: Vec<usize> = (0..12)
+            .filter(|layer| *layer != 5 && *layer != 11)
+            .collect();
+        let kinds = (0..12).map(|layer| match layer {
+            5 | 11 => "hybrid",
+            _ => "hybrid_sliding",
+        });
+        let lists = [
+            json!({}),
+            json!({"layer_types": kinds.collect::<Vec<_>>(), "local_layer_ids": [1]}),
+            json!({"layer_types": null, "local_layer_ids": windows}),
+        ];
+        for mut config in lists {
+            config["model_type"] = json!("inkling_text");
+            config["num_key_value_heads"] = json!(4);
+            let (sliding, full) = alike.divided(&config).unwrap();
+            assert_eq!((sliding.layers, sliding.kv_heads), (10, 16));
+            assert_eq!(sliding.head_dim, 64);
+            assert_eq!((full.layers, full.kv_heads, full.head_dim), (2, 4, 128));
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::{Failure, Outcome};
-use crate::kv_layers::{KvLayers, choosing_layers};
+use crate::kv_layers::{INKLING, KvLayers, choosing_layers};
 use crate::model_defaults::{OTHER_NAMES, SLIDING_BY_DEFAULT, default_size};
 use crate::quantize::{Quantize, StoredQuantization};
 use crate::states::{States, are_all, listed_kinds};
@@ -136,7 +136,7 @@ impl ModelFacts {
         let head_dim = match latent {
             Some(rank) => latent_row(text, rank)?,
             None if !attends => 0,
-            None => match size(text, "head_dim")? {
+            None => match size(text, head_dim_field(text))? {
                 Some(head_dim) => head_dim,
                 None => count(text, "hidden_size")? / heads,
             },
@@ -296,6 +296,7 @@ fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
         Some("gpt_bigcode") => Ok(None),
         Some("dbrx") => Ok(Some(of_dbrx(config, "attn_config", "kv_n_heads", 1))),
         Some("mimo_v2_flash") => Ok(size(config, "num_key_value_heads")?.map(|full| 2 * full)),
+        Some(INKLING) => size(config, "swa_num_key_value_heads"),
         _ => size(config, "num_key_value_heads"),
     }
 }
@@ -310,6 +311,14 @@ fn index_key(text: &Value) -> Result<u64, String> {
     match given.and_then(Value::as_u64) {
         Some(given) => Ok(given),
         None => count(text, "index_head_dim"),
+    }
+}
+
+/// Returns the field with the elements of a head; of Inkling, in layers with windows.
+fn head_dim_field(config: &Value) -> &'static str {
+    match model_type(config) {
+        Some(INKLING) => "swa_head_dim",
+        _ => "head_dim",
     }
 }
 

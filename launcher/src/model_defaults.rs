@@ -19,7 +19,7 @@ pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
 ];
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 26] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 27] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -38,6 +38,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 26] = [
     "gpt_oss",
     "granite_swa",
     "granitemoe_swa",
+    "inkling_text",
     "kolibri1",
     "lfm3",
     "llama4_text",
@@ -66,6 +67,8 @@ const SIZES: &[(&str, u64, &str)] = &[
     ),
     ("head_dim", 512, "deepseek_v4"),
     ("index_head_dim", 128, "deepseek_v4 minimax_m3_vl_text"),
+    ("swa_head_dim", 128, "inkling_text"),
+    ("swa_num_key_value_heads", 16, "inkling_text"),
     ("max_position_embeddings", 2048, "bloom falcon mamba"),
     ("max_position_embeddings", 4096, "helium nemotron_h"),
     (
@@ -86,7 +89,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         131_072,
-        "cwm gemma3_text gemma4_text muse_glimmer_text youtu",
+        "cwm gemma3_text gemma4_text inkling_text muse_glimmer_text youtu",
     ),
     (
         "max_position_embeddings",
@@ -116,7 +119,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_attention_heads",
         64,
-        "deepseek_v4 glm5_next glm5_next_text minimax_m3_vl_text step3p5",
+        "deepseek_v4 glm5_next glm5_next_text inkling_text minimax_m3_vl_text step3p5",
     ),
     (
         "num_experts_per_tok",
@@ -124,7 +127,11 @@ const SIZES: &[(&str, u64, &str)] = &[
         "jamba minimax minimax_m1 minimax_text_01",
     ),
     ("num_experts_per_tok", 4, "minimax_m3_vl_text"),
-    ("num_experts_per_tok", 6, "deepseek_v4 kolibri1"),
+    (
+        "num_experts_per_tok",
+        6,
+        "deepseek_v4 inkling_text kolibri1",
+    ),
     (
         "num_experts_per_tok",
         8,
@@ -141,6 +148,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 52, "muse_glimmer_text"),
     ("num_hidden_layers", 60, "minimax_m3_vl_text"),
     ("num_hidden_layers", 62, "minicpm3"),
+    ("num_hidden_layers", 66, "inkling_text"),
     ("num_key_value_heads", 1, "deepseek_v4"),
     (
         "num_key_value_heads",

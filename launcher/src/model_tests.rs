@@ -189,6 +189,26 @@ fn layers_of_both_kinds_take_memory() {
 }
 
 #[test]
+fn layers_of_inkling_have_keys_and_convolutions() {
+    let config = json!({"model_type": "inkling_mm_model", "text_config": {
+        "model_type": "inkling_text", "n_routed_experts": 256,
+    }});
+    let found = facts(&config).unwrap();
+    assert_eq!((found.layers, found.heads, found.kv_heads), (55, 64, 16));
+    assert_eq!((found.head_dim, found.max_tokens), (128, 131_072));
+    assert!(found.sliding && found.experts.unwrap().per_token == 6);
+    let bytes = 2 * (55 * 2 + 11) * 256;
+    assert_eq!(found.kv_token_bytes(|dim| 2 * dim, 8), bytes);
+    // Every rank keeps both outputs, and its share of the KV heads, or one of them.
+    let states = found.states.unwrap();
+    for (ranks, heads) in [(1, 16), (8, 2), (32, 1)] {
+        let layer = 3 * (2 * heads * 128 + 2 * 6144) * 2;
+        assert_eq!(states.bytes(Dtype::Bfloat16, ranks), 66 * layer);
+        assert!(states.divides(ranks.into()));
+    }
+}
+
+#[test]
 fn latents_are_one_row_per_token_on_every_rank() {
     let config = json!({
         "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,

@@ -24,7 +24,7 @@ pub struct States {
     grouped: (u64, u64),
     /// Elements that the recurrence has stored in a layer, in float32 or wider.
     memory: u64,
-    /// Inputs of the convolutions of hashed n-grams, in all layers; every rank keeps them.
+    /// Inputs of convolutions that every rank keeps, in all layers: of n-grams, of layers' outputs.
     whole: u64,
 }
 
@@ -51,6 +51,7 @@ impl States {
             "lfm3" => Self::of_short_convolutions(config, layers, layers.saturating_sub(1) / 2, 7),
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
+            "inkling_text" => Self::of_inkling(config, layers),
             "jamba" => {
                 let period = size(config, "attn_layer_period", 8).max(1);
                 let first = size(config, "attn_layer_offset", 4);
@@ -147,6 +148,25 @@ impl States {
             grouped: (0, 1),
             memory: 0,
             whole: 0,
+        }
+    }
+
+    /// Convolutions of keys and values, here those of layers with windows, and of two outputs.
+    fn of_inkling(config: &Value, layers: u64) -> Self {
+        let width = size(config, "sconv_kernel_size", 4);
+        let kept = size(config, "conv_kernel_size", width).saturating_sub(1);
+        let heads = size(config, "swa_num_key_value_heads", 16);
+        let channels = 2 * heads * size(config, "swa_head_dim", 128);
+        Self {
+            layers,
+            shared: (
+                "num_attention_heads",
+                size(config, "num_attention_heads", 64),
+            ),
+            inputs: 0,
+            grouped: (channels * kept, heads),
+            memory: 0,
+            whole: layers * 2 * size(config, "hidden_size", 6144) * kept,
         }
     }
 

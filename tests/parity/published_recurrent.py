@@ -171,6 +171,30 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         "vision_config": {"depth": 27, "hidden_size": 1152, "model_type": "qwen4_exp_vision"},
         "vision_end_token_id": 248054, "vision_start_token_id": 248053,
     }),
+    # The values are transformers' defaults, under names that it reads in published files. It has
+    # none for dense layers, the scale of scores and spare rows; what stands here was chosen.
+    "thinkingmachines/Inkling": (947_013_694_018, {
+        "architectures": ["InklingForConditionalGeneration"], "audio_bos_token_id": 200020,
+        "audio_config": {"mel_vocab_size": 256, "model_type": "inkling_audio", "n_mel_bins": 80},
+        "audio_token_id": 200053, "image_bos_token_id": 200005, "image_token_id": 200054,
+        "model_type": "inkling_mm_model", "mtp_config": {
+            "chain_hidden_post_norm": False, "num_nextn_predict_layers": 3,
+        },
+        "text_config": {
+            "d_rel": 16, "dense_intermediate_size": 24576, "dense_mlp_idx": 2, "head_dim": 128,
+            "hidden_act": "silu", "hidden_size": 6144, "intermediate_size": 3072,
+            "local_layer_ids": [i for i in range(66) if (i + 1) % 6], "log_scaling_alpha": 0.1,
+            "log_scaling_n_floor": 8192, "logits_mup_width_multiplier": 24.0,
+            "model_max_length": 131072, "model_type": "inkling_text", "n_routed_experts": 256,
+            "n_shared_experts": 2, "num_attention_heads": 64, "num_experts_per_tok": 6,
+            "num_hidden_layers": 66, "num_key_value_heads": 8, "rel_extent": 1024,
+            "rms_norm_eps": 1e-06, "rms_norm_eps_moe_gate": 1e-06, "route_scale": 8.0,
+            "sconv_kernel_size": 4, "shared_expert_sink": True, "sliding_window_size": 512,
+            "swa_head_dim": 128, "swa_num_attention_heads": 64, "swa_num_key_value_heads": 16,
+            "unpadded_vocab_size": 200058, "vocab_size": 201024,
+        },
+        "vision_config": {"hidden_size": 1024, "model_type": "inkling_vision", "n_layers": 24},
+    }),
     "moonshotai/Kimi-Linear-48B-A3B-Instruct": (49_122_681_728, {
         "architectures": ["KimiLinearForCausalLM"], "dtype": "bfloat16", "eos_token_id": 163586,
         "first_k_dense_replace": 1, "head_dim": 72, "hidden_act": "silu", "hidden_size": 2304,

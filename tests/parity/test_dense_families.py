@@ -48,7 +48,7 @@ OTHERS = {
 } | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
 # Cases with experts that other tests do not preempt, nor run on four ranks.
 MIXTURES = ["bailing_hybrid", "glm5_next", "jamba", "kimi_linear", "llama4", "minimax"]
-MIXTURES += ["minimax_m3", "minimax_m3_vl", "qwen4_exp"]
+MIXTURES += ["inkling", "minimax_m3", "minimax_m3_vl", "qwen4_exp"]
 Checkpoints = Callable[[str], Path]
 
 

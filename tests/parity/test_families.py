@@ -78,6 +78,7 @@ RECURRENT = [
     "bailing_hybrid",
     "glm5_next",
     "granitemoehybrid",
+    "inkling",
     "jamba",
     "kimi_linear",
     "lfm2-moe",

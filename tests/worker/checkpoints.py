@@ -80,6 +80,8 @@ FACTORS = (
     "hc.base",
     "hc.scale",
     "ple.conv1d.weight",
+    "sconv.conv1d.weight",
+    "global_scale",
     "hc_base",
     "hc_scale",
 )

@@ -295,9 +295,41 @@ QWEN4_EXP: dict[str, Any] = {
         "partial_rotary_factor": 0.5,
     },
 }
-MIXTURES |= {"qwen4_exp": QWEN4_EXP}
+# Sequences are longer than windows, profiles and what queries see at a factor of 1.
+INKLING: dict[str, Any] = {
+    "model_type": "inkling_text",
+    "pad_token_id": None,
+    "num_hidden_layers": 4,
+    "layer_types": ["hybrid_sliding", "hybrid", "hybrid", "hybrid_sliding"],
+    "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+    "head_dim": 32,
+    "swa_num_attention_heads": 8,
+    "swa_num_key_value_heads": 4,
+    "swa_head_dim": 24,
+    "sliding_window_size": 24,
+    "d_rel": 6,
+    "rel_extent": 40,
+    "log_scaling_n_floor": 30,
+    "log_scaling_alpha": 0.4,
+    "conv_kernel_size": 3,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 32,
+    "route_scale": 2.5,
+    "logits_mup_width_multiplier": 1.7,
+}
+MIXTURES |= {"inkling": INKLING, "qwen4_exp": QWEN4_EXP}
 
 RECURRENT: dict[str, dict[str, Any]] = {
+    # Every layer has a window.
+    "inkling-dense": {
+        **INKLING,
+        "num_hidden_layers": 3,
+        "layer_types": ["hybrid_sliding"] * 3,
+        "mlp_layer_types": ["dense"] * 3,
+        "conv_kernel_size": 4,
+    },
     "bamba": {
         "model_type": "bamba",
         "num_hidden_layers": 4,

@@ -63,6 +63,7 @@ EXPERTS = [
     "bailing_hybrid",
     "glm5_next",
     "hy-v4",
+    "inkling",
     "longcat-flash",
     "nemotron_h-moe",
     "nemotron_h-latent",

@@ -6,7 +6,16 @@ import itertools
 
 import pytest
 import torch
-from penstock.weights import AnyOf, Blocks, Flat, FlatBlocks, Form, Merged
+from penstock.weights import (
+    Alternating,
+    AnyOf,
+    Blocks,
+    FirstRows,
+    Flat,
+    FlatBlocks,
+    Form,
+    Merged,
+)
 from penstock.weights.target import Target
 
 SHAPE = (7, 10)
@@ -69,3 +78,31 @@ def test_other_shapes_fit_no_form(shape: tuple[int, ...]) -> None:
     assert target.shapes == [(1, 1), (7, 1)]
     with pytest.raises(ValueError, match="no form"):
         form.entries(torch.randn(shape), SHAPE, REGIONS[0])
+
+
+@pytest.mark.parametrize("rows", [slice(0, 6), slice(2, 5), slice(4, 6)])
+def test_alternating_rows_are_put_apart(rows: slice) -> None:
+    shape, stored = (6, 10), torch.randn(6, 10)
+    apart = torch.cat((stored[::2], stored[1::2]))
+    assert Alternating().accepts(shape, shape)
+    found = Alternating().entries(stored, shape, (rows, slice(3, 9)))
+    assert torch.equal(found, apart[rows, 3:9])
+
+
+@pytest.mark.parametrize(
+    ("shape", "some", "any_number"),
+    [
+        ((7, 10), False, True),
+        ((9, 10), True, True),
+        ((12, 10), False, True),
+        ((6, 10), False, False),
+        ((9, 11), False, False),
+    ],
+)
+def test_rows_behind_the_last(shape: tuple[int, ...], some: bool, any_number: bool) -> None:
+    assert FirstRows(2).accepts(shape, SHAPE) == some
+    assert FirstRows().accepts(shape, SHAPE) == any_number
+    stored = torch.randn(9, 10)
+    for form in (FirstRows(2), FirstRows()):
+        found = form.entries(stored, SHAPE, (slice(2, 7), slice(3, 9)))
+        assert torch.equal(found, stored[2:7, 3:9])

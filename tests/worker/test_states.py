@@ -32,8 +32,10 @@ STATEFUL = [
     "mamba2",
     "minimax",
     "qwen4_exp",
+    "inkling",
 ]
 ALONE = {"falcon_mamba", "mamba2"}  # have no attention
+GROUPS = {"qwen4_exp": 2, "inkling": 2}  # of states: n-grams, and layers with other KV heads
 TWO_RANKS = [
     "qwen3_next",
     "jamba",
@@ -44,6 +46,7 @@ TWO_RANKS = [
     "falcon_mamba",
     "minimax",
     "qwen4_exp",
+    "inkling",
 ]  # one of each kind of layer
 
 
@@ -78,12 +81,13 @@ def driver(group: Group) -> Iterator[Driver]:
 
 def test_declared_groups(group: Group, path: Path) -> None:
     workers, loaded = group
-    full, *recurrent = loaded.kv_groups
-    assert len(recurrent) == (2 if path.name == "qwen4_exp" else 1)  # another one of n-grams
+    full, *others = loaded.kv_groups
+    recurrent = [states for states in others if states.recurrent]
+    assert len(recurrent) == GROUPS.get(path.name, 1)
+    assert len(others) - len(recurrent) == (path.name == "inkling")  # windows
     assert (full.block_bytes == 0) == (path.name in ALONE)
     assert full.blocks == 32 * loaded.max_sequence_tokens // 16 and not full.recurrent
-    for group_number, states in enumerate(recurrent, 1):
-        assert states.recurrent
+    for group_number, states in enumerate(recurrent, len(others) - len(recurrent) + 1):
         assert full.block_tokens == states.block_tokens and states.window == 0
         assert states.blocks == 32 * MOST_STATES
         if isinstance(workers[0], LocalWorker):
@@ -97,12 +101,14 @@ def test_in_a_batch(driver: Driver, expected: Expected, chunk: int) -> None:
     sequences = enter(driver, *PROMPTS[:: 1 if chunk > 1 else 4])
     driver.finish(sequences, chunk)
     assert all(sequence.tokens == expected(sequence.prompt) for sequence in sequences)
-    assert all(len(sequence.tables[1]) == 1 for sequence in sequences)
+    for group in driver.recurrent:
+        assert all(len(sequence.tables[group]) == 1 for sequence in sequences)
 
 
 def test_states_are_used_again(driver: Driver, expected: Expected) -> None:
     """As soon as their sequences have ended."""
-    driver.pools[1] = driver.pools[1][-6:]  # and checkpoints
+    for group in driver.recurrent:
+        driver.pools[group] = driver.pools[group][-6:]  # and checkpoints
     for ids in PROMPTS[:6]:
         sequences = enter(driver, ids)
         driver.finish(sequences, chunk=16)
@@ -123,7 +129,7 @@ def test_after_preemption(driver: Driver, expected: Expected) -> None:
 
 def test_with_a_prefix_hit(driver: Driver, expected: Expected) -> None:
     """The state comes from the checkpoint, and the first sequence's own is further by then."""
-    (first,) = enter(driver, LONG + prompt(9, seed=4))
+    (first,) = enter(driver, LONG + prompt(5, seed=4))
     while not first.tokens:
         driver.step([first], chunk=48)
     second = greedy(LONG + prompt(5, seed=3), WANTED)

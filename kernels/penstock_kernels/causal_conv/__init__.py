@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..checks import FLOATS, expect, expect_contiguous, expect_out, expect_rank, expect_rows
 from ..op import Op
-from ..recurrence import Runs, expect_states
+from ..recurrence import Runs
 from . import reference
 
 _OP = Op("causal_conv", reference.causal_conv, mutates=("states",))
@@ -28,9 +28,10 @@ def causal_conv(
     Inputs before a run are those in the sequence's state, or zeros if it has none; the state is
     replaced by the last W - 1 inputs.
 
-    Args: x [T, C] of a float dtype, rows may be strided; weight [C, W] of x's dtype; states
-        [blocks, 1, 1, C, W - 1] of x's dtype, the newest input last, written in place; runs: what
-        runs, and where its states are; out [T, C]: where to put the result; bias [C] of x's dtype.
+    Args: x [T, C] of a float dtype, rows may be strided; weight [C, W] of x's dtype or float32;
+        states [blocks, 1, 1, C, W - 1] of x's dtype, the newest input last, written in place: each
+        block is contiguous, and may be a part of a larger one; runs: what runs, and where its
+        states are; out [T, C]: where to put the result; bias [C] of x's dtype.
     Returns: [T, C] of x's dtype; zeros for padding rows of decodes. Rows before query_start[0] and
         from query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: float32 inside, one rounding at the end.
@@ -44,10 +45,10 @@ def causal_conv(
     expect("x", x, (tokens, channels), FLOATS)
     expect_rows("x", x)
     expect_rank("weight", weight, "C, W")
-    expect("weight", weight, (channels, weight.shape[1]), (x.dtype,))
+    expect("weight", weight, (channels, weight.shape[1]), (x.dtype, torch.float32))
     expect_contiguous("weight", weight)
-    expect_states("states", states, (1, 1, channels, weight.shape[1] - 1))
-    expect("states", states, tuple(states.shape), (x.dtype,))
+    expect("states", states, (len(states), 1, 1, channels, weight.shape[1] - 1), (x.dtype,))
+    expect_contiguous("a block of states", states[:1])
     expect_out(x, out)
     if bias is not None:
         expect("bias", bias, (channels,), (x.dtype,))

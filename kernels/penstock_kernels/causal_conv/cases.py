@@ -21,7 +21,9 @@ def _case(
     pad: int = 0,
     plain: bool = False,
     bias: bool = False,
+    part: bool = False,
 ) -> Case:
+    """`part`: states have more channels, and weights are float32."""
     dtype = DTYPES[kind]
     tokens = sum(n for n, _ in lengths)
     decodes = all(n == 1 for n, _ in lengths)
@@ -35,6 +37,10 @@ def _case(
             len(lengths) + 2, 1, 1, channels, width - 1, device=device, dtype=dtype
         )
         found: dict[str, Any] = {"x": x, "weight": weight, "states": states}
+        if part:
+            found["weight"] = weight.float()
+            wider = torch.randn(len(states), 1, 1, channels + 7, width - 1, device=device)
+            found["states"] = wider.to(dtype)[:, :, :, 3 : channels + 3]
         found["runs"] = runs(lengths, device, pad=pad)
         if bias:
             found["bias"] = torch.randn(channels, device=device, dtype=dtype)
@@ -43,7 +49,7 @@ def _case(
     kept = 2 * len(lengths) * (width - 1)
     moved = (2 * tokens + kept) * channels * dtype.itemsize
     name = f"{kind}-{len(lengths)}of{tokens}x{channels}x{width}{f'-pad{pad}' if pad else ''}"
-    name += "-plain" * plain + "-bias" * bias
+    name += "-plain" * plain + "-bias" * bias + "-part" * part
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
 
@@ -62,7 +68,11 @@ CASES = [
     _case(Size.SMALL, "f32", DECODES, 40, 10, pad=1),
     _case(Size.SMALL, "f32", CHUNKS, 2, 3, pad=1, plain=True),
     _case(Size.SMALL, "f32", DECODES, 2, 3, pad=1, plain=True),
+    *(_case(Size.SMALL, kind, DECODES, 40, pad=1, plain=True, part=True) for kind in DTYPES),
+    *(_case(Size.SMALL, kind, CHUNKS, 140, pad=1, plain=True, part=True) for kind in DTYPES),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, 8192),
+    _case(Size.FULL, "bf16", [(1, 700)] * 70, 6144, plain=True, part=True),
+    _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], 6144, plain=True, part=True),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], 4096),
     _case(Size.FULL, "f16", CHUNKS, 1000),
     _case(Size.FULL, "bf16", [(700, 700), (3, 9)], 2048, 3, plain=True, bias=True),

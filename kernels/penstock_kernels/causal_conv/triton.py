@@ -55,7 +55,7 @@ def _finished(total, bias, channel, channels, BIAS: tl.constexpr, SILU: tl.const
 @triton.jit
 def _convolve(
     x, weight, bias, states, tables, slots, query_start, kv_len, out,
-    x_stride, table_stride, channels,
+    x_stride, table_stride, state_stride, channels,
     WIDTH: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
     C: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +67,7 @@ def _convolve(
     if (first >= count) | (length == 0):
         return
     block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
-    state = states + block * channels * (WIDTH - 1)
+    state = states + block * state_stride
     oldest = tl.where(length > count, 1 - WIDTH, 0)
     channel = (tl.program_id(2) * C + tl.arange(0, C))[None, :]
     token = (first + tl.arange(0, T))[:, None]
@@ -89,7 +89,8 @@ def _convolve(
 @triton.jit
 def _keep_inputs(
     x, states, tables, slots, query_start, kv_len,
-    x_stride, table_stride, channels, WIDTH: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
+    x_stride, table_stride, state_stride, channels,
+    WIDTH: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0)
     start = tl.load(query_start + sequence).to(tl.int64)
@@ -98,7 +99,7 @@ def _keep_inputs(
     if (count == 0) | (length == 0):
         return
     block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
-    state = states + block * channels * (WIDTH - 1)
+    state = states + block * state_stride
     oldest = tl.where(length > count, 1 - WIDTH, 0)
     channel = (tl.program_id(1) * C + tl.arange(0, C))[:, None]
     place = tl.arange(0, W)[None, :]
@@ -113,7 +114,7 @@ def _keep_inputs(
 @triton.jit
 def _convolve_one(
     x, weight, bias, states, tables, slots, kv_len, out,
-    x_stride, table_stride, channels,
+    x_stride, table_stride, state_stride, channels,
     WIDTH: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
     C: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
@@ -126,7 +127,7 @@ def _convolve_one(
         tl.store(places, tl.zeros((C,), out.dtype.element_ty), inside)
         return
     block = tl.load(tables + tl.load(slots + sequence).to(tl.int64) * table_stride).to(tl.int64)
-    state = states + block * channels * (WIDTH - 1)
+    state = states + block * state_stride
     oldest = tl.where(length > 1, 1 - WIDTH, 0)
     tap = tl.arange(0, W)[None, :]
     taps = inside[:, None] & (tap < WIDTH)
@@ -156,7 +157,7 @@ def causal_conv(
         out = x.new_empty(x.shape)
     channels, width = weight.shape
     sequences, groups = len(runs.slots), divided_up(channels, CHANNELS)
-    sizes = x.stride(0), runs.block_tables.stride(0), channels
+    sizes = x.stride(0), runs.block_tables.stride(0), states.stride(0), channels
     places = runs.block_tables, runs.slots
     weights = x, weight, weight if bias is None else bias, states
     options = {"WIDTH": width, "BIAS": bias is not None, "SILU": silu, "C": CHANNELS}

@@ -71,7 +71,7 @@ def latent_attention(
     expect_tables((block_tables, slots), kv_len)
     expect_queries(q, query_start, kv_len)
     expect_out(q[..., :rank], out)
-    expect_rule(q, 0, 0.0, sinks, None)
+    expect_rule(q, 0, 0.0, sinks)
     _expect_lse(q, lse)
     _expect_numbers(q.shape[2], rank, max_query)
     tables = block_tables, slots, query_start, kv_len

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import expect_attention, expect_out, expect_queries, expect_rotation, expect_rule
+from ..checks import (
+    expect_attention,
+    expect_bias,
+    expect_out,
+    expect_queries,
+    expect_rotation,
+    expect_rule,
+)
 from ..op import Op
 from . import reference
 
@@ -33,6 +40,7 @@ def paged_decode_attention(
     kv_params: Tensor | None = None,
     aligned: bool = False,
     slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
     """rope_kv_write, then softmax(scale q K^T) V, for the last token of each of S sequences.
 
@@ -50,7 +58,8 @@ def paged_decode_attention(
         softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
         stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
         in the softmax and has no value, so that weights add up to less than 1; slopes [Hq] float32:
-        scores, once scaled and capped, get slope (j - kv_len + 1) for key j (ALiBi);
+        scores, once scaled and capped, get slope (j - kv_len + 1) for key j (ALiBi); rel_bias
+        [S, Hq, E]: they get the number at d = kv_len - 1 - j for key j, if d < E;
         out: where to put the result.
     Returns: [S, Hq, D] of q's dtype, contiguous; zeros for padding rows.
     Precision: as paged_prefill_attention; queries are rounded to their dtype once rotated.
@@ -65,7 +74,8 @@ def paged_decode_attention(
     expect_attention(q, (kv_cache, kv_params), (block_tables, slots), kv_len)
     expect_out(q, out)
     expect_queries(q, None, kv_len)
-    expect_rule(q, window, softcap, sinks, slopes)
+    expect_rule(q, window, softcap, sinks)
+    expect_bias(q, slopes, rel_bias)
     where = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
-    rest = kv_params, aligned, slopes
+    rest = kv_params, aligned, slopes, rel_bias
     return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks, *rest)

@@ -88,13 +88,15 @@ def _case(
     dtype = DTYPES[kind]
 
     def make(device: torch.device) -> dict[str, Any]:
+        case = decode_arguments(
+            heads, lengths, dtype, device, spare, claimed, window, kv, reads, rule.aligned
+        )
         return {
-            **decode_arguments(
-                heads, lengths, dtype, device, spare, claimed, window, kv, reads, rule.aligned
-            ),
+            **case,
             "scale": heads.size**-0.5,
             "window": window,
             **rule.arguments(heads, device),
+            **rule.biases(heads, case["q"]),
         }
 
     visible = Rule(1.0, window, rule.aligned)
@@ -168,6 +170,27 @@ CASES = [
             ("f32", Heads(40, 40, 128, 16), PLAIN_KV),
             ("bf16", Heads(71, 71, 64, 16), PLAIN_KV),
             *(("bf16", Heads(8, 2, 128, 16), kv) for kv in QUANTIZED_KV),
+        ]
+    ),
+    # Biases of each query: shorter than a block and longer than a sequence, and all at once.
+    *(
+        _case(Size.SMALL, kind, heads, [1, 0, 7, 8, 14, 530], window, 3, 5, rule, kv, reads)
+        for kind, heads, window, rule, kv, reads in [
+            ("f32", Heads(6, 2, 32, 4), 0, Scoring(extent=5), PLAIN_KV, False),
+            ("bf16", Heads(6, 2, 32, 4), 0, Scoring(extent=1000), PLAIN_KV, False),
+            ("f32", Heads(5, 5, 80, 8), 7, Scoring(extent=7), PLAIN_KV, True),
+            ("f32", Heads(4, 1, 112, 8), 0, Scoring(extent=300), "int4", False),
+            ("f32", Heads(4, 2, 64, 8), 300, Scoring(3.0, True, True, extent=40), "int8", False),
+        ]
+    ),
+    # Inkling's full and window layers, and a rank's.
+    *(
+        _case(Size.FULL, "bf16", heads, MIXED, window, rule=Scoring(extent=extent), kv=kv)
+        for heads, window, extent, kv in [
+            (Heads(64, 8, 128, 16), 0, 1024, PLAIN_KV),
+            (Heads(64, 16, 128, 16), 512, 512, PLAIN_KV),
+            (Heads(8, 1, 128, 16), 0, 1024, PLAIN_KV),
+            *((Heads(8, 2, 128, 16), 512, 512, kv) for kv in QUANTIZED_KV),
         ]
     ),
     # Aligned windows: queries at the beginning, inside and at the end of one.

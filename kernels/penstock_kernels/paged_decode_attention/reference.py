@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,7 @@ def paged_decode_attention(
     kv_params: Tensor | None = None,
     aligned: bool = False,
     slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
@@ -43,12 +46,15 @@ def paged_decode_attention(
         tables, lengths = (block_tables, slots[live]), kv_len[live]
         out.zero_()[live] = paged_decode_attention(
             *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window, None, softcap, sinks,
-            kv_params, aligned, slopes,
+            kv_params, aligned, slopes, None if rel_bias is None else rel_bias[live],
         )  # fmt: skip
         return out
     rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache, None, kv_params)
     by_group = [None if x is None else x.view(kv_cache.shape[2], -1) for x in (sinks, slopes)]
     rule = Rule(scale, window, aligned, softcap, *by_group)
+    if rel_bias is not None:
+        grouped = wide(rel_bias).unflatten(1, (kv_cache.shape[2], -1))
+        rule = replace(rule, rel_bias=grouped)
     cache = Rows(kv_cache, kv_params, q.shape[2])
     return _attend_rows(q, cache, (block_tables, slots), kv_len, rule, out)
 
@@ -61,7 +67,8 @@ def _attend_rows(
     rule: Rule,
     out: Tensor,
 ) -> Tensor:
-    """Rows that all have keys, in groups, into `out`; sinks and slopes are [Hkv, Hq / Hkv]."""
+    """Rows that all have keys, in groups, into `out`; sinks and slopes are [Hkv, Hq / Hkv],
+    rel_bias [S, Hkv, Hq / Hkv, E]."""
     window = rule.window
     lengths: list[int] = kv_len.tolist()
     longest = max(lengths, default=0)
@@ -71,7 +78,8 @@ def _attend_rows(
         rows = slice(start, start + group)
         visible = [length - rule.first(length - 1) for length in lengths[rows]]
         some = tables[0], tables[1][rows]
-        out[rows] = _attend(q[rows], cache, some, (kv_len[rows], visible), rule)
+        own = rule if rule.rel_bias is None else replace(rule, rel_bias=rule.rel_bias[rows])
+        out[rows] = _attend(q[rows], cache, some, (kv_len[rows], visible), own)
     return out
 
 

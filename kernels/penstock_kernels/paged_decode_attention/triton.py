@@ -17,10 +17,11 @@ from ..device import arrivals, is_hopper, power_of_two
 from ..kv_quantization_triton import codes, parameters, saturated, stored_as
 from ..online_softmax import (
     LOWEST,
+    bias_of,
     constants,
     fold,
     scored,
-    slopes_of,
+    with_nearest_bias,
     with_sink,
 )
 from ..op import ArchKernel
@@ -107,13 +108,14 @@ def _sum_splits(
 
 @triton.jit
 def _attend_split(
-    q, k, v, cos_sin, positions, slot_mapping, memory, block_tables, slots, length, sinks, slopes,
+    q, k, v, cos_sin, positions, slot_mapping, memory, block_tables, slots, length, sinks, biases,
     out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits, split, sequence,
     head,
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
     SINKS: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr, ALIBI: tl.constexpr,
+    EXTENT: tl.constexpr,
 ):  # fmt: skip
     """One split of one sequence and key head, if it has visible keys; zeros for padding.
 
@@ -169,6 +171,7 @@ def _attend_split(
             new_value = new_value.to(q.dtype.element_ty).to(tl.float32)
             product = tl.sum(queries.to(tl.float32) * new_key[None, :], 1)
             score = scored(product, scale, softcap, CAPPED)
+            score = with_nearest_bias(score, biases, sequence, kv_heads, head, row, GROUP, EXTENT)
             peak = tl.where(newest, score, LOWEST)
             total = tl.zeros((ROWS,), tl.float32) + tl.where(newest, 1.0, 0.0)
             acc = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -176,8 +179,10 @@ def _attend_split(
 
         table = block_tables + tl.load(slots + sequence).to(tl.int64) * table_stride
         state = acc, peak, total
-        # The newest key, at the query's own position, has no bias.
-        bias = slopes_of(slopes, head * GROUP + row, row < GROUP, ALIBI), length - 1 + 0 * row
+        bias = bias_of(
+            biases, sequence, head * GROUP + row, length - 1 + 0 * row, row < GROUP, kv_heads,
+            GROUP, ALIBI, EXTENT,
+        )  # fmt: skip
         begin = tl.maximum(split * keys, length - window)
         end = tl.minimum((split + 1) * keys, length if STORED else length - 1)
         for at in range(begin, end, KEYS):
@@ -185,7 +190,7 @@ def _attend_split(
             exists = key < end
             state = fold(
                 queries, state, memory, table, (kv_heads, head), key, exists, exists[None, :],
-                scale, softcap, bias, CAPPED, ALIBI, True, BLOCK_TOKENS, BITS, D, COLUMNS,
+                scale, softcap, bias, CAPPED, ALIBI, EXTENT, True, BLOCK_TOKENS, BITS, D, COLUMNS,
             )  # fmt: skip
         acc, peak, total = state
         pair = sequence * kv_heads + head
@@ -214,12 +219,13 @@ def _attend_split(
 @triton.jit(do_not_specialize=["sequences", "splits"])
 def _attend(
     q, k, v, cos_sin, positions, slot_mapping, cache, kv_params, block_tables, slots, kv_len, sinks,
-    slopes, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, sequences,
+    biases, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, sequences,
     splits,
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
     SINKS: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr, ALIBI: tl.constexpr,
+    EXTENT: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
     head = item % kv_heads
@@ -228,9 +234,9 @@ def _attend(
     length = tl.load(kv_len + sequence)
     _attend_split(
         q, k, v, cos_sin, positions, slot_mapping, (cache, kv_params), block_tables, slots, length,
-        sinks, slopes, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads,
+        sinks, biases, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads,
         splits, split, sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS,
-        SLOTS, SPLIT, BITS, LARGEST, CAPPED, SINKS, STORED, ALIGNED, ALIBI,
+        SLOTS, SPLIT, BITS, LARGEST, CAPPED, SINKS, STORED, ALIGNED, ALIBI, EXTENT,
     )  # fmt: skip
 
 
@@ -272,6 +278,7 @@ def paged_decode_attention(
     kv_params: Tensor | None = None,
     aligned: bool = False,
     slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     sequences, heads, size = q.shape
@@ -288,8 +295,9 @@ def paged_decode_attention(
     tensors = q, k, v, cos_sin, slot_mapping, out
     memory = kv_cache, block_tables, slots, kv_len, kv_params
     hopper = HOPPER if kv_cache.dtype == q.dtype else HOPPER_QUANTIZED
-    # The kernels for Hopper know no caps and no slopes.
-    takes = not softcap and slopes is None
+    # The kernels for Hopper know no caps, no slopes and no biases.
+    biases = rel_bias if slopes is None else slopes
+    takes = not softcap and biases is None
     rule = scale, window, aligned, sinks
     if takes and hopper.launch(q.device, tensors, memory, rule, stored):
         return out
@@ -310,7 +318,7 @@ def paged_decode_attention(
         slots,
         kv_len,
         kv_len if sinks is None else sinks,
-        kv_len if slopes is None else slopes,
+        kv_len if biases is None else biases,
         out,
         chosen.parts,
         chosen.peaks,
@@ -336,6 +344,7 @@ def paged_decode_attention(
         SINKS=sinks is not None,
         ALIGNED=aligned and window > 0,
         ALIBI=slopes is not None,
+        EXTENT=0 if rel_bias is None else rel_bias.shape[2],
         num_warps=tile.warps,
         num_stages=tile.stages,
     )

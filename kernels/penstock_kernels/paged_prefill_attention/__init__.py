@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import INDEX, expect, expect_attention, expect_out, expect_rule
+from ..checks import INDEX, expect, expect_attention, expect_bias, expect_out, expect_rule
 from ..op import Op
 from . import reference
 
@@ -28,6 +28,7 @@ def paged_prefill_attention(
     kv_params: Tensor | None = None,
     aligned: bool = False,
     slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, for S sequences whose queries lie one after another in q.
 
@@ -45,6 +46,7 @@ def paged_prefill_attention(
         stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
         in the softmax and has no value, so that weights add up to less than 1; slopes [Hq] float32:
         scores, once scaled and capped, get slope (j - p) for key j of a query at p (ALiBi);
+        rel_bias [T, Hq, E]: they get the query's number at d = p - j for key j, if d < E;
         out: where to put the result.
     Returns: [T, Hq, D] of q's dtype, contiguous. Rows of q before query_start[0] and from
         query_start[S] on are left alone in `out`, undefined in a new tensor.
@@ -57,11 +59,12 @@ def paged_prefill_attention(
     expect_attention(q, (kv_cache, kv_params), (block_tables, slots), kv_len)
     expect_out(q, out)
     expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
-    expect_rule(q, window, softcap, sinks, slopes)
+    expect_rule(q, window, softcap, sinks)
+    expect_bias(q, slopes, rel_bias)
     if max_query < 0:
         raise ValueError(f"max_query is {max_query}; expected 0 or more")
     return _OP.on(q)(
         q, kv_cache, block_tables, slots, query_start, kv_len, scale, window, max_query=max_query,
         out=out, softcap=softcap, sinks=sinks, kv_params=kv_params, aligned=aligned,
-        slopes=slopes,
+        slopes=slopes, rel_bias=rel_bias,
     )  # fmt: skip

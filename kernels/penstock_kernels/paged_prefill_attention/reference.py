@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ def paged_prefill_attention(
     kv_params: Tensor | None = None,
     aligned: bool = False,
     slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
@@ -37,7 +40,11 @@ def paged_prefill_attention(
         rows = slice(starts[sequence], starts[sequence + 1])
         if rows.start < rows.stop:
             table = block_tables, slots[sequence : sequence + 1]
-            out[rows] = _attend(wide(q[rows]), cache, table, length, rule)
+            queries = wide(q[rows])
+            if rel_bias is not None:
+                grouped = rel_bias[rows].to(queries.dtype).unflatten(1, (kv_cache.shape[2], -1))
+                rule = replace(rule, rel_bias=grouped.permute(1, 2, 0, 3))
+            out[rows] = _attend(queries, cache, table, length, rule)
     return out
 
 
@@ -49,7 +56,7 @@ def _attend(
     rule: Rule,
 ) -> Tensor:
     """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len; sinks and slopes
-    [Hkv, g, 1]."""
+    [Hkv, g, 1], rel_bias [Hkv, g, n, E]."""
     count, heads, size = q.shape
     first = rule.first(length - count)
     seen = torch.arange(first, length, device=q.device)
@@ -59,7 +66,8 @@ def _attend(
     shape = (kv_heads, heads // kv_heads, length - first, size)
     causal = count == length and not rule.window
     positions = torch.arange(length - count, length, device=q.device)
-    distance = None if rule.slopes is None else seen - positions[:, None]
+    biased = rule.slopes is not None or rule.rel_bias is not None
+    distance = seen - positions[:, None] if biased else None
     mask = None
     if not causal and (count > 1 or rule.window):
         mask = _visible(range(length - count, length), seen, rule)

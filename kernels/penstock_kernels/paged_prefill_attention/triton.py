@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..device import divided_up, is_hopper, power_of_two
 from ..kv_quantization import bits_of
-from ..online_softmax import LOWEST, constants, first_seen, fold, slopes_of, with_sink
+from ..online_softmax import LOWEST, bias_of, constants, first_seen, fold, with_sink
 from ..op import ArchKernel
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
@@ -30,7 +30,7 @@ def _attend_tile(
     query_start,
     kv_len,
     sinks,
-    slopes,
+    biases,
     out,
     scale,
     softcap,
@@ -50,6 +50,7 @@ def _attend_tile(
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
     ALIBI: tl.constexpr,
+    EXTENT: tl.constexpr,
 ):
     sequence = tl.program_id(2)
     head = tl.program_id(1)
@@ -83,12 +84,14 @@ def _attend_tile(
 
     acc = tl.zeros((ROWS, COLUMNS), tl.float32)
     state = acc, tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
-    bias = slopes_of(slopes, query_head, query < count, ALIBI), position
+    bias = bias_of(
+        biases, token, query_head, position, query < count, kv_heads, GROUP, ALIBI, EXTENT
+    )
     for at in range(begin, whole, KEYS):
         key = at + tl.arange(0, KEYS)
         state = fold(
             queries, state, (cache, kv_params), table, plane, key, None, None, scale,
-            softcap, bias, CAPPED, ALIBI, False, BLOCK_TOKENS, BITS, D, COLUMNS,
+            softcap, bias, CAPPED, ALIBI, EXTENT, False, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     for at in range(whole, end, KEYS):
         key = at + tl.arange(0, KEYS)
@@ -97,7 +100,7 @@ def _attend_tile(
             visible = visible & (key[None, :] >= first_seen(position, window, ALIGNED)[:, None])
         state = fold(
             queries, state, (cache, kv_params), table, plane, key, key < end, visible, scale,
-            softcap, bias, CAPPED, ALIBI, True, BLOCK_TOKENS, BITS, D, COLUMNS,
+            softcap, bias, CAPPED, ALIBI, EXTENT, True, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     acc, peak, total = state
     total = with_sink(total, peak, sinks, query_head, query < count, SINKS)
@@ -115,11 +118,14 @@ class _Tiles(NamedTuple):
     stages: int
 
 
-def _tiles(q: Tensor, kv_cache: Tensor, rows: int) -> _Tiles:
-    """Tiles for queries `q` [T, Hq, D] and at most `rows` rows per sequence and key head."""
+def _tiles(q: Tensor, kv_cache: Tensor, rows: int, biased: bool) -> _Tiles:
+    """Tiles for queries `q` [T, Hq, D] and at most `rows` rows per sequence and key head.
+    `biased`: whether each row has biases of its own."""
     size = q.shape[2]
     if q.dtype == torch.float32:
         return _Tiles(16, 16, 8, 1) if size > 128 else _Tiles(16, 32, 4, 1)
+    if biased and size <= 256:  # each score has an address: larger tiles spill registers
+        return _Tiles(min(64, max(16, power_of_two(rows))), 32, 8, 2)
     if size > 256:  # more rows spill registers; more keys do not fit smaller GPUs
         return _Tiles(min(32, max(16, power_of_two(rows))), 32, 8, 2)
     if kv_cache.dtype.itemsize == 1 and not is_hopper(q.device):
@@ -153,6 +159,7 @@ def paged_prefill_attention(
     kv_params: Tensor | None = None,
     aligned: bool = False,
     slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
@@ -161,13 +168,14 @@ def paged_prefill_attention(
     if not max_query or not len(kv_len):
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
-    # The kernel for Hopper knows no caps and no slopes.
+    # The kernel for Hopper knows no caps, no slopes and no biases.
     rule = scale, window, aligned, sinks
-    takes = not softcap and slopes is None
+    biases = rel_bias if slopes is None else slopes
+    takes = not softcap and biases is None
     if takes and HOPPER.launch(q.device, (q, out), memory, kv_params, rule):
         return out
     rows = max_query * (heads // kv_heads)
-    tiles = _tiles(q, kv_cache, rows)
+    tiles = _tiles(q, kv_cache, rows, rel_bias is not None)
     grid = (divided_up(rows, tiles.rows), kv_heads, len(kv_len))
     _attend_tile[grid](
         q,
@@ -178,7 +186,7 @@ def paged_prefill_attention(
         query_start,
         kv_len,
         kv_len if sinks is None else sinks,
-        kv_len if slopes is None else slopes,
+        kv_len if biases is None else biases,
         out,
         *constants(scale, softcap),
         window,
@@ -197,6 +205,7 @@ def paged_prefill_attention(
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
         ALIBI=slopes is not None,
+        EXTENT=0 if rel_bias is None else rel_bias.shape[2],
         num_warps=tiles.warps,
         num_stages=tiles.stages,
     )

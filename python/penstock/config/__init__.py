@@ -8,11 +8,13 @@ from penstock.config.attention_spec import (
     Gate,
     IndexerSpec,
     LatentSpec,
+    LogScale,
     NormKind,
     NormSpec,
     PositionScale,
     QkNorm,
     QkNormWidth,
+    RelativeSpec,
     RopeSpec,
     SharedKeySpec,
 )
@@ -88,6 +90,7 @@ from penstock.config.pattern import read_pattern_layers
 from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
 from penstock.config.shared_key import read_shared_key_layers
 from penstock.config.specification import (
+    ConvolutionsSpec,
     DeltaNetSpec,
     KimiDeltaSpec,
     LayerSpec,
@@ -128,6 +131,7 @@ __all__ = [
     "AttentionSpec",
     "BlockIndexerSpec",
     "CompressionSpec",
+    "ConvolutionsSpec",
     "DeltaNetSpec",
     "ExpertStorage",
     "Fields",
@@ -138,6 +142,7 @@ __all__ = [
     "LatentSpec",
     "LayerSpec",
     "LightningSpec",
+    "LogScale",
     "Mamba1Spec",
     "Mamba2Spec",
     "MlpSpec",
@@ -153,6 +158,7 @@ __all__ = [
     "QkNormWidth",
     "ReadFields",
     "RecurrentSpec",
+    "RelativeSpec",
     "ResidualSpec",
     "RopeSpec",
     "RouterSpec",

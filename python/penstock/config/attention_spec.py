@@ -266,6 +266,30 @@ class PositionScale:
         return positions + self.offset > self.original
 
 
+@dataclass(frozen=True)
+class LogScale:
+    """Factor of the scores of a query that sees n tokens: 1 + alpha * ln(n / floor), and 1 up to
+    `floor` tokens."""
+
+    alpha: float
+    floor: int
+
+
+@dataclass(frozen=True)
+class RelativeSpec:
+    """Biases of scores by the query and the distance of the key (Inkling), in place of RoPE. Keys
+    and values, before that, go through the short convolutions of `ConvolutionsSpec`."""
+
+    rank: int
+    """Numbers of each token and head, which are factors of as many profiles."""
+    extent: int
+    """Distances that a profile has a bias for; others have none."""
+    width: int
+    """Tokens that the convolutions of keys and of values read."""
+    scale: LogScale | None = None
+    """Of scores, biases included; None = 1."""
+
+
 class Gate(Enum):
     """What yields the gate of an attention's output. Its sigmoid multiplies the output, except that
     of `PER_HEAD_SOFTPLUS`."""
@@ -331,6 +355,8 @@ class AttentionSpec:
     """What multiplies the output; None = nothing."""
     block_indexer: BlockIndexerSpec | None = None
     """None = a query attends to all tokens before it, or to what `latent` says."""
+    relative: RelativeSpec | None = None
+    """None = scores have no biases that depend on the query."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""

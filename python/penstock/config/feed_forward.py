@@ -85,6 +85,8 @@ class ExpertStorage(Enum):
     INTERLEAVED = "interleaved"
     """A tensor holds a matrix of all experts; gate and up alternate along the outputs. Unquantized
     matrices are [experts, inputs, outputs]."""
+    ALTERNATING = "alternating"
+    """As INTERLEAVED, but [experts, outputs, inputs]."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,9 @@ class MoeSpec:
     own_norms: bool = False
     """Whether router, experts and shared experts have norms of their own (Gemma 4). The router's
     choice is then weighted by a learned factor per expert as well."""
+    weighed_shared: int = 0
+    """Shared experts of the size `shared` that the router scores too: weights of the chosen and of
+    these add up to the routing's scale, times a learned one (Inkling). 0 = `shared` is added."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for numbers of experts that do not fit each other."""

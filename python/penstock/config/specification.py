@@ -334,8 +334,35 @@ class NgramSpec:
         return StateSizes(self.channels, width, 1, self.order - 1, self.order - 1)
 
 
+@dataclass(frozen=True)
+class ConvolutionsSpec:
+    """The short convolutions in the next layer's block, each added to what it reads (Inkling): of
+    keys, of values, of the outputs of attention and feed-forward layer."""
+
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    width: int
+    """Tokens that each convolution reads."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for a width without inputs to keep."""
+        _require_width("conv_kernel_size must be", self.width)
+
+    @property
+    def shared(self) -> tuple[str, int] | None:
+        """None: ranks share the KV heads as in the next layer."""
+        return None
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks: each one keeps its part of both outputs."""
+        kv = 2 * max(self.kv_heads // ranks, 1) * self.head_dim
+        return StateSizes(kv + 2 * self.hidden, self.width)
+
+
 RecurrentSpec = (
-    DeltaNetSpec
+    ConvolutionsSpec
+    | DeltaNetSpec
     | KimiDeltaSpec
     | LightningSpec
     | Mamba1Spec
@@ -420,7 +447,9 @@ class Specification:
     embedding_scale: float = 1.0
     """Factor of the embedding's rows."""
     embedding_eps: float = 0.0
-    """Of a norm of the embedding's rows by root mean square, without a weight; 0 = none."""
+    """Of a norm of the embedding's rows by root mean square; 0 = none."""
+    embedding_weight: bool = False
+    """Whether that norm has a weight."""
     final_norm: NormSpec | None = None
     """Of the last hidden states. None = the residual's."""
     learned_positions: bool = False
@@ -444,9 +473,9 @@ class Specification:
 
     @property
     def block_layers(self) -> list[int]:
-        """The layers that blocks are of: n-grams are a part of the block of the layer behind."""
-        every = enumerate(layer.attention for layer in self.layers)
-        return [i for i, attention in every if not isinstance(attention, NgramSpec)]
+        """The layers that blocks are of: n-grams and convolutions are a part of the next one's."""
+        parts, every = (ConvolutionsSpec, NgramSpec), enumerate(self.layers)
+        return [i for i, layer in every if not isinstance(layer.attention, parts)]
 
     @property
     def windows(self) -> tuple[int, ...]:

@@ -84,14 +84,17 @@ def paged_decode_attention(
     kv_params: Tensor | None = None,
     aligned: bool = False,
     slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
-    """The op, with q rotated in place; with a soft cap, sinks, aligned windows, slopes or a
+    """The op, with q rotated in place; with a soft cap, sinks, aligned windows, biases or a
     cache of another dtype, its reference."""
-    if _bends(softcap, sinks, aligned and window > 0, slopes) or kv_cache.dtype != q.dtype:
+    biases = slopes if rel_bias is None else rel_bias
+    if _bends(softcap, sinks, aligned and window > 0, biases) or kv_cache.dtype != q.dtype:
         places = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
         return _reference(paged_decode_attention)(
-            q, k, v, *places, scale, window, out, softcap, sinks, kv_params, aligned, slopes
-        )
+            q, k, v, *places, scale, window, out, softcap, sinks, kv_params, aligned, slopes,
+            rel_bias,
+        )  # fmt: skip
     if k is None or v is None:
         q = q.clone()  # padding may be rows of chunks, which stay as they are
         _reference(rope_kv_write)(q, k, v, cos_sin, positions, slot_mapping, kv_cache)
@@ -117,22 +120,24 @@ def paged_prefill_attention(
     kv_params: Tensor | None = None,
     aligned: bool = False,
     slopes: Tensor | None = None,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
-    """The op, which does not need `max_query`; with a soft cap, sinks, aligned windows, slopes or
+    """The op, which does not need `max_query`; with a soft cap, sinks, aligned windows, biases or
     a cache of another dtype, its reference."""
     sequences = block_tables, slots, query_start, kv_len
-    if _bends(softcap, sinks, aligned and window > 0, slopes) or kv_cache.dtype != q.dtype:
+    biases = slopes if rel_bias is None else rel_bias
+    if _bends(softcap, sinks, aligned and window > 0, biases) or kv_cache.dtype != q.dtype:
         return _reference(paged_prefill_attention)(
             q, kv_cache, *sequences, scale, window,
             max_query=max_query, out=out, softcap=softcap, sinks=sinks, kv_params=kv_params,
-            aligned=aligned, slopes=slopes,
+            aligned=aligned, slopes=slopes, rel_bias=rel_bias,
         )  # fmt: skip
     return _attention(q, kv_cache, sequences, (scale, window), out)
 
 
-def _bends(softcap: float, sinks: Tensor | None, aligned: bool, slopes: Tensor | None) -> bool:
+def _bends(softcap: float, sinks: Tensor | None, aligned: bool, biases: Tensor | None) -> bool:
     """Whether scores or masks are not those that the kernel knows."""
-    return bool(softcap) or sinks is not None or aligned or slopes is not None
+    return bool(softcap) or sinks is not None or aligned or biases is not None
 
 
 def _attention(

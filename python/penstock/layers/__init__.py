@@ -13,6 +13,7 @@ from penstock.layers.block import (
     block_of,
     mlp_of,
 )
+from penstock.layers.convolved_block import ConvolvedBlock
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.gated_norm import GatedNorm
@@ -42,6 +43,7 @@ from penstock.layers.sinkhorn_streams import MixingConnection
 from penstock.layers.stream_block import HashStreamBlock, StreamBlock, streams_of
 from penstock.layers.streams import HyperConnection, MeanStreams, Streams
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
+from penstock.layers.weighed_experts import WeighedMoeMlp
 
 __all__ = [
     "AltUp",
@@ -50,6 +52,7 @@ __all__ = [
     "Build",
     "ColumnLinear",
     "Convolution",
+    "ConvolvedBlock",
     "DeltaNet",
     "Embedding",
     "ExpertMlps",
@@ -96,6 +99,7 @@ __all__ = [
     "ShortConv",
     "StreamBlock",
     "Streams",
+    "WeighedMoeMlp",
     "attention_of",
     "block_of",
     "mlp_of",

@@ -181,6 +181,8 @@ class Attention(SelfAttention):
             values = {} if spec.keys_as_values else {"v": spec.kv_heads * self.value_dim}
             parts |= {"k": keys, **values}
         shares = {part: self.kv_share for part in parts if part != "q"}
+        if spec.relative is not None:
+            parts["relative"] = spec.heads * spec.relative.rank
         if spec.gate in (Gate.OWN, Gate.PER_HEAD_SOFTPLUS, Gate.PER_HEAD):
             parts["gate"] = queries if spec.gate is Gate.OWN else spec.heads
         self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
@@ -432,33 +434,42 @@ def position_factors(scale: PositionScale, build: Build) -> Tensor:
 
 
 def attend(
-    q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionShape, context: StepContext
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    layer: AttentionShape,
+    context: StepContext,
+    rel_bias: Tensor | None = None,
 ) -> Tensor:
     """Rotates q and k, stores k and v, attends over all visible keys. Returns [T, heads, head_dim].
-    Without k and v, the layer reads what another one stored.
+    Without k and v, the layer reads what another one stored. `rel_bias` [T, heads, E]: what each
+    query adds to the scores of the last E keys, its own first.
 
     May rotate q in place. Decode rows come first; their split-KV kernel also rotates and stores. It
     writes zeros to the chunk rows that are its padding.
     """
     scales = layer.kv_scales
     if scales is None:
-        return _attend((q, k, v), layer, context)
+        return _attend((q, k, v), layer, context, rel_bias)
     k = None if k is None else k / scales.key
     v = None if v is None else v / scales.value
-    return _attend((q, k, v), layer, context).mul_(scales.value)
+    return _attend((q, k, v), layer, context, rel_bias).mul_(scales.value)
 
 
-def _attend(qkv: Qkv, layer: AttentionShape, context: StepContext) -> Tensor:
+def _attend(
+    qkv: Qkv, layer: AttentionShape, context: StepContext, rel_bias: Tensor | None
+) -> Tensor:
     q, k, v = qkv
     if context.chunks is None:
         assert context.decodes is not None
-        return _decode((q, k, v), layer, context, context.decodes, None)
+        return _decode((q, k, v), layer, context, context.decodes, None, rel_bias)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if context.decodes is not None:
         first = slice(context.decodes.count)
         own = None if k is None else k[first], None if v is None else v[first]
-        _decode((q[first], *own), layer, context, context.decodes, out[first])
-    _prefill((q, k, v), layer, context, context.chunks, out)
+        bias = None if rel_bias is None else rel_bias[first]
+        _decode((q[first], *own), layer, context, context.decodes, out[first], bias)
+    _prefill((q, k, v), layer, context, context.chunks, out, rel_bias)
     return out
 
 
@@ -468,6 +479,7 @@ def _decode(
     context: StepContext,
     rows: Decodes,
     out: Tensor | None,
+    rel_bias: Tensor | None,
 ) -> Tensor:
     kv, cache = context.places[layer.index], context.kv_cache(layer.index)
     places = context.positions[: rows.count], kv.slot_mapping[: rows.count]
@@ -480,6 +492,7 @@ def _decode(
         kv_params=cache.params,
         aligned=layer.aligned,
         slopes=layer.slopes,
+        rel_bias=rel_bias,
     )
 
 
@@ -489,6 +502,7 @@ def _prefill(
     context: StepContext,
     rows: Chunks,
     out: Tensor,
+    rel_bias: Tensor | None,
 ) -> None:
     kv, cache = context.places[layer.index], context.kv_cache(layer.index)
     places = context.positions, kv.slot_mapping
@@ -509,4 +523,5 @@ def _prefill(
         kv_params=cache.params,
         aligned=layer.aligned,
         slopes=layer.slopes,
+        rel_bias=rel_bias,
     )

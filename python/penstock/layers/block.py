@@ -8,6 +8,7 @@ from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
+    ConvolutionsSpec,
     Gate,
     KimiDeltaSpec,
     LatentSpec,
@@ -62,6 +63,7 @@ from penstock.layers.pooled_indexer import PooledLatentAttention
 from penstock.layers.recurrent import Recurrent
 from penstock.layers.shared_key_attention import SharedKeyAttention
 from penstock.layers.short_conv import ShortConv
+from penstock.layers.weighed_experts import WeighedMoeMlp
 
 
 def attention_of(
@@ -150,12 +152,14 @@ def _recurrent_of(
         return KimiDelta(build, residual, spec, index)
     if isinstance(spec, NgramSpec):
         raise BadModel("n-grams need several residual streams")
+    if isinstance(spec, ConvolutionsSpec):
+        raise BadModel("these convolutions are a part of a block of their own")
     return DeltaNet(build, residual, spec, index)
 
 
 def mlp_of(
     build: Build, residual: ResidualSpec, spec: MlpSpec | MoeSpec | None
-) -> GatedMlp | Mlp | MoeMlp:
+) -> GatedMlp | Mlp | MoeMlp | WeighedMoeMlp:
     """Builds the feed-forward layer of a specification. Raises BadModel if there is none, and for
     experts with norms of their own, which only blocks with norms before and behind their layers
     have."""
@@ -164,6 +168,8 @@ def mlp_of(
     if isinstance(spec, MoeSpec):
         if spec.own_norms:
             raise BadModel("experts with norms of their own are not supported in this block")
+        if spec.weighed_shared:
+            return WeighedMoeMlp(build, residual, spec)
         return (HashMoeMlp if spec.router.tokens else MoeMlp)(build, residual, spec)
     return dense_mlp(build, residual, spec)
 
@@ -183,7 +189,7 @@ class Block(Layer):
 
     def feed_forward(
         self, build: Build, stream: ResidualSpec
-    ) -> GatedMlp | Mlp | MoeMlp | OwnNormMoeMlp:
+    ) -> GatedMlp | Mlp | MoeMlp | OwnNormMoeMlp | WeighedMoeMlp:
         """Builds the feed-forward layer."""
         return mlp_of(build, stream, self.kind.mlp)
 
@@ -214,7 +220,7 @@ class SandwichBlock(Block):
 
     def feed_forward(
         self, build: Build, stream: ResidualSpec
-    ) -> GatedMlp | Mlp | MoeMlp | OwnNormMoeMlp:
+    ) -> GatedMlp | Mlp | MoeMlp | OwnNormMoeMlp | WeighedMoeMlp:
         """As `Block`; experts may have norms of their own."""
         spec = self.kind.mlp
         if isinstance(spec, MoeSpec) and spec.own_norms:

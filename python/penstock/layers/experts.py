@@ -29,7 +29,12 @@ from penstock.quant import LinearMethod, StacksExperts, WeightTensor, stacks_exp
 from penstock.weights import AnyOf, Blocks, Flat, Form, Merged, Target
 
 # Storages in which a tensor holds a matrix of all experts, gates and ups apart.
-WHOLE_TENSORS = ExpertStorage.STACKED, ExpertStorage.TRANSPOSED, ExpertStorage.JOINED
+WHOLE_TENSORS = (
+    ExpertStorage.STACKED,
+    ExpertStorage.TRANSPOSED,
+    ExpertStorage.JOINED,
+    ExpertStorage.ALTERNATING,
+)
 
 
 class Router(Layer):
@@ -233,6 +238,11 @@ class ExpertMlps(Layer):
             parts = {"gate": halves[:, 0], "up": halves[:, 1], "down": down.transpose(1, 2)}
             return {
                 f"{name}.weight": self._stacked(data, 1, Merged(0)) for name, data in parts.items()
+            }
+        if self.storage is ExpertStorage.ALTERNATING:
+            return {
+                "gate_up.weight": self._stacked(halves.transpose(1, 2), 1, Merged(1)),
+                "down.weight": self._stacked(down, 2),
             }
         return {
             "gate_up.weight": self._stacked(halves, 2, Merged(1)),

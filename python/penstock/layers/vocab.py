@@ -63,10 +63,15 @@ class Embedding(Layer):
         self.scale = float(scale.to(build.dtype))
         self.eps = spec.embedding_eps
         self.weight = build.empty(self.rows, spec.residual.hidden).zero_()
+        hidden = spec.residual.hidden
+        self.norm_weight = build.empty(hidden) if spec.embedding_weight else None
 
     def targets(self) -> dict[str, Target]:
-        """Returns the target of this rank's rows."""
-        return {"weight": self.span.target(self.weight)}
+        """Returns the targets of this rank's rows, and of the weight of their norm."""
+        found = {"weight": self.span.target(self.weight)}
+        if self.norm_weight is not None:
+            found["norm_weight"] = Target.whole(self.norm_weight)
+        return found
 
     def finish(self) -> None:
         """Normalises the rows if the model normalises embeddings."""
@@ -74,6 +79,8 @@ class Embedding(Layer):
             wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
             square = wide.square().mean(-1, keepdim=True)
             rows.copy_(wide * (square + self.eps).rsqrt())
+            if self.norm_weight is not None:
+                rows.mul_(self.norm_weight)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """[T] int -> [T, hidden]; zeros for ids of other ranks' rows."""

@@ -88,6 +88,8 @@ FAMILIES: dict[str, str] = {
     "HYV4ForCausalLM": "hy_v4:HyV4",
     "HunYuanDenseV1ForCausalLM": "hunyuan:HunYuan",
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
+    "InklingForCausalLM": "inkling:InklingText",
+    "InklingForConditionalGeneration": "inkling:Inkling",
     "InternLM2ForCausalLM": "internlm:InternLM2",
     "InternLM3ForCausalLM": "internlm:InternLM3",
     "Jais2ForCausalLM": "jais2:Jais2",

@@ -7,7 +7,7 @@ from penstock_kernels.route_experts import Routed
 from torch import Tensor
 
 from penstock.config import MoeSpec, ResidualSpec
-from penstock.layers import Block, Build, GatedMlp, Mlp, MoeMlp, OwnNormMoeMlp
+from penstock.layers import Block, Build, GatedMlp, Mlp, MoeMlp, OwnNormMoeMlp, WeighedMoeMlp
 from penstock.models.decoder import LLAMA_NAMES
 
 MLP, PATH = "model.layers.{}.feed_forward.", "blocks.{}.mlp."
@@ -36,7 +36,7 @@ class Llama4Block(Block):
 
     def feed_forward(
         self, build: Build, stream: ResidualSpec
-    ) -> GatedMlp | Mlp | MoeMlp | OwnNormMoeMlp:
+    ) -> GatedMlp | Mlp | MoeMlp | OwnNormMoeMlp | WeighedMoeMlp:
         """Builds the feed-forward layer."""
         spec = self.kind.mlp
         if isinstance(spec, MoeSpec):

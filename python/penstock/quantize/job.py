@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.config import ExpertStorage, MoeSpec, Placement, Specification, read_config
+from penstock.config import (
+    ConvolutionsSpec,
+    ExpertStorage,
+    MoeSpec,
+    Placement,
+    Specification,
+    read_config,
+)
 from penstock.faults import BadModel
 from penstock.layers import Layer
 from penstock.models import family, read_specification
@@ -113,7 +120,8 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
 def _check_layers(spec: Specification) -> None:
     """Raises BadModel for layers that cannot be computed one after the other from their inputs."""
     stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
-    beside = spec.residual.placement is Placement.BESIDE
+    convolved = any(isinstance(layer.attention, ConvolutionsSpec) for layer in spec.layers)
+    beside = spec.residual.placement is Placement.BESIDE or convolved
     pairs = spec.residual.placement is Placement.SHORTCUT
     more = spec.per_layer or spec.kv_readers or spec.shares_indexers
     found = {

@@ -2,6 +2,7 @@
 
 from penstock.weights.files import Checkpoint, Shapes
 from penstock.weights.form import (
+    Alternating,
     AnyOf,
     Blocks,
     FirstRows,
@@ -18,6 +19,7 @@ from penstock.weights.names import HeadNames, Names
 from penstock.weights.target import Target
 
 __all__ = [
+    "Alternating",
     "AnyOf",
     "Blocks",
     "Checkpoint",

@@ -126,13 +126,19 @@ class Transposed(Form):
 
 @dataclass(frozen=True)
 class FirstRows(Form):
-    """All rows, before `spare` more that are not used."""
+    """All rows, before `spare` more that are not used; None = any number of them."""
 
-    spare: int
+    spare: int | None = None
 
     def shapes(self, shape: Shape) -> list[Shape]:
-        """More rows."""
-        return [(shape[0] + self.spare, *shape[1:])]
+        """More rows, or at least as many."""
+        return [(shape[0] + (self.spare or 0), *shape[1:])]
+
+    def accepts(self, stored: Shape, shape: Shape) -> bool:
+        """Whether there are enough rows."""
+        if self.spare is not None:
+            return super().accepts(stored, shape)
+        return stored[1:] == shape[1:] and stored[0] >= shape[0]
 
     def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
         """A view."""
@@ -158,6 +164,20 @@ class HeadGroups(Form):
         groups = torch.arange(shape[0]).view(-1, self.queries + 2, self.head_dim)
         parts = groups[:, : self.queries], groups[:, self.queries], groups[:, self.queries + 1]
         rows = torch.cat([part.flatten() for part in parts])[region[0]]
+        return stored.view(shape)[tuple([slice(None), *region[1:]])][rows]
+
+
+@dataclass(frozen=True)
+class Alternating(Form):
+    """Rows of two parts in turns; the layer's tensor has the first part before the second."""
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """The same."""
+        return [shape]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """The region's rows, from their places in the file."""
+        rows = torch.arange(shape[0]).view(-1, 2).t().flatten()[region[0]]
         return stored.view(shape)[tuple([slice(None), *region[1:]])][rows]
 
 
