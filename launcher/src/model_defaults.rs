@@ -89,7 +89,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         131_072,
-        "cwm gemma3_text gemma4_text inkling_text muse_glimmer_text youtu",
+        "cwm gemma3_text gemma4_text inkling_text muse_glimmer_text phi4_multimodal youtu",
     ),
     (
         "max_position_embeddings",
@@ -165,7 +165,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "num_key_value_heads",
         8,
         "bamba cwm falcon_h1 hy_v3 jamba laguna lfm2 lfm2_moe minimax minimax_m1 minimax_text_01 mixtral \
-        nemotron_h phimoe step3p5",
+        nemotron_h phi4_multimodal phimoe step3p5",
     ),
 ];
 

@@ -57,6 +57,28 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
         "tie_word_embeddings": False, "vocab_size": 65536,
     }),
+    # Without the parts for images and speech, and their adapters; the list of factors, and the
+    # objects that describe these parts, are shorter here.
+    "microsoft/Phi-4-multimodal-instruct": (3_836_021_760, {
+        "architectures": ["Phi4MMForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "audio_processor": {"name": "cascades"},
+        "auto_map": {"AutoConfig": "configuration_phi4mm.Phi4MMConfig"},
+        "embd_layer": {"embedding_cls": "image_audio"}, "embd_pdrop": 0.0, "full_attn_mod": 1,
+        "hidden_act": "silu", "hidden_size": 3072, "img_processor": None,
+        "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1,
+        "lm_head_bias": False, "max_position_embeddings": 131072, "mlp_bias": False,
+        "model_type": "phi4mm", "num_attention_heads": 24, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "original_max_position_embeddings": 4096,
+        "pad_token_id": 199999, "partial_rotary_factor": 0.75, "resid_pdrop": 0.0,
+        "rms_norm_eps": 1e-05, "rope_scaling": {
+            "long_factor": [1.5] * 48, "short_factor": [1.0] * 48, "type": "longrope",
+        },
+        "rope_theta": 10000.0, "sliding_window": 262144,
+        "speech_lora": {"dp": 0.01, "layer": "layers.*", "lora_alpha": 640, "r": 320},
+        "tie_word_embeddings": True,
+        "vision_lora": {"dp": 0.0, "layer": "layers.*", "lora_alpha": 512, "r": 256},
+        "vocab_size": 200064,
+    }),
     "meta-llama/Llama-3.2-11B-Vision-Instruct": (8_030_261_248, {
         "architectures": ["MllamaForConditionalGeneration"], "image_token_index": 128256,
         "model_type": "mllama", "text_config": {

@@ -43,6 +43,7 @@ OTHERS = {
     "MPTForCausalLM",
     "MiniMaxM1ForCausalLM",
     "MiniMaxText01ForCausalLM",
+    "Phi4MMForCausalLM",
     "PhiMoEForCausalLM",
     "Step3p5ForCausalLM",
 } | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
@@ -156,6 +157,32 @@ def test_names_without_a_prefix(
     sequence = greedy(prompt(40), 16)
     run(tmp_path, sequence)
     assert sequence.tokens == generate(reference(path, torch.float64), prompt(40), 16)
+
+
+def test_phi4_multimodals_published_names(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Adapters of images and speech lie beside the matrices of text; matrices of speech have other
+    names too."""
+    path, matrix = checkpoint("phi4_multimodal"), r"(model\.layers\..*_proj)\.weight"
+    found = {}
+    for name, tensor in load_file(path / "model.safetensors").items():
+        if module := re.fullmatch(matrix, name):
+            found[f"{module[1]}.base_layer.weight"] = tensor
+            for part in ("lora_A.vision", "lora_A.speech", "lora_B.vision", "lora_B.speech"):
+                found[f"{module[1]}.{part}.weight"] = torch.ones(2, 2)
+        else:
+            found[name.replace(".self_attn.o_proj.", ".self_attn.linear_out.")] = tensor
+    save_file(found, tmp_path / "model.safetensors")
+    config = json.loads((path / "config.json").read_text())
+    rope, images = config.pop("rope_parameters"), {"image_embd_layer": {"crop_size": 448}}
+    assert config.pop("vision_config") and config.pop("audio_config")
+    config |= {"architectures": ["Phi4MMForCausalLM"], "model_type": "phi4mm"}
+    config |= {"rope_theta": rope.pop("rope_theta"), "audio_processor": {"name": "cascades"}}
+    config |= {"rope_scaling": {**rope, "type": rope.pop("rope_type")}, "embd_layer": images}
+    config |= {name: {"r": 320, "layer": ".*"} for name in ("speech_lora", "vision_lora")}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    sequence = greedy(prompt(90), 16)
+    torch.testing.assert_close(run(tmp_path, sequence), run(path, greedy(prompt(90), 16)))
+    assert sequence.tokens == generate(reference(path, torch.float64), prompt(90), 16)
 
 
 @pytest.mark.parametrize("bias", [False, True])

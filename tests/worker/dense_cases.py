@@ -12,6 +12,11 @@ OPT: dict[str, Any] = {
     "intermediate_size": None,
     "ffn_dim": 96,
 }
+PHI_VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+PHI_VISION |= {"num_attention_heads": 2, "image_size": 28, "crop_size": 28, "patch_size": 14}
+PHI_AUDIO = {"hidden_size": 32, "intermediate_size": 32, "num_blocks": 1, "num_attention_heads": 2}
+PHI_AUDIO |= {"ext_pw_out_channel": 32, "depthwise_separable_out_channel": 32}
+PHI_AUDIO |= {"nemo_conv_channels": 32, "bias_max_distance": 8}
 
 FURTHER: dict[str, dict[str, Any]] = {
     "gpt_neo": {
@@ -41,4 +46,19 @@ FURTHER: dict[str, dict[str, Any]] = {
     "opt": {**OPT, "tie_word_embeddings": True},
     "opt-galactica": {**OPT, "enable_bias": False, "activation_function": "gelu"},
     "opt-no-affine": {**OPT, "layer_norm_elementwise_affine": False},
+    # All sequences of the tests are longer than the original length.
+    "phi4_multimodal": {
+        "model_type": "phi4_multimodal",
+        "vision_config": PHI_VISION,
+        "audio_config": PHI_AUDIO,
+        "sliding_window": 24,
+        "partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 64,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 9000.0,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 2.0],
+            "long_factor": [1.1, 1.4, 2.0, 3.0, 5.0, 8.0],
+        },
+    },
 }

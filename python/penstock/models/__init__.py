@@ -137,6 +137,8 @@ FAMILIES: dict[str, str] = {
     "OlmoHybridForCausalLM": "olmo_hybrid:OlmoHybrid",
     "OlmoeForCausalLM": "olmoe:Olmoe",
     "Phi3ForCausalLM": "phi3:Phi3",
+    "Phi4MMForCausalLM": "phi4_multimodal:Phi4Multimodal",
+    "Phi4MultimodalForCausalLM": "phi4_multimodal:Phi4Multimodal",
     "PhiForCausalLM": "phi:Phi",
     "PhiMoEForCausalLM": "phimoe:Phimoe",
     "PhimoeForCausalLM": "phimoe:Phimoe",
