@@ -13,6 +13,16 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "model_type": "jais2", "num_attention_heads": 26, "num_hidden_layers": 32,
         "num_key_value_heads": 26, "tie_word_embeddings": False, "vocab_size": 150272,
     }),
+    # Sizes from descriptions of the model, the count from transformers' model of these sizes.
+    "Salesforce/codegen-350M-mono": (356_712_448, {
+        "activation_function": "gelu_new", "architectures": ["CodeGenForCausalLM"],
+        "attn_pdrop": 0.0, "embd_pdrop": 0.0, "gradient_checkpointing": False,
+        "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "codegen",
+        "n_ctx": 2048, "n_embd": 1024, "n_head": 16, "n_inner": None, "n_layer": 20,
+        "n_positions": 2048, "resid_pdrop": 0.0, "rotary_dim": 32, "scale_attn_weights": True,
+        "summary_type": "cls_index", "summary_use_proj": True, "tie_word_embeddings": False,
+        "tokenizer_class": "GPT2Tokenizer", "vocab_size": 51200,
+    }),
     "nvidia/Minitron-4B-Base": (4_190_509_056, {
         "architectures": ["NemotronForCausalLM"], "attention_bias": False,
         "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "relu2", "hidden_size": 3072,
@@ -57,8 +67,8 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
         "tie_word_embeddings": False, "vocab_size": 65536,
     }),
-    # Without the parts for images and speech, and their adapters; the list of factors, and the
-    # objects that describe these parts, are shorter here.
+    # From descriptions of the model; the factors are not those that were published. The count is
+    # without the parts for images and speech, and without adapters.
     "microsoft/Phi-4-multimodal-instruct": (3_836_021_760, {
         "architectures": ["Phi4MMForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
         "audio_processor": {"name": "cascades"},

@@ -18,6 +18,7 @@ from test_dense_families import Checkpoints, changed, run
 OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("bamba", ["rope_parameters", "layer_types", "layers_block_type"],
      {"attn_rotary_emb": 8, "rope_theta": 9000.0, "mamba_d_head": "auto"}),
+    ("codegen", ["n_ctx"], {"scale_attn_weights": True, "activation_function": "gelu"}),
     ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
     ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
     ("bloom", ["hidden_size", "max_position_embeddings"], {"n_embed": 192, "seq_length": 300}),
@@ -134,6 +135,10 @@ def test_older_fields_and_defaults(
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("codegen", {"n_head": 2}, "n_head is 2, not a multiple of 4"),
+    ("codegen", {"rotary_dim": 3}, "the number must be even"),
+    ("codegen", {"activation_function": "tanh"}, "activation_function 'tanh'"),
+    ("codegen", {"scale_attn_weights": False}, "scale_attn_weights False"),
     ("cohere", {"use_parallel_block": False}, "use_parallel_block False"),
     ("cohere2", {"order_of_interleaved_layers": "x"}, "order_of_interleaved_layers 'x'"),
     ("apertus", {"hidden_act": "silu"}, "hidden_act 'silu'"),

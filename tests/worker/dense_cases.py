@@ -19,6 +19,17 @@ PHI_AUDIO |= {"ext_pw_out_channel": 32, "depthwise_separable_out_channel": 32}
 PHI_AUDIO |= {"nemo_conv_channels": 32, "bias_max_distance": 8}
 
 FURTHER: dict[str, dict[str, Any]] = {
+    # The matrix of queries, values and keys is stored in four blocks; each has two heads here.
+    "codegen": {
+        "model_type": "codegen",
+        "num_key_value_heads": None,
+        "intermediate_size": None,
+        "n_head": 8,
+        "n_inner": 96,
+        "rotary_dim": 4,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    },
     "gpt_neo": {
         "model_type": "gpt_neo",
         "num_key_value_heads": None,

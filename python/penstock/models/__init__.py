@@ -31,6 +31,7 @@ FAMILIES: dict[str, str] = {
     "BailingMoeV2ForCausalLM": "bailing_moe:BailingMoe",
     "BambaForCausalLM": "bamba:Bamba",
     "BloomForCausalLM": "bloom:Bloom",
+    "CodeGenForCausalLM": "codegen:CodeGen",
     "Cohere2ForCausalLM": "cohere:Cohere2",
     "Cohere2MoeForCausalLM": "cohere2_moe:Cohere2Moe",
     "CohereForCausalLM": "cohere:Cohere",

@@ -145,8 +145,25 @@ class FirstRows(Form):
         return stored[tuple(region)]
 
 
+class OtherRows(Form):
+    """The same rows in another order."""
+
+    @abstractmethod
+    def order(self, rows: Tensor) -> Tensor:
+        """Of the places 0, 1, .. in the file [rows], those of the layer's tensor in its order."""
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """The same."""
+        return [shape]
+
+    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
+        """The region's rows, from their places in the file."""
+        rows = self.order(torch.arange(shape[0]))[region[0]]
+        return stored.view(shape)[tuple([slice(None), *region[1:]])][rows]
+
+
 @dataclass(frozen=True)
-class HeadGroups(Form):
+class HeadGroups(OtherRows):
     """Queries, keys and values by KV head: its `queries` query heads, its key, its value.
 
     The layer's tensor has all queries, then all keys, then all values.
@@ -155,30 +172,36 @@ class HeadGroups(Form):
     queries: int
     head_dim: int
 
-    def shapes(self, shape: Shape) -> list[Shape]:
-        """The same."""
-        return [shape]
-
-    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
-        """The region's rows, from their places in the groups."""
-        groups = torch.arange(shape[0]).view(-1, self.queries + 2, self.head_dim)
+    def order(self, rows: Tensor) -> Tensor:
+        """All queries, all keys, all values."""
+        groups = rows.view(-1, self.queries + 2, self.head_dim)
         parts = groups[:, : self.queries], groups[:, self.queries], groups[:, self.queries + 1]
-        rows = torch.cat([part.flatten() for part in parts])[region[0]]
-        return stored.view(shape)[tuple([slice(None), *region[1:]])][rows]
+        return torch.cat([part.flatten() for part in parts])
 
 
 @dataclass(frozen=True)
-class Alternating(Form):
+class BlocksOfHeads(OtherRows):
+    """Queries, values and keys in `blocks`. Each has its share of the queries, then of the values,
+    then of the keys; there are as many of each.
+
+    The layer's tensor has all queries, then all keys, then all values.
+    """
+
+    blocks: int
+
+    def order(self, rows: Tensor) -> Tensor:
+        """All queries, all keys, all values."""
+        queries, values, keys = rows.view(self.blocks, 3, -1).unbind(1)
+        return torch.cat([part.flatten() for part in (queries, keys, values)])
+
+
+@dataclass(frozen=True)
+class Alternating(OtherRows):
     """Rows of two parts in turns; the layer's tensor has the first part before the second."""
 
-    def shapes(self, shape: Shape) -> list[Shape]:
-        """The same."""
-        return [shape]
-
-    def entries(self, stored: Tensor, shape: Shape, region: Sequence[slice]) -> Tensor:
-        """The region's rows, from their places in the file."""
-        rows = torch.arange(shape[0]).view(-1, 2).t().flatten()[region[0]]
-        return stored.view(shape)[tuple([slice(None), *region[1:]])][rows]
+    def order(self, rows: Tensor) -> Tensor:
+        """The first part, then the second."""
+        return rows.view(-1, 2).t().flatten()
 
 
 @dataclass(frozen=True)
