@@ -138,7 +138,7 @@ impl ModelFacts {
             None if !attends => 0,
             None => match size(text, head_dim_field(text))? {
                 Some(head_dim) => head_dim,
-                None => count(text, "hidden_size")? / heads,
+                None => read_size(text)? / heads,
             },
         };
         let kv_heads = match latent {
@@ -278,6 +278,14 @@ fn slides(config: &Value) -> bool {
         Some(window) => !window.is_null() && !is_off,
         None => model_type(config).is_some_and(|name| SLIDING_BY_DEFAULT.contains(&name)),
     }
+}
+
+/// Returns the elements that attention reads of a token: Zamba2's reads the embedding beside the
+/// hidden state.
+fn read_size(text: &Value) -> Result<u64, String> {
+    let hidden = count(text, "hidden_size")?;
+    let is_double = model_type(text) == Some("zamba2");
+    Ok(if is_double { 2 * hidden } else { hidden })
 }
 
 /// Returns the number of KV heads; `None` if it is that of the query heads.

@@ -70,7 +70,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("swa_head_dim", 128, "inkling_text"),
     ("swa_num_key_value_heads", 16, "inkling_text"),
     ("max_position_embeddings", 2048, "bloom falcon mamba"),
-    ("max_position_embeddings", 4096, "helium nemotron_h"),
+    ("max_position_embeddings", 4096, "helium nemotron_h zamba2"),
     (
         "max_position_embeddings",
         8192,
@@ -112,7 +112,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_attention_heads",
         32,
-        "bailing_hybrid muse_glimmer_text",
+        "bailing_hybrid muse_glimmer_text zamba2",
     ),
     ("num_attention_heads", 40, "minicpm3"),
     ("num_attention_heads", 48, "kolibri1"),
@@ -146,6 +146,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
+    ("num_hidden_layers", 54, "zamba2"),
     ("num_hidden_layers", 60, "minimax_m3_vl_text"),
     ("num_hidden_layers", 62, "minicpm3"),
     ("num_hidden_layers", 66, "inkling_text"),

@@ -66,6 +66,24 @@ fn layers_that_attend_to_images_are_left_out() {
 }
 
 #[test]
+fn layers_of_zamba2_may_have_a_transformer_before_mamba() {
+    let mut config = json!({
+        "model_type": "zamba2", "hidden_size": 3584, "n_mamba_heads": 112, "mamba_ngroups": 2,
+        "num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+    });
+    let found = facts(&config).unwrap();
+    // Heads share twice the hidden size.
+    assert_eq!((found.layers, found.kv_heads, found.head_dim), (2, 32, 224));
+    assert_eq!(found.max_tokens, 4096);
+    let states = found.states.unwrap();
+    let layer = 112 * 64 * 64 * 4 + 3 * (7168 + 2 * 2 * 64) * 2;
+    assert_eq!(states.bytes(Dtype::Bfloat16, 1), 4 * layer);
+    config["layers_block_type"] = json!(null);
+    config["num_hidden_layers"] = json!(null);
+    assert_eq!(facts(&config).unwrap().layers, 9);
+}
+
+#[test]
 fn quantized_weights_take_their_bits_on_cuda_and_become_floats_on_the_cpu() {
     let mut config = json!({
         "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,

@@ -61,6 +61,7 @@ impl States {
             }
             "falcon_mamba" | "mamba" => Self::of_channels(config, layers, &CHANNELS),
             "mamba2" => Self::of_mamba(config, layers, &MAMBA2),
+            "zamba2" => Self::of_mamba(config, layers, &ZAMBA2),
             "minimax" | "minimax_m1" | "minimax_text_01" => Self::of_lightning(config, layers),
             _ => return None,
         };
@@ -244,7 +245,8 @@ impl States {
             .and_then(Value::as_str);
         let model_type = config.get("model_type").and_then(Value::as_str);
         let other = match model_type {
-            Some("falcon_h1") => layers, // each has both
+            Some("falcon_h1") => layers,  // each has both
+            Some("zamba2") => layers / 6, // of the default list
             _ => layers.saturating_sub(self.layers),
         };
         kinds(
@@ -284,7 +286,7 @@ pub fn are_all(config: &Value) -> bool {
     matches!(model_type, Some("falcon_mamba" | "mamba" | "mamba2"))
 }
 
-/// The kind of a layer with attention and Mamba side by side.
+/// The kind of a layer with attention and Mamba, side by side or one after the other.
 const BOTH: &str = "hybrid";
 
 /// The names of a family's fields, and the sizes that transformers assumes without them.
@@ -322,6 +324,14 @@ const MAMBA2: Mamba = Mamba {
     state: ("state_size", 128),
     width: ("conv_kernel", 4),
     expand: ("expand", 2),
+};
+
+const ZAMBA2: Mamba = Mamba {
+    heads: ("n_mamba_heads", 8),
+    head_dim: ("mamba_headdim", None),
+    groups: ("mamba_ngroups", 1),
+    state: ("mamba_d_state", 64),
+    ..GRANITE
 };
 
 /// The names of a family's fields of Mamba-1.

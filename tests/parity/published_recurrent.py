@@ -32,6 +32,16 @@ MAMBA: dict[str, Any] = {
     "time_step_init_scheme": "random", "time_step_max": 0.1, "time_step_min": 0.001,
     "time_step_scale": 1.0, "use_bias": False, "use_conv_bias": True,
 }  # fmt: skip
+ZAMBA2: dict[str, Any] = {
+    "add_bias_linear": False, "architectures": ["Zamba2ForCausalLM"], "attention_dropout": 0.0,
+    "chunk_size": 256, "initializer_range": 0.02, "mamba_d_conv": 4, "mamba_expand": 2,
+    "mamba_headdim": 64, "max_position_embeddings": 4096, "model_type": "zamba2",
+    "num_attention_heads": 32, "num_key_value_heads": 32, "num_logits_to_keep": 1,
+    "num_query_groups": 32, "pad_token_id": 0, "rms_norm_eps": 1e-05, "rope_theta": 10000,
+    "time_step_floor": 0.0001, "time_step_limit": None, "time_step_max": 0.1,
+    "time_step_min": 0.001, "use_conv_bias": True, "use_long_context": False,
+    "use_mamba_kernels": True, "use_mem_eff_path": False, "vocab_size": 32000,
+}  # fmt: skip
 PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
     "tiiuae/falcon-mamba-7b": (7_272_665_088, {
         **MAMBA, "architectures": ["FalconMambaForCausalLM"], "expand": 16, "hidden_size": 4096,
@@ -69,6 +79,30 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         },
         "sliding_window": 256, "tie_word_embeddings": True, "use_attention_gate": True,
         "use_sandwich_norm": True, "vocab_size": 128000,
+    }),
+    # Sizes from descriptions of these three models; the counts are those of transformers' models.
+    "Zyphra/Zamba2-1.2B": (1_215_064_704, {
+        **ZAMBA2, "adapter_rank": 128, "attention_head_dim": 128, "attention_hidden_size": 4096,
+        "hidden_act": "gelu", "hidden_size": 2048, "hybrid_layer_ids": [5, 11, 17, 23, 29, 35],
+        "intermediate_size": 8192, "kv_channels": 64, "layers_block_type": (["mamba"] * 5
+        + ["hybrid"]) * 6 + ["mamba"] * 2, "mamba_d_state": 128, "mamba_ngroups": 1,
+        "n_mamba_heads": 64, "num_hidden_layers": 38, "num_mem_blocks": 1, "use_mem_rope": True,
+        "use_shared_attention_adapter": True,
+    }),
+    "Zyphra/Zamba2-2.7B": (2_662_214_560, {
+        **ZAMBA2, "attention_head_dim": 160, "attention_hidden_size": 5120, "hidden_size": 2560,
+        "hybrid_layer_ids": [6, 12, 18, 24, 30, 36, 42, 47, 51], "intermediate_size": 10240,
+        "kv_channels": 80, "mamba_d_state": 64, "mamba_ngroups": 1, "n_mamba_heads": 80,
+        "num_hidden_layers": 54, "num_mem_blocks": 2, "use_mem_rope": False,
+        "use_shared_attention_adapter": False,
+    }),
+    "Zyphra/Zamba2-7B": (7_356_749_648, {
+        **ZAMBA2, "attention_head_dim": 224, "attention_hidden_size": 7168, "hidden_size": 3584,
+        "intermediate_size": 14336, "kv_channels": 112, "layers_block_type": ["mamba"] * 6
+        + ["hybrid"] + (["mamba"] * 4 + ["hybrid"]) + (["mamba"] * 5 + ["hybrid"]) * 11
+        + ["mamba"] * 3, "mamba_d_state": 64, "mamba_ngroups": 2, "n_mamba_heads": 112,
+        "num_hidden_layers": 81, "num_mem_blocks": 2, "use_mem_rope": True,
+        "use_shared_attention_adapter": False,
     }),
     "ai21labs/AI21-Jamba-1.5-Mini": (51_570_323_328, JAMBA),
     # Sizes from descriptions of these two models, the other fields as in Mini.

@@ -71,6 +71,17 @@ ALL_MAMBA: dict[str, Any] = {
 # Ends of names of what checkpoints.py makes random too, by type of model.
 MAMBA_FACTORS = dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), ("mixer.A_log", "mixer.D"))
 MAMBA_FACTORS["glm5_next"] = ("A_log", "compress_ape", "compress_gate")
+ZAMBA2: dict[str, Any] = {
+    "model_type": "zamba2",
+    "num_hidden_layers": 4,
+    "layers_block_type": ["hybrid", "linear_attention", "hybrid", "linear_attention"],
+    "n_mamba_heads": 8,
+    "mamba_d_state": 24,
+    "chunk_size": 16,
+    "adapter_rank": 8,
+    "time_step_min": 1e-6,  # a bound of steps in transformers, but of prompts alone
+    "tie_word_embeddings": True,
+}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32}
 KIMI: dict[str, Any] = {
     "model_type": "kimi_linear",
@@ -464,4 +475,23 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "linear_num_key_heads": 4,
         "tie_word_embeddings": True,
     },
+    # Two transformers at five places: not in the first layer, but in the last one.
+    "zamba2": {
+        **ZAMBA2,
+        "num_hidden_layers": 7,
+        "layers_block_type": [
+            *("linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid", "hybrid"),
+            "hybrid",
+        ],
+        "num_mem_blocks": 2,
+        "num_key_value_heads": 4,
+        "use_shared_attention_adapter": True,
+        "use_mem_rope": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 9000.0},
+        "add_bias_linear": True,
+        "mamba_ngroups": 2,
+        "rms_norm_eps": 1e-4,
+    },
+    # One transformer, without RoPE and adapters of attention.
+    "zamba2-plain": ZAMBA2,
 }

@@ -33,6 +33,7 @@ STATEFUL = [
     "minimax",
     "qwen4_exp",
     "inkling",
+    "zamba2",
 ]
 ALONE = {"falcon_mamba", "mamba2"}  # have no attention
 GROUPS = {"qwen4_exp": 2, "inkling": 2}  # of states: n-grams, and layers with other KV heads
@@ -47,6 +48,7 @@ TWO_RANKS = [
     "minimax",
     "qwen4_exp",
     "inkling",
+    "zamba2",
 ]  # one of each kind of layer
 
 

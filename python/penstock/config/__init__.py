@@ -87,6 +87,7 @@ from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
 from penstock.config.mamba1 import read_mamba1
 from penstock.config.ngram import read_ngrams
 from penstock.config.pattern import read_pattern_layers
+from penstock.config.place import HYBRID, PlaceSpec, read_place_kinds
 from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
 from penstock.config.shared_key import read_shared_key_layers
 from penstock.config.specification import (
@@ -123,6 +124,7 @@ __all__ = [
     "CHUNKED",
     "CONV",
     "FULL",
+    "HYBRID",
     "LINEAR",
     "MAMBA",
     "SLIDING",
@@ -151,6 +153,7 @@ __all__ = [
     "NormKind",
     "NormSpec",
     "PerLayerSpec",
+    "PlaceSpec",
     "Placement",
     "PositionScale",
     "ProjectionOrder",
@@ -212,6 +215,7 @@ __all__ = [
     "read_ngrams",
     "read_pattern_layers",
     "read_per_layer",
+    "read_place_kinds",
     "read_pooled_indexed_attention",
     "read_residual",
     "read_rope",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.config.attention_spec import AttentionSpec, NormSpec, SharedKeySpec
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
+from penstock.config.place import PlaceSpec
 from penstock.config.streams import AltUpSpec, GatedStreamsSpec, SinkhornSpec, StreamsSpec
 from penstock.faults import BadModel
 
@@ -395,6 +396,8 @@ class LayerSpec:
     """Of attention and what it reads, where the norms' placement is `NORMED`."""
     mlp_sum: SumFactors = SumFactors()
     """As `attention_sum`, of the feed-forward layer."""
+    place: PlaceSpec | None = None
+    """Of a transformer that several places share; None = the layer has weights of its own."""
 
     @property
     def window(self) -> int:
@@ -473,9 +476,10 @@ class Specification:
 
     @property
     def block_layers(self) -> list[int]:
-        """The layers that blocks are of: n-grams and convolutions are a part of the next one's."""
+        """The layers that blocks are of: n-grams, convolutions and places of shared transformers are
+        a part of the next one's."""
         parts, every = (ConvolutionsSpec, NgramSpec), enumerate(self.layers)
-        return [i for i, layer in every if not isinstance(layer.attention, parts)]
+        return [i for i, one in every if not (isinstance(one.attention, parts) or one.place)]
 
     @property
     def windows(self) -> tuple[int, ...]:

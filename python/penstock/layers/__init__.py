@@ -38,6 +38,7 @@ from penstock.layers.own_norm_experts import OwnNormMoeMlp
 from penstock.layers.per_layer import PerLayerEmbeddings, PerLayerInput
 from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
+from penstock.layers.shared_transformer import Place, SharedTransformer
 from penstock.layers.short_conv import ShortConv
 from penstock.layers.sinkhorn_streams import MixingConnection
 from penstock.layers.stream_block import HashStreamBlock, StreamBlock, streams_of
@@ -86,6 +87,7 @@ __all__ = [
     "ParallelNormsBlock",
     "PerLayerEmbeddings",
     "PerLayerInput",
+    "Place",
     "PositionEmbedding",
     "PostBlock",
     "Recurrent",
@@ -96,6 +98,7 @@ __all__ = [
     "SandwichBlock",
     "SelfAttention",
     "SharedGate",
+    "SharedTransformer",
     "ShortConv",
     "StreamBlock",
     "Streams",

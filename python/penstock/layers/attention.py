@@ -86,6 +86,7 @@ class StepContext:
     decodes: Decodes | None
     chunks: Chunks | None
     layer_rows: Tensor | None = None  # [T, layers, size]: embeddings per layer; set by the model
+    embeddings: Tensor | None = None  # [T, hidden]; set by models whose layers read them
     ids: Tensor | None = None  # [T]: the tokens; set by models whose layers read them
     chosen: Chosen = field(default_factory=Chosen)  # set by layers with an indexer
     token_ids: Tensor | None = None  # [T], for routers that read them; set by the model

@@ -167,6 +167,7 @@ FAMILIES: dict[str, str] = {
     "Step3p7ForConditionalGeneration": "step3p5:Step37",
     "VaultGemmaForCausalLM": "vaultgemma:VaultGemma",
     "YoutuForCausalLM": "youtu:Youtu",
+    "Zamba2ForCausalLM": "zamba2:Zamba2",
 }
 
 

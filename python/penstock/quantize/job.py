@@ -130,6 +130,7 @@ def _check_layers(spec: Specification) -> None:
         "layers that need more than the one before": more,
         "recurrent layers beside attention (--quantize does)": beside,
         "pairs of layers (--quantize does)": pairs,
+        "weights of several layers (--quantize does)": any(one.place for one in spec.layers),
     }
     for what, present in found.items():
         if present:
