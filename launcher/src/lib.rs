@@ -26,6 +26,7 @@ pub mod resolve;
 pub mod serve;
 pub mod settings;
 pub mod signals;
+mod state_fields;
 pub mod states;
 pub mod tenants;
 pub mod terminal;

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::state_fields::{CHANNELS, Channels, GRANITE, JAMBA, MAMBA2, Mamba, NEMOTRON, ZAMBA2};
 use crate::values::Dtype;
 
 /// States of the typical sequence: its own, and a checkpoint.
@@ -288,74 +289,6 @@ pub fn are_all(config: &Value) -> bool {
 
 /// The kind of a layer with attention and Mamba, side by side or one after the other.
 const BOTH: &str = "hybrid";
-
-/// The names of a family's fields, and the sizes that transformers assumes without them.
-struct Mamba {
-    heads: (&'static str, u64),
-    head_dim: (&'static str, Option<u64>),
-    groups: (&'static str, u64),
-    state: (&'static str, u64),
-    width: (&'static str, u64),
-    expand: (&'static str, u64),
-}
-
-const GRANITE: Mamba = Mamba {
-    heads: ("mamba_n_heads", 128),
-    head_dim: ("mamba_d_head", None),
-    groups: ("mamba_n_groups", 1),
-    state: ("mamba_d_state", 256),
-    width: ("mamba_d_conv", 4),
-    expand: ("mamba_expand", 2),
-};
-
-const NEMOTRON: Mamba = Mamba {
-    heads: ("mamba_num_heads", 128),
-    head_dim: ("mamba_head_dim", Some(64)),
-    groups: ("n_groups", 8),
-    state: ("ssm_state_size", 128),
-    width: ("conv_kernel", 4),
-    expand: ("expand", 2),
-};
-
-const MAMBA2: Mamba = Mamba {
-    heads: ("num_heads", 128),
-    head_dim: ("head_dim", Some(64)),
-    groups: ("n_groups", 8),
-    state: ("state_size", 128),
-    width: ("conv_kernel", 4),
-    expand: ("expand", 2),
-};
-
-const ZAMBA2: Mamba = Mamba {
-    heads: ("n_mamba_heads", 8),
-    head_dim: ("mamba_headdim", None),
-    groups: ("mamba_ngroups", 1),
-    state: ("mamba_d_state", 64),
-    ..GRANITE
-};
-
-/// The names of a family's fields of Mamba-1.
-struct Channels {
-    expand: &'static str,
-    /// What counts instead of `expand` where it is there.
-    channels: Option<&'static str>,
-    state: &'static str,
-    width: &'static str,
-}
-
-const JAMBA: Channels = Channels {
-    expand: "mamba_expand",
-    channels: None,
-    state: "mamba_d_state",
-    width: "mamba_d_conv",
-};
-
-const CHANNELS: Channels = Channels {
-    expand: "expand",
-    channels: Some("intermediate_size"),
-    state: "state_size",
-    width: "conv_kernel",
-};
 
 fn size(config: &Value, name: &str, default: u64) -> u64 {
     config.get(name).and_then(Value::as_u64).unwrap_or(default)

@@ -88,25 +88,27 @@ from penstock.config.mamba1 import read_mamba1
 from penstock.config.ngram import read_ngrams
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.place import HYBRID, PlaceSpec, read_place_kinds
-from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
-from penstock.config.shared_key import read_shared_key_layers
-from penstock.config.specification import (
+from penstock.config.recurrent_spec import (
     ConvolutionsSpec,
     DeltaNetSpec,
     KimiDeltaSpec,
-    LayerSpec,
     LightningSpec,
     Mamba1Spec,
     Mamba2Spec,
     NgramSpec,
-    PerLayerSpec,
-    Placement,
     ProjectionOrder,
     RecurrentSpec,
-    ResidualSpec,
     ShortConvSpec,
-    Specification,
     StateSizes,
+)
+from penstock.config.rope import read_rope, with_rope, with_rotary_dim, yarn_temperature
+from penstock.config.shared_key import read_shared_key_layers
+from penstock.config.specification import (
+    LayerSpec,
+    PerLayerSpec,
+    Placement,
+    ResidualSpec,
+    Specification,
     SumFactors,
 )
 from penstock.config.streams import (

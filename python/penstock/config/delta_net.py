@@ -8,8 +8,8 @@ from penstock.config.attention_spec import AttentionSpec, Gate, NormKind, NormSp
 from penstock.config.common import AXES, read_attention
 from penstock.config.fields import Fields, layered
 from penstock.config.layer_types import FULL, LINEAR, periodic, read_hybrid_types
+from penstock.config.recurrent_spec import DeltaNetSpec, ProjectionOrder
 from penstock.config.rope import read_rope
-from penstock.config.specification import DeltaNetSpec, ProjectionOrder
 
 
 def read_delta_net(fields: Fields, order: ProjectionOrder) -> DeltaNetSpec:

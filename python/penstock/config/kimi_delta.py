@@ -8,7 +8,7 @@ from typing import Any
 from penstock.config.common import read_residual
 from penstock.config.fields import Fields
 from penstock.config.layer_types import FULL, LINEAR
-from penstock.config.specification import KimiDeltaSpec
+from penstock.config.recurrent_spec import KimiDeltaSpec
 from penstock.faults import BadModel
 
 DECAY_BOUND = -5.0

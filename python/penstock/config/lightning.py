@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from penstock.config.attention_spec import NormSpec
 from penstock.config.common import read_attention
 from penstock.config.fields import Fields
-from penstock.config.specification import LightningSpec
+from penstock.config.recurrent_spec import LightningSpec
 
 Slopes = Callable[[int], Sequence[float]]
 """From the number of heads to what each head's state decays by in the first layer."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.config.attention_spec import NormSpec
 from penstock.config.fields import Fields, layered
-from penstock.config.specification import Mamba2Spec
+from penstock.config.recurrent_spec import Mamba2Spec
 from penstock.faults import BadModel
 
 # Names of the fields: those of Granite 4 and Bamba.

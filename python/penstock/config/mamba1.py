@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from penstock.config.attention_spec import NormSpec
 from penstock.config.fields import Fields
-from penstock.config.specification import Mamba1Spec
+from penstock.config.recurrent_spec import Mamba1Spec
 
 # Names of the fields: those of Jamba.
 MAMBA1 = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from penstock.config.attention_spec import NormSpec
 from penstock.config.fields import Fields
-from penstock.config.specification import NgramSpec
+from penstock.config.recurrent_spec import NgramSpec
 from penstock.faults import BadModel
 
 IDS = (1 << 24) - 2  # a state has ids in float32, from 1 on

@@ -10,7 +10,8 @@ from penstock.config.experts import read_ungated_moe
 from penstock.config.feed_forward import MlpSpec, MoeSpec
 from penstock.config.fields import Fields
 from penstock.config.layer_types import FULL, LINEAR, OLDER
-from penstock.config.specification import LayerSpec, RecurrentSpec
+from penstock.config.recurrent_spec import RecurrentSpec
+from penstock.config.specification import LayerSpec
 from penstock.faults import BadModel, Unsupported
 
 MLP, EXPERTS = "mlp", "moe"
