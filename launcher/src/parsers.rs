@@ -31,6 +31,9 @@ pub enum ToolParser {
     /// `<invoke name="..">` and `<parameter name="..">`: MiniMax-M2.
     #[value(name = "minimax-m2", aliases = ["minimax_m2", "minimax"])]
     MiniMaxM2,
+    /// `<invoke name="..">` and `<key>`, each after a mark: MiniMax-M3.
+    #[value(name = "minimax-m3", alias = "minimax_m3")]
+    MiniMaxM3,
     /// `<arg_key>` and `<arg_value>`: GLM 4.5.
     #[value(name = "glm45", alias = "glm47")]
     Glm45,
@@ -101,6 +104,9 @@ pub enum ReasoningParser {
     /// Between `<seed:think>` tags: Seed-OSS.
     #[value(alias = "seed_oss")]
     SeedOss,
+    /// Between `<mm:think>` tags: MiniMax-M3.
+    #[value(name = "minimax-m3", alias = "minimax_m3")]
+    MiniMaxM3,
     /// Between `<|channel>thought` and `<channel|>`: Gemma 4.
     Gemma4,
     /// The channel `analysis`: gpt-oss.
@@ -121,6 +127,7 @@ impl ToolParser {
             Self::Pythonic => Format::Fixed(ToolFormat::Pythonic),
             Self::Qwen3Xml => Format::Fixed(ToolFormat::QwenXml),
             Self::MiniMaxM2 => Format::Fixed(ToolFormat::MiniMax),
+            Self::MiniMaxM3 => Format::Fixed(ToolFormat::MiniMaxM3),
             Self::Glm45 => Format::Fixed(ToolFormat::Glm),
             Self::Gemma4 => Format::Fixed(ToolFormat::Gemma),
             Self::DeepSeekV3 => Format::Fixed(ToolFormat::DeepSeekV3),
@@ -152,6 +159,7 @@ impl ReasoningParser {
             Self::Granite => Format::Fixed(ReasoningFormat::Granite),
             Self::Cohere => Format::Fixed(ReasoningFormat::Cohere),
             Self::SeedOss => Format::Fixed(ReasoningFormat::Seed),
+            Self::MiniMaxM3 => Format::Fixed(ReasoningFormat::MiniMax),
             Self::Gemma4 => Format::Fixed(ReasoningFormat::Gemma),
             Self::Harmony => Format::Fixed(ReasoningFormat::Harmony),
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     Tool, ToolChoiceMode, ToolFormat, ToolSet, deepseek, gemma, harmony, hermes, json_list, kimi,
-    llama, mistral, pythonic, xml,
+    llama, minimax_m3, mistral, pythonic, xml,
 };
 
 /// The text around and between calls when they are the whole output.
@@ -114,6 +114,7 @@ impl ToolFormat {
             | Self::Llama3Json
             | Self::QwenXml
             | Self::MiniMax
+            | Self::MiniMaxM3
             | Self::DeepSeekV32
             | Self::DeepSeekV4
             | Self::Glm
@@ -170,6 +171,7 @@ impl ToolFormat {
             | Self::Pythonic
             | Self::QwenXml
             | Self::MiniMax
+            | Self::MiniMaxM3
             | Self::Glm
             | Self::DeepSeekV3
             | Self::DeepSeekV31
@@ -189,6 +191,7 @@ impl ToolFormat {
                 json!({"mark": hermes::OPEN, "spelt": hermes::OPEN})
             }
             Self::MiniMax => json!({"mark": xml::MINIMAX_OPEN, "spelt": xml::MINIMAX_OPEN}),
+            Self::MiniMaxM3 => json!({"mark": minimax_m3::OPEN, "spelt": minimax_m3::OPEN}),
             Self::Seed => json!({"mark": xml::SEED_OPEN, "spelt": xml::SEED_OPEN}),
             Self::DeepSeekV32 => json!({"mark": xml::DSML_CALLS[0], "spelt": xml::DSML_CALLS[0]}),
             Self::DeepSeekV4 => {
@@ -235,6 +238,7 @@ impl ToolFormat {
             | Self::QwenXml
             | Self::Seed
             | Self::MiniMax
+            | Self::MiniMaxM3
             | Self::DeepSeekV32
             | Self::DeepSeekV4
             | Self::Glm => ("", "\n", ""),
@@ -288,6 +292,7 @@ impl ToolFormat {
             }
             Self::LongCat => json_in_tags(hermes::LONGCAT[0][0], name, hermes::LONGCAT[1][0]),
             Self::MiniMax => json_in_tags(xml::MINIMAX_OPEN, name, xml::MINIMAX_CLOSE),
+            Self::MiniMaxM3 => json_in_tags(minimax_m3::OPEN, name, minimax_m3::CLOSE),
             Self::Seed => json_in_tags(xml::SEED_OPEN, name, xml::SEED_CLOSE),
             Self::DeepSeekV32 => json_in_tags(xml::DSML_CALLS[0], name, xml::DSML_CALLS[1]),
             Self::DeepSeekV4 => {

@@ -17,6 +17,7 @@ mod json_call;
 mod json_list;
 mod kimi;
 mod llama;
+mod minimax_m3;
 mod mistral;
 mod output_parser;
 mod parameter_types;
@@ -55,6 +56,9 @@ pub enum ToolFormat {
     /// `<minimax:tool_call><invoke name="name"><parameter name="key">value</parameter></invoke>
     /// </minimax:tool_call>`: MiniMax-M2.
     MiniMax,
+    /// `<tool_call><invoke name="name"><key>value</key></invoke></tool_call>`, each tag after a mark:
+    /// MiniMax-M3.
+    MiniMaxM3,
     /// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM 4.5.
     Glm,
     /// `<|tool_call>call:name{key:<|"|>value<|"|>}<tool_call|>`: Gemma 4.
@@ -106,6 +110,8 @@ pub enum ReasoningFormat {
     Cohere,
     /// `<seed:think>..</seed:think>`: Seed-OSS.
     Seed,
+    /// `<mm:think>..</mm:think>`: MiniMax-M3.
+    MiniMax,
     /// `<|channel>thought\n..<channel|>`: Gemma 4.
     Gemma,
     /// The channel `analysis`: gpt-oss. Such reasoning may also follow content.
@@ -150,7 +156,7 @@ trait ToolCallParser: std::fmt::Debug + Send {
 
 impl ToolFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 23] = [
+    pub const ALL: [(Self, &'static str); 24] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
         (Self::Llama3Json, "llama3-json"),
@@ -158,6 +164,7 @@ impl ToolFormat {
         (Self::Pythonic, "pythonic"),
         (Self::QwenXml, "qwen3-xml"),
         (Self::MiniMax, "minimax-m2"),
+        (Self::MiniMaxM3, "minimax-m3"),
         (Self::Glm, "glm45"),
         (Self::Gemma, "gemma4"),
         (Self::DeepSeekV3, "deepseek-v3"),
@@ -187,6 +194,8 @@ impl ToolFormat {
             Some(Self::Gemma)
         } else if has(xml::MINIMAX_OPEN) {
             Some(Self::MiniMax)
+        } else if has(minimax_m3::MARK) {
+            Some(Self::MiniMaxM3)
         } else if has(xml::DSML) {
             let tool_calls = has("tool_calls>");
             Some(if tool_calls {
@@ -245,6 +254,7 @@ impl ToolFormat {
             Self::Pythonic => &pythonic::MARKS,
             Self::QwenXml => &[hermes::OPEN, hermes::CLOSE],
             Self::MiniMax => &[xml::MINIMAX_OPEN, xml::MINIMAX_CLOSE],
+            Self::MiniMaxM3 => &[minimax_m3::MARK],
             Self::Glm => &glm::MARKS,
             Self::Gemma => &gemma::MARKS,
             Self::DeepSeekV3 | Self::DeepSeekV31 => &deepseek::MARKS,
@@ -290,6 +300,10 @@ impl ToolFormat {
             Self::Olmo => Box::new(pythonic::PythonicParser::new(&pythonic::OLMO_MARKS, names)),
             Self::QwenXml => xml(&xml::QWEN, names),
             Self::MiniMax => xml(&xml::MINIMAX, names),
+            Self::MiniMaxM3 => {
+                let call = TypedCall::new(names, types());
+                Box::new(minimax_m3::MiniMaxM3Parser::new(call))
+            }
             Self::Seed => xml(&xml::SEED, names),
             Self::DeepSeekV32 => xml(&xml::DSML_V32, names),
             Self::DeepSeekV4 => xml(&xml::DSML_V4, names),
@@ -309,22 +323,23 @@ impl ToolFormat {
 
     /// Whether the parser needs the types of parameters.
     pub fn needs_types(self) -> bool {
-        use ToolFormat::{DeepSeekV4, DeepSeekV32, Glm, MiniMax, QwenXml, Seed};
+        use ToolFormat::{DeepSeekV4, DeepSeekV32, Glm, MiniMax, MiniMaxM3, QwenXml, Seed};
         matches!(
             self,
-            QwenXml | Seed | MiniMax | Glm | DeepSeekV32 | DeepSeekV4
+            QwenXml | Seed | MiniMax | MiniMaxM3 | Glm | DeepSeekV32 | DeepSeekV4
         )
     }
 }
 
 impl ReasoningFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Think, "think"),
         (Self::Mistral, "mistral"),
         (Self::Granite, "granite"),
         (Self::Cohere, "cohere"),
         (Self::Seed, "seed-oss"),
+        (Self::MiniMax, "minimax-m3"),
         (Self::Gemma, "gemma4"),
         (Self::Harmony, "harmony"),
     ];
@@ -347,6 +362,7 @@ impl ReasoningFormat {
             Self::Granite => &["Here is my thought process:", "Here is my response:"],
             Self::Cohere => &["<|START_THINKING|>", "<|END_THINKING|>"],
             Self::Seed => &["<seed:think>", "</seed:think>"],
+            Self::MiniMax => &["<mm:think>", "</mm:think>"],
             Self::Gemma => &["<|channel>", "<channel|>"],
             Self::Harmony => &[harmony::ANALYSIS, "<|end|>"],
         }

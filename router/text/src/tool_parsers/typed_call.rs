@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::parameter_types::{JsonTypes, ParameterTypes};
+use super::parameter_types::{JsonTypes, ParameterTypes, ValueSchema};
 use super::{OutputDeltas, ToolNames};
 
 /// A call whose arguments arrive one by one.
@@ -82,6 +82,22 @@ impl TypedCall {
             Some(Argument::Whole(whole, _)) => whole.push_str(text),
             None => {}
         }
+    }
+
+    /// Whether the argument is a string, which is emitted as it arrives.
+    pub(super) fn streams(&self) -> bool {
+        matches!(self.value, Some(Argument::Text))
+    }
+
+    /// Returns the schema of an argument.
+    pub(super) fn schema(&self, name: &str) -> ValueSchema<'_> {
+        self.types.schema(&self.tool, name)
+    }
+
+    /// Ends an argument that is no string with its value.
+    pub(super) fn end_with(&mut self, value: &Value, out: &mut OutputDeltas) {
+        self.value = None;
+        out.arguments(&value.to_string());
     }
 
     /// Ends the argument, if one has begun.

@@ -52,6 +52,11 @@ fn families_are_detected_from_the_chat_template() {
             Some(ReasoningFormat::Gemma),
         ),
         (
+            "'<mm:think>' + content + ']<]minimax[>[' + '<tool_call>'",
+            ToolFormat::MiniMaxM3,
+            Some(ReasoningFormat::MiniMax),
+        ),
+        (
             "content + '<|tool|>' + tools + '<|/tool|>'",
             ToolFormat::Phi,
             None,

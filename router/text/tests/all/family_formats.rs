@@ -64,55 +64,6 @@ fn qwen_xml_calls() {
 }
 
 #[test]
-fn minimax_calls() {
-    check(
-        ToolFormat::MiniMax,
-        &[
-            (
-                "Sure.\n<minimax:tool_call>\n<invoke name=\"f\">\n\
-                 <parameter name=\"city\">New York</parameter>\n\
-                 <parameter name=\"days\">[1, 2]</parameter>\n</invoke>\n\
-                 <invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
-                "Sure.",
-                &[
-                    ("f", "{\"city\": \"New York\", \"days\": [1,2]}"),
-                    ("g", "{}"),
-                ],
-            ),
-            // The outer tag closes the function.
-            (
-                "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\">1</parameter>\
-                 </minimax:tool_call>x",
-                "x",
-                &[("f", "{\"a\": 1}")],
-            ),
-            (
-                "<minimax:tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
-                 </minimax:tool_call>",
-                "",
-                &[("f", "{\"a\": 1}")],
-            ),
-            // No calls.
-            (
-                "<invoke name=\"f\"></invoke>",
-                "<invoke name=\"f\"></invoke>",
-                &[],
-            ),
-            (
-                "<minimax:tool_call>\n<invoke name=\"\">",
-                "<minimax:tool_call>\n<invoke name=\"\">",
-                &[],
-            ),
-            (
-                "<minimax:tool_call>\n<invoke name=\"f g\">",
-                "<minimax:tool_call>\n<invoke name=\"f g\">",
-                &[],
-            ),
-        ],
-    );
-}
-
-#[test]
 fn dsml_calls() {
     check(
         ToolFormat::DeepSeekV32,
@@ -547,6 +498,7 @@ fn reasoning_marks_of_every_format() {
             "<|START_THINKING|>a<|END_THINKING|>b",
         ),
         (ReasoningFormat::Seed, "<seed:think>a</seed:think>b"),
+        (ReasoningFormat::MiniMax, "<mm:think>a</mm:think>b"),
         (ReasoningFormat::Gemma, "<|channel>thought\na<channel|>b"),
         (ReasoningFormat::Gemma, "<|channel>a<channel|>b"),
         (ReasoningFormat::Mistral, "[THINK]a[/THINK]b"),

@@ -5,6 +5,7 @@ mod detected_formats;
 mod detokenize;
 mod family_formats;
 mod marked_formats;
+mod minimax_formats;
 mod parsed;
 mod tool_call_grammar;
 mod tool_formats;

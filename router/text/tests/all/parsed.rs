@@ -71,13 +71,9 @@ impl ParsedOutput {
 }
 
 /// A text, its content, and its calls with their arguments.
-pub(crate) type Case = (
-    &'static str,
-    &'static str,
-    &'static [(&'static str, &'static str)],
-);
+pub(crate) type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
 
-pub(crate) fn check(format: ToolFormat, cases: &[Case]) {
+pub(crate) fn check(format: ToolFormat, cases: &[Case<'_>]) {
     for (text, content, calls) in cases {
         let read = read(format, text);
         assert_eq!(read.content, *content, "{text}");

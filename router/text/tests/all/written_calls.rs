@@ -76,6 +76,10 @@ pub(crate) fn written(format: ToolFormat, calls: &[Call]) -> String {
             "\n",
         ),
         ToolFormat::MiniMax => each(&minimax, "\n"),
+        ToolFormat::MiniMaxM3 => format!(
+            "]<]minimax[>[<tool_call>\n{}]<]minimax[>[</tool_call>",
+            each(&minimax_m3, "")
+        ),
         ToolFormat::Glm => each(
             &|(name, arguments)| {
                 let argument = |(k, v): (&String, &Value)| {
@@ -125,6 +129,13 @@ fn minimax((name, arguments): &Call) -> String {
     format!(
         "<minimax:tool_call>\n<invoke name=\"{name}\">\n{parameters}</invoke>\n</minimax:tool_call>"
     )
+}
+
+fn minimax_m3((name, arguments): &Call) -> String {
+    const MARK: &str = "]<]minimax[>[";
+    let element = |(k, v): (&String, &Value)| format!("{MARK}<{k}>{}{MARK}</{k}>", unquoted(v));
+    let elements: String = arguments.iter().map(element).collect();
+    format!("{MARK}<invoke name=\"{name}\">{elements}{MARK}</invoke>\n")
 }
 
 /// Writes calls in DeepSeek's tags.
