@@ -23,6 +23,7 @@ mod output_parser;
 mod parameter_types;
 mod pythonic;
 mod reasoning;
+mod tag_calls;
 mod tool_set;
 mod typed_call;
 mod xml;
@@ -279,9 +280,8 @@ impl ToolFormat {
 
     fn parser(self, options: &OutputParserOptions, names: ToolNames) -> Box<dyn ToolCallParser> {
         let types = || options.parameter_types.clone();
-        let xml = |syntax, names| {
-            let call = TypedCall::new(names, types());
-            Box::new(xml::XmlParser::new(syntax, call, options.strict))
+        let xml = |syntax: &'static xml::Syntax, names| {
+            Box::new(syntax.parser(TypedCall::new(names, types()), options.strict))
         };
         let list = |marks, names| Box::new(json_list::JsonListParser::new(marks, names));
         match self {
@@ -300,10 +300,7 @@ impl ToolFormat {
             Self::Olmo => Box::new(pythonic::PythonicParser::new(&pythonic::OLMO_MARKS, names)),
             Self::QwenXml => xml(&xml::QWEN, names),
             Self::MiniMax => xml(&xml::MINIMAX, names),
-            Self::MiniMaxM3 => {
-                let call = TypedCall::new(names, types());
-                Box::new(minimax_m3::MiniMaxM3Parser::new(call))
-            }
+            Self::MiniMaxM3 => Box::new(minimax_m3::parser(TypedCall::new(names, types()))),
             Self::Seed => xml(&xml::SEED, names),
             Self::DeepSeekV32 => xml(&xml::DSML_V32, names),
             Self::DeepSeekV4 => xml(&xml::DSML_V4, names),
