@@ -63,7 +63,7 @@ class Format:
     """A function of a matrix, or what `penstock quantize` does to the model."""
 
 
-def _loaded(method: LinearMethod) -> Round:
+def loaded(method: LinearMethod) -> Round:
     """A method that quantizes while loading."""
     return lambda matrix: method.dequantize(method.finish({"weight": matrix.contiguous()}))
 
@@ -133,26 +133,26 @@ def _formats() -> dict[str, Format]:
     found = {
         "bf16": Format(16, lambda matrix: matrix.float()),
         "int8 (eetq), per output": Format(
-            8, _loaded(RoundToNearest(Kind.INT8, PLAIN, 0, symmetric=True))
+            8, loaded(RoundToNearest(Kind.INT8, PLAIN, 0, symmetric=True))
         ),
-        "int8 (LLM.int8), per output": Format(8, _loaded(Int8(PLAIN))),
+        "int8 (LLM.int8), per output": Format(8, loaded(Int8(PLAIN))),
         "int8, groups of 128": Format(_bits(8, 128, False), _rtn(8, 128)),
-        "fp8, per output": Format(8, _loaded(RoundToNearest(Kind.FP8, PLAIN, 0))),
+        "fp8, per output": Format(8, loaded(RoundToNearest(Kind.FP8, PLAIN, 0))),
         "fp8, blocks of 128 x 128": Format(8, _fp8(128, 128)),
         "fp8, per tensor": Format(8, _fp8(0, 0)),
     }
     for group in (32, 64, 128, 0):
         bits = _bits(4, group, True)
-        rounding = _loaded(RoundToNearest(Kind.INT4, PLAIN, group))
+        rounding = loaded(RoundToNearest(Kind.INT4, PLAIN, group))
         found[f"int4 with zero points, {_groups(group)}"] = Format(bits, rounding)
-        rounding = _loaded(RoundToNearest(Kind.INT4, PLAIN, group, search=True))
+        rounding = loaded(RoundToNearest(Kind.INT4, PLAIN, group, search=True))
         found[f"int4 with least error, {_groups(group)}"] = Format(bits, rounding)
     for group in (32, 64, 128, 0):
         found[f"int4, {_groups(group)}"] = Format(_bits(4, group, False), _rtn(4, group))
     found |= {
-        "nf4, groups of 64": Format(4.5, _loaded(FourBit(PLAIN, "nf4"))),
+        "nf4, groups of 64": Format(4.5, loaded(FourBit(PLAIN, "nf4"))),
         "nf4 with quantized scales": Format(4 + 8 / 64 + 32 / 64 / 256, _double_nf4),
-        "fp4 (bitsandbytes), groups of 64": Format(4.5, _loaded(FourBit(PLAIN, "fp4"))),
+        "fp4 (bitsandbytes), groups of 64": Format(4.5, loaded(FourBit(PLAIN, "fp4"))),
         "nvfp4, groups of 16": Format(4.5, _fp4(16, _float8)),
         "mxfp4, groups of 32": Format(4.25, _fp4(32, _powers)),
     }

@@ -18,7 +18,7 @@ from penstock_kernels.packed_linear import Kind
 from torch import Tensor
 
 from .evaluate import SHIPPED
-from .quality import CALIBRATION, PLAIN, Format, Questions, Round, Scorer, texts, write
+from .quality import CALIBRATION, PLAIN, Format, Questions, Round, Scorer, loaded, texts, write
 
 GROUPS = (128, 64, 32)
 COUNT = 24  # instances of each kind, as in the table of formats: they decide which are scored
@@ -51,11 +51,7 @@ def measure_orders(orders: int) -> None:
     for group in GROUPS:
         for search in (False, True):
             method = RoundToNearest(Kind.INT4, PLAIN, group, search=search)
-
-            def how(matrix: Tensor, method: RoundToNearest = method) -> Tensor:
-                return method.dequantize(method.finish({"weight": matrix}))
-
-            found = list(divergences(how, scorer, orders))
+            found = list(divergences(loaded(method), scorer, orders))
             figures = f"{mean(found):.3f} +- {stdev(found):.3f}, {min(found):.3f}, {max(found):.3f}"
             print(f"{method.name}, groups of {group}: {figures}", flush=True)
 
