@@ -25,12 +25,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..device import arrivals, divided_up, early_options, power_of_two, processors
 from ..hopper import KINDS, as_blocks, barrier
 from ..packed_linear.hopper_codes import pieces, strip_layout, x_layout
+from ..packed_linear.line_codes import numbers_of_line, powers_of, unit
 from ..packed_linear.plan import COUNTERS
 from ..packed_linear.weight import Kind, PackedWeight
 from ..route_experts.routing import Routed
 from .experts import Experts
 from .hopper import activated
-from .line_codes import numbers_of_line, unit
 
 LINE = gl.constexpr(16)  # outputs of a matrix instruction
 TURN = gl.constexpr(128)  # inputs of a warp's turn
@@ -159,9 +159,7 @@ def _spread(
     """(rows of x in shared memory, what undoes their scales [WARPS]).
 
     Rows are those of CHOICES choices from `choice` on, from `count` on zeros: halves of turns, in
-    the order in which lanes take them (see `pack`). They become float16. A power of two brings the
-    largest magnitude of each to 2^14 or more, so that a bfloat16 number down to 2^-29 of it stays
-    exact.
+    the order in which lanes take them (see `pack`). They become float16.
     """
     WARPS: gl.constexpr = CHOICES * PARTS
     at = gl.arange(0, CHOICES * SPAN, gl.BlockedLayout([8], [32], [WARPS], [0]))
@@ -169,10 +167,8 @@ def _spread(
     live = (number < count) & (k < inputs)
     rows = gl.load(x + (choice + number).to(gl.int64) * stride + k, mask=live, other=0)
     rows = rows.to(gl.float32).reshape([CHOICES, SPAN])
-    peak = gl.max(gl.abs(rows), 1)
-    exponent = gl.maximum(peak.to(gl.int32, bitcast=True) >> 23, 20)
-    up, down = (268 - exponent) << 23, (exponent - 14) << 23
-    rows = (rows * up.to(gl.float32, bitcast=True)[:, None]).to(gl.float16)
+    up, down = powers_of(gl.max(gl.abs(rows), 1))
+    rows = (rows * up[:, None]).to(gl.float16)
     if KIND == "fp8":  # of the bits k6 k5 k4 k3 k2 k1 k0: k2 is the half
         bits = rows.reshape([CHOICES, SPAN // TURN // PARTS, PARTS, 2, 2, 2, 2, 2, 2, 2])
         order = bits.permute((1, 7, 0, 2, 8, 3, 4, 5, 6, 9))
@@ -183,7 +179,7 @@ def _spread(
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     memory = gl.allocate_shared_memory(gl.float16, [COUNT, WARPS, HALF], FLAT)
     memory.store(order.reshape([COUNT, WARPS, HALF]))
-    every = down.to(gl.float32, bitcast=True)[:, None].broadcast_to([CHOICES, PARTS])
+    every = down[:, None].broadcast_to([CHOICES, PARTS])
     downs = gl.convert_layout(every.reshape([WARPS]), L)
     barrier()
     ring = as_blocks(memory, COUNT, WARPS, HALF, gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))

@@ -288,6 +288,26 @@ def strip_layout(kind, bits, warps):
 
 
 @gluon.constexpr_function
+def lines_layout(warps):
+    """Words of fp8, of 16 outputs and 128 inputs of each warp: a warp loads 4 lines at once."""
+    registers = [[0, 0, 1], [0, 0, 2], [0, 4, 0], [0, 8, 0]]
+    lanes = [[0, 0, 4], [0, 0, 8], [0, 0, 16], [0, 1, 0], [0, 2, 0]]
+    of_warps = [[1 << bit, 0, 0] for bit in range(warps.bit_length() - 1)]
+    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 16, 32])
+
+
+@gluon.jit
+def halves_of_lines(words):
+    """Of words in `lines_layout` those of 8 outputs, and those of the other 8, in `strip_layout`:
+    each half of an output's line is a row of the matrix instruction."""
+    WARPS: gl.constexpr = words.shape[0]
+    L: gl.constexpr = strip_layout("fp8", 8, WARPS)
+    low, high = words.reshape([WARPS, 2, 16, 16]).permute((0, 2, 3, 1)).split()
+    low = gl.convert_layout(low, L, assert_trivial=True)
+    return low, gl.convert_layout(high, L, assert_trivial=True)
+
+
+@gluon.constexpr_function
 def offset_of_strip(kind, dtype):
     """What numbers of `numbers_of_strip` are more than codes."""
     if kind == "int4":
@@ -297,14 +317,12 @@ def offset_of_strip(kind, dtype):
 
 @gluon.jit
 def numbers_of_strip(words, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.constexpr):
-    """Numbers [warps, 16, 64] of words in `strip_layout`, columns in the order of the instruction:
-    column / 16, + 8, lane, lowest bit. Integers keep an offset, which a sum of x takes off."""
+    """Numbers [warps, 16, 64] of integers in `strip_layout`, columns in the order of the
+    instruction: column / 16, + 8, lane, lowest bit. They keep an offset, which a sum of x takes
+    off."""
     WARPS: gl.constexpr = words.shape[0]
     COUNT: gl.constexpr = 32 // BITS
-    if KIND == "fp8":
-        w = words.reshape([WARPS, 16, 4, 4])  # row, lane, column / 16
-    else:
-        w = words.reshape([WARPS, BITS // 4, 8, 4, 4])  # k5, row of 8, lane, k54 or k43
+    w = words.reshape([WARPS, BITS // 4, 8, 4, 4])  # k5, row of 8, lane, k54 or k43
     asm: gl.constexpr = _assembly("offset4" if KIND == "int4" else KIND, _half(dtype), False, False)
     kinds: gl.constexpr = _of(dtype, COUNT)
     o = gl.inline_asm_elementwise(asm, _constraints(COUNT, 1), (w,), kinds, True, 1)
@@ -312,11 +330,39 @@ def numbers_of_strip(words, dtype: gl.constexpr, KIND: gl.constexpr, BITS: gl.co
     if BITS == 4:  # in the end: lowest, row + 8, column + 8
         every = gl.join(every, gl.join(gl.join(o[4], o[5]), gl.join(o[6], o[7])))
         block = every.permute((0, 6, 1, 2, 4, 7, 3, 5))
-    elif KIND == "fp8":  # lowest, column + 8
-        block = every.permute((0, 1, 3, 5, 2, 4))
     else:  # lowest, row + 8; k4 and k3 are column / 16 and column + 8
         block = every.permute((0, 6, 2, 1, 4, 3, 5))
     return block.reshape([WARPS, 16, 64])
+
+
+@gluon.constexpr_function
+def _x_of_lines(warps, wide):
+    """Both halves of a turn of rows: of lanes that have even columns of the matrix instruction the
+    first one, of the others the second. Before it is put into the order of the instruction
+    [2 * warps, 64], and then, `wide`, [warps, 64, 4, 2]."""
+    every = range(warps.bit_length() - 1)
+    if wide:
+        registers = [[0, 1, 0, 0], [0, 8, 0, 0], [0, 16, 0, 0], [0, 32, 0, 0]]
+        lanes = [[0, 2, 0, 0], [0, 4, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0], [0, 0, 2, 0]]
+        of_warps = [[1 << bit, 0, 0, 0] for bit in every]
+        return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [warps, 64, 4, 2])
+    registers = [[0, 1], [0, 2], [0, 4], [0, 8]]
+    lanes = [[0, 16], [0, 32], [warps, 0], [0, 0], [0, 0]]
+    of_warps = [[1 << bit, 0] for bit in every]
+    return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [2 * warps, 64])
+
+
+@gluon.jit
+def x_of_lines(memory, LAYOUT: gl.constexpr):
+    """The right operand [warps, 64, 8] of `halves_of_lines`: its even columns are the first half
+    of a turn of x, the odd ones the second. `memory` [2 * warps, 64] as lanes take it."""
+    WARPS: gl.constexpr = memory.shape[0] // 2
+    x = memory.load(_x_of_lines(WARPS, False)).reshape([2, WARPS, 4, 4, 2, 2])
+    x = x.permute((1, 3, 4, 2, 5, 0)).reshape([WARPS, 64, 2])
+    L: gl.constexpr = gl.SliceLayout(2, _x_of_lines(WARPS, True))
+    x = gl.expand_dims(gl.convert_layout(x, L, assert_trivial=True), 2)
+    x = x.broadcast_to([WARPS, 64, 4, 2]).reshape([WARPS, 64, 8])
+    return gl.convert_layout(x, LAYOUT, assert_trivial=True)
 
 
 @gluon.constexpr_function

@@ -5,12 +5,19 @@ turn, and makes numbers of its words as operands of a small matrix instruction (
 whose columns are the row x: so it adds up the products of four lanes in float32. At the end the
 sums of all warps are added.
 
+An instruction that loads words asks for whole lines of 128 bytes: with half lines an H200 reads 3.7
+TB/s instead of 4.05. A line of fp8 is of one output, and eight lanes load it; but only four lanes
+have a row of the matrix instruction. So half a line is a row: rows 2i and 2i + 1 are those of one
+output, and x has its first half in the even columns, its second half in the odd ones. Of the result
+counts what is in even rows and columns, and in odd ones.
+
 Nothing but weights is read before the kernel that makes x has ended (see `pdl`): the words of the
 first turns are then in registers, and memory stays busy between kernels. With NORM, every program
 normalises x itself, which costs less than another launch.
 
-Integers are not brought to their zero point one by one: the sum of their products with x keeps an
-offset times the sum of x, which another matrix instruction computes.
+Of floating-point codes x becomes float16, scaled (see `line_codes`). Integers are not brought to
+their zero point one by one: the sum of their products with x keeps an offset times the sum of x,
+which another matrix instruction computes.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 # mypy: disable-error-code="assignment,misc"
@@ -29,7 +36,17 @@ from ..hopper import KINDS, as_blocks, barrier
 from ..online_softmax import LOG2_E
 from ..rms_norm import NormInput
 from . import plan
-from .hopper_codes import numbers_of_strip, offset_of_strip, pieces, strip_layout, x_layout
+from .hopper_codes import (
+    halves_of_lines,
+    lines_layout,
+    numbers_of_strip,
+    offset_of_strip,
+    pieces,
+    strip_layout,
+    x_layout,
+    x_of_lines,
+)
+from .line_codes import numbers_of_line, powers_of, unit
 from .weight import BLOCK, Kind, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
@@ -40,38 +57,63 @@ HALF = gl.constexpr(plan.DEPTH // 2)
 
 @gluon.jit
 def _words(
-    words, strip, turn, sizes, half: gl.constexpr,
+    words, strip, turn, sizes,
     KIND: gl.constexpr, BITS: gl.constexpr, EVEN: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """Loads the words of 16 outputs and of half a turn of every warp."""
+    """Loads the words of 16 outputs and of a turn of every warp: of fp8 (those of 8 outputs, those
+    of the others), else those of half a turn each."""
     outputs, _, width = sizes
+    if KIND == "fp8":
+        L: gl.constexpr = lines_layout(WARPS)
+        k = (turn * WARPS + gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, L)))) * TURN
+        n = strip * STRIP + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, L)))
+        at = words + gl.minimum(n, outputs - 1).to(gl.int64)[None, :, None] * (width // 4)
+        at += (k // 4)[:, None, None]
+        at += gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, L)))[None, None, :]
+        found = gl.load(at) if EVEN else gl.load(at, mask=(k < width)[:, None, None], other=0)
+        return halves_of_lines(found)
+    else:  # noqa: RET505
+        return (
+            _half_of_words(words, strip, turn, width, 0, KIND, BITS, EVEN, WARPS),
+            _half_of_words(words, strip, turn, width, 1, KIND, BITS, EVEN, WARPS),
+        )
+
+
+@gluon.jit
+def _half_of_words(
+    words, strip, turn, width, half: gl.constexpr,
+    KIND: gl.constexpr, BITS: gl.constexpr, EVEN: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
     L: gl.constexpr = strip_layout(KIND, BITS, WARPS)
     W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
     N: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
     C: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
     k = (turn * WARPS + gl.arange(0, WARPS, W)) * TURN + half * HALF
-    if KIND == "fp8":
-        n = gl.minimum(strip * STRIP + gl.arange(0, 16, N), outputs - 1)
-        at = words + n.to(gl.int64)[None, :, None] * (width // 4)
-        at += (k // 4)[:, None, None] + gl.arange(0, 16, C)[None, None, :]
-    else:
-        part = gl.arange(0, BITS // 4, N)[None, :, None] * 512  # k5 of 8 bits
-        at = words + ((strip // 4).to(gl.int64) * width * (BITS * 2) + strip % 4 * 128)
-        at += (k * (BITS * 2))[:, None, None] + part + gl.arange(0, 128, C)[None, None, :]
+    part = gl.arange(0, BITS // 4, N)[None, :, None] * 512  # k5 of 8 bits
+    at = words + ((strip // 4).to(gl.int64) * width * (BITS * 2) + strip % 4 * 128)
+    at += (k * (BITS * 2))[:, None, None] + part + gl.arange(0, 128, C)[None, None, :]
     if EVEN:
         return gl.load(at)
     return gl.load(at, mask=(k < width)[:, None, None], other=0)
 
 
 @gluon.jit
+def _outputs(strip, at: gl.constexpr, KIND: gl.constexpr, L: gl.constexpr):
+    """The outputs of the 16 rows of a strip's matrix instructions, of fp8 of those of set `at`."""
+    row = gl.arange(0, 16, L)
+    return strip * STRIP + (at * 8 + row // 2 if KIND == "fp8" else row)
+
+
+@gluon.jit
 def _of_groups(
-    table, strip, turn, sizes, place: gl.constexpr, GROUP: gl.constexpr, WARPS: gl.constexpr,
-    L: gl.constexpr,
+    table, strip, turn, sizes, at: gl.constexpr, PIECE: gl.constexpr, KIND: gl.constexpr,
+    GROUP: gl.constexpr, WARPS: gl.constexpr, L: gl.constexpr,
 ):  # fmt: skip
-    """Scales or zeros [warps, 16] of the groups that have the input `place` of each warp's turn."""
+    """Scales or zeros [warps, 16] of sum `at` of each warp's turn."""
     outputs, inputs, _ = sizes
-    n = gl.minimum(strip * STRIP + gl.arange(0, 16, gl.SliceLayout(0, L)), outputs - 1)
-    k = (turn * WARPS + gl.arange(0, WARPS, gl.SliceLayout(1, L))) * TURN + place
+    n = gl.minimum(_outputs(strip, at, KIND, gl.SliceLayout(0, L)), outputs - 1)
+    k = (turn * WARPS + gl.arange(0, WARPS, gl.SliceLayout(1, L))) * TURN
+    k += at * PIECE if KIND != "fp8" else 0
     row = gl.minimum(k, inputs - 1) // GROUP  # beyond the inputs x is 0
     return gl.load(table + row.to(gl.int64)[:, None] * outputs + n[None, :])
 
@@ -82,21 +124,37 @@ def _load(
     PIECE: gl.constexpr, HAS_ZEROS: gl.constexpr, EVEN: gl.constexpr, SUM: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
-    """A strip's words of both halves of a turn, and the scale and the zero of each sum."""
+    """A strip's words of a turn, and the scale and the zero of each sum."""
     words, scales, zeros = tables
     L: gl.constexpr = gl.SliceLayout(2, SUM)
-    found, factors, points = (), (), ()
-    for half in gl.static_range(2):
-        one = _words(words, strip, turn, sizes, half, KIND, BITS, EVEN, WARPS)
-        found = found + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
-    if PIECE > 0:
-        for part in gl.static_range(TURN // PIECE):
-            one = _of_groups(scales, strip, turn, sizes, part * PIECE, GROUP, WARPS, L)
-            factors = factors + (one,)  # noqa: RUF005
-            if HAS_ZEROS:
-                one = _of_groups(zeros, strip, turn, sizes, part * PIECE, GROUP, WARPS, L)
-                points = points + (one,)  # noqa: RUF005
+    SUMS: gl.constexpr = 2 if KIND == "fp8" else TURN // PIECE if PIECE > 0 else 0
+    found = _words(words, strip, turn, sizes, KIND, BITS, EVEN, WARPS)
+    factors, points = (), ()
+    for i in gl.static_range(SUMS if PIECE > 0 else 0):
+        one = _of_groups(scales, strip, turn, sizes, i, PIECE, KIND, GROUP, WARPS, L)
+        factors = factors + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
+        if HAS_ZEROS:
+            one = _of_groups(zeros, strip, turn, sizes, i, PIECE, KIND, GROUP, WARPS, L)
+            points = points + (one,)  # noqa: RUF005
     return found, factors, points
+
+
+@gluon.jit
+def _add_lines(sums, loaded, ring, turn, PIECE: gl.constexpr):
+    """The sums [warps, 16, 8] of both sets of outputs of fp8, with a turn's products."""
+    words, scales, _ = loaded
+    SUM: gl.constexpr = sums[0].type.layout
+    x = x_of_lines(ring.index(turn), gl.DotOperandLayout(1, SUM, 2))
+    more = ()
+    for i in gl.static_range(2):
+        a = numbers_of_line(words[i], "fp8")
+        a = gl.convert_layout(a, gl.DotOperandLayout(0, SUM, 2), assert_trivial=True)
+        if PIECE > 0:
+            part = mma_v2(a, x, gl.zeros_like(sums[i]))
+            more = more + (sums[i] + part * scales[i].to(gl.float32)[:, :, None],)  # noqa: RUF005
+        else:
+            more = more + (mma_v2(a, x, sums[i]),)  # noqa: RUF005
+    return more
 
 
 @gluon.constexpr_function
@@ -106,7 +164,7 @@ def _place(half, count, at, piece):
 
 
 @gluon.jit
-def _add(
+def _add_halves(
     sums, loaded, ring, turn, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
     ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
@@ -127,7 +185,10 @@ def _add(
     for half in gl.static_range(2):
         x = ring.index(turn * 2 + half).load(x_layout(WARPS)).reshape([WARPS, 4, 4, 2, 2])
         x = x.permute((0, 2, 3, 1, 4)).reshape([WARPS, 64])
-        numbers = numbers_of_strip(words[half], dtype, KIND, BITS)
+        if KIND == "fp4":
+            numbers = numbers_of_line(words[half], KIND)
+        else:
+            numbers = numbers_of_strip(words[half], dtype, KIND, BITS)
         a, b = pieces(numbers, 2, COUNT), pieces(x, 1, COUNT)
         for at in gl.static_range(COUNT):
             left = gl.convert_layout(a[at], A, assert_trivial=True)
@@ -152,24 +213,66 @@ def _add(
 
 
 @gluon.jit
-def _normalised(
-    x, norm, inputs, NORM: gl.constexpr, HAS_RESIDUAL: gl.constexpr, SPAN: gl.constexpr,
-    WARPS: gl.constexpr,
+def _add(
+    sums, loaded, ring, turn, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
+    ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """x [SPAN], or with NORM its rms_norm; the first program stores the sum."""
-    residual, scale, sums, eps = norm
+    """The two sums of a side, with a turn's products."""
+    if KIND == "fp8":
+        return _add_lines(sums, loaded, ring, turn, PIECE)
+    else:  # noqa: RET505
+        return _add_halves(sums, loaded, ring, turn, KIND, BITS, PIECE, ZERO, HAS_ZEROS, WARPS)
+
+
+@gluon.jit
+def _add_last(
+    sums, loaded, ring, first, KIND: gl.constexpr, BITS: gl.constexpr, PIECE: gl.constexpr,
+    ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """The sums of all sides, with the products of all turns that are loaded."""
+    SIDES: gl.constexpr = len(sums)
+    for i in gl.static_range(len(loaded) // SIDES):
+        more = ()
+        for side in gl.static_range(SIDES):
+            turn = loaded[i * SIDES + side]
+            one = _add(
+                sums[side], turn, ring, first + i, KIND, BITS, PIECE, ZERO, HAS_ZEROS, WARPS
+            )  # fmt: skip
+            more = more + (one,)  # noqa: RUF005
+        sums = more
+    return sums
+
+
+@gluon.jit
+def _row(
+    x, norm, norm_scale, inputs, NORM: gl.constexpr, HAS_RESIDUAL: gl.constexpr,
+    SPAN: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """x [SPAN], or with NORM its rms_norm; the first program stores the sum of x and residual."""
+    residual, total, eps = norm
     k = gl.arange(0, SPAN, gl.BlockedLayout([8], [32], [WARPS], [0]))
     row = gl.load(x + k, mask=k < inputs, other=0)
     if HAS_RESIDUAL:
         addend = gl.load(residual + k, mask=k < inputs, other=0).to(gl.float32)
         row = (row.to(gl.float32) + addend).to(row.dtype)
         if gl.program_id(0) == 0:
-            gl.store(sums + k, row, mask=k < inputs)
+            gl.store(total + k, row, mask=k < inputs)
     if NORM:
         wide = row.to(gl.float32)
         wide *= gl.rsqrt(gl.sum(wide * wide, 0) / inputs + eps)
-        row = (wide * gl.load(scale + k, mask=k < inputs, other=0).to(gl.float32)).to(row.dtype)
+        row = (wide * norm_scale.to(gl.float32)).to(row.dtype)
     return row
+
+
+@gluon.jit
+def _operand(row, KIND: gl.constexpr):
+    """(x as the matrix instruction takes it, what makes a product's value of its number)."""
+    if KIND == "fp8" or KIND == "fp4":
+        wide = row.to(gl.float32)
+        up, down = powers_of(gl.max(gl.abs(wide), 0))
+        return (wide * up).to(gl.float16), down * unit(KIND)
+    else:  # noqa: RET505
+        return row, 1.0
 
 
 @gluon.jit
@@ -186,12 +289,14 @@ def _spread(row, KIND: gl.constexpr, SPAN: gl.constexpr, WARPS: gl.constexpr):
     memory = gl.allocate_shared_memory(row.dtype, [COUNT, WARPS, HALF], FLAT)
     memory.store(order.reshape([COUNT, WARPS, HALF]))
     barrier()
-    return as_blocks(memory, COUNT, WARPS, HALF, gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    HALVES: gl.constexpr = 2 if KIND == "fp8" else 1  # of a block
+    BLOCKS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    return as_blocks(memory, COUNT // HALVES, HALVES * WARPS, HALF, BLOCKS)
 
 
 @gluon.jit
 def _product(
-    words, scales, zeros, x, norm, out, bias, outputs, inputs, width,
+    words, scales, zeros, x, norm, norm_scale, out, bias, outputs, inputs, width,
     KIND: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PIECE: gl.constexpr,
     SIDES: gl.constexpr, ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr,
     NORM: gl.constexpr, HAS_RESIDUAL: gl.constexpr, EVEN: gl.constexpr, TURNS: gl.constexpr,
@@ -211,10 +316,15 @@ def _product(
                 SUM, WARPS,
             )  # fmt: skip
             loaded = loaded + (one,)  # noqa: RUF005
+    of_outputs = _of_outputs(scales, zeros, strip, outputs, KIND, PIECE, SIDES, HAS_ZEROS, SUM)
+    if NORM:
+        k = gl.arange(0, SPAN, gl.BlockedLayout([8], [32], [WARPS], [0]))
+        norm_scale = gl.load(norm_scale + k, mask=k < inputs, other=0)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    row = _normalised(x, norm, inputs, NORM, HAS_RESIDUAL, SPAN, WARPS)
+    row = _row(x, norm, norm_scale, inputs, NORM, HAS_RESIDUAL, SPAN, WARPS)
+    row, unit_of_x = _operand(row, KIND)
     ring = _spread(row, KIND, SPAN, WARPS)
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
     sums = ((blank, blank),) * SIDES
@@ -235,52 +345,96 @@ def _product(
                 following = following + (one,)  # noqa: RUF005
             sums = more
         loaded = following
-    for i in gl.static_range(STAGES):
-        more = ()
-        for side in gl.static_range(SIDES):
-            one = _add(
-                sums[side], loaded[i * SIDES + side], ring, TURNS - STAGES + i, KIND, BITS, PIECE,
-                ZERO, HAS_ZEROS, WARPS,
-            )  # fmt: skip
-            more = more + (one,)  # noqa: RUF005
-        sums = more
-    rest = scales, zeros, bias
+    sums = _add_last(sums, loaded, ring, TURNS - STAGES, KIND, BITS, PIECE, ZERO, HAS_ZEROS, WARPS)
     _finish(
-        sums, rest, out, strip, outputs, KIND, PIECE, SIDES, ZERO, HAS_ZEROS, HAS_BIAS, row.dtype
-    )
+        sums, of_outputs, unit_of_x, out, bias, strip, outputs, KIND, PIECE, SIDES, ZERO,
+        HAS_ZEROS, HAS_BIAS, row.dtype,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _of_outputs(
+    scales, zeros, strip, outputs, KIND: gl.constexpr, PIECE: gl.constexpr, SIDES: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, SUM: gl.constexpr,
+):  # fmt: skip
+    """Scales and zeros [16] of sums of all inputs, by side and set of outputs."""
+    L: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, SUM))
+    SETS: gl.constexpr = 2 if KIND == "fp8" else 1
+    factors, points = (), ()
+    for i in gl.static_range(SIDES * SETS if PIECE == 0 else 0):
+        n = gl.minimum(_outputs(strip, i % SETS, KIND, L), outputs - 1) + i // SETS * outputs
+        factors = factors + (gl.load(scales + n).to(gl.float32),)  # noqa: RUF005
+        if HAS_ZEROS:
+            points = points + (gl.load(zeros + n).to(gl.float32),)  # noqa: RUF005
+    return factors, points
+
+
+@gluon.jit
+def _scaled(
+    sums, of_outputs, unit_of_x, KIND: gl.constexpr, PIECE: gl.constexpr, SIDES: gl.constexpr,
+    ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, dtype: gl.constexpr,
+):  # fmt: skip
+    """The sums [warps, 16, 8] of products by side, of fp8 by set too, as they are to be added."""
+    scales, zeros = of_outputs
+    SUM: gl.constexpr = sums[0][0].type.layout
+    # Columns are equal; of fp8 the even ones, which have the first half of x, are of even rows.
+    row = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, SUM)))[None, :, None]
+    column = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, SUM)))[None, None, :]
+    SETS: gl.constexpr = 2 if KIND == "fp8" else 1
+    OFFSET: gl.constexpr = offset_of_strip(KIND, dtype)
+    done = ()
+    for i in gl.static_range(SIDES * SETS):
+        total = sums[i // SETS][i % SETS]
+        if PIECE == 0:
+            if HAS_ZEROS:
+                total -= sums[i][1] * (zeros[i] + OFFSET)[None, :, None]
+            elif KIND == "int4":
+                total -= sums[i][1] * (ZERO + OFFSET)
+            total *= scales[i][None, :, None]
+        if KIND == "fp8":
+            total = gl.sum(gl.where(column == row % 2, total, 0.0), 2)
+            total = gl.sum(total.reshape([total.shape[0], 8, 2]), 2)
+        else:
+            total = gl.sum(gl.where(column == 0, total, 0.0), 2)
+        if KIND == "fp8" or KIND == "fp4":
+            total *= unit_of_x
+        done = done + (total,)  # noqa: RUF005
+    return done
+
+
+@gluon.jit
+def _add_2(a, b, c, d):
+    return a + c, b + d
+
+
+@gluon.jit
+def _add_4(a, b, c, d, e, f, g, h):
+    return a + e, b + f, c + g, d + h
 
 
 @gluon.jit
 def _finish(
-    sums, rest, out, strip, outputs, KIND: gl.constexpr, PIECE: gl.constexpr, SIDES: gl.constexpr,
-    ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr, dtype: gl.constexpr,
+    sums, of_outputs, unit_of_x, out, bias, strip, outputs, KIND: gl.constexpr,
+    PIECE: gl.constexpr, SIDES: gl.constexpr, ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr,
+    HAS_BIAS: gl.constexpr, dtype: gl.constexpr,
 ):  # fmt: skip
-    """Adds the sums of all warps, and writes the first of their equal columns."""
-    scales, zeros, bias = rest
-    L: gl.constexpr = gl.SliceLayout(0, sums[0][0].type.layout)
-    n = strip * STRIP + gl.arange(0, 16, gl.SliceLayout(1, L))
-    keep = n < outputs
-    OFFSET: gl.constexpr = offset_of_strip(KIND, dtype)
-    done = ()
-    for side in gl.static_range(SIDES):
-        total = gl.sum(sums[side][0], 0)
-        if PIECE == 0:
-            at = side * outputs + n
-            if HAS_ZEROS:
-                zero = gl.load(zeros + at, mask=keep, other=0).to(gl.float32) + OFFSET
-                total -= gl.sum(sums[side][1], 0) * zero[:, None]
-            elif KIND == "int4":
-                total -= gl.sum(sums[side][1], 0) * (ZERO + OFFSET)
-            total *= gl.load(scales + at, mask=keep, other=0).to(gl.float32)[:, None]
-        done = done + (total,)  # noqa: RUF005
-    total = done[0]
-    if SIDES == 2:
-        total = total / (1 + gl.exp2(total * MINUS_LOG2_E)) * done[1]
-    if HAS_BIAS:
-        total += gl.load(bias + n, mask=keep, other=0).to(gl.float32)[:, None]
-    column = gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
-    at = out + n[:, None] + 0 * column
-    gl.store(at, total.to(out.dtype.element_ty), mask=keep[:, None] & (column == 0))
+    """Adds the sums of all warps, and writes the outputs."""
+    SETS: gl.constexpr = 2 if KIND == "fp8" else 1
+    parts = _scaled(sums, of_outputs, unit_of_x, KIND, PIECE, SIDES, ZERO, HAS_ZEROS, dtype)
+    if SIDES * SETS == 4:
+        totals = gl.reduce(parts, 0, _add_4)
+    elif SIDES * SETS == 2:
+        totals = gl.reduce(parts, 0, _add_2)
+    else:
+        totals = (gl.sum(parts[0], 0),)
+    for i in gl.static_range(SETS):
+        total = totals[i]
+        n = strip * STRIP + i * 8 + gl.arange(0, total.shape[0], total.type.layout)
+        if SIDES == 2:
+            total = total / (1 + gl.exp2(total * MINUS_LOG2_E)) * totals[SETS + i]
+        if HAS_BIAS:
+            total += gl.load(bias + n, mask=n < outputs, other=0).to(gl.float32)
+        gl.store(out + n, total.to(out.dtype.element_ty), mask=n < outputs)
 
 
 def launch(
@@ -314,7 +468,8 @@ def launch(
         weight.scales,
         weight.scales if weight.zeros is None else weight.zeros,
         x,
-        (residual, scale, total, eps),
+        (residual, total, eps),
+        scale,
         out,
         bias,
         outputs,

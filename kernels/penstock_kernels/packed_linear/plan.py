@@ -118,13 +118,14 @@ class RowPlan:
 def row_plan(problem: Problem, sums: int, processors: int) -> RowPlan:
     """A plan for the Hopper kernel of one row; `sums`: scales and zeros of an output in a turn.
 
-    Measured on an H100 with the layers of an 8B model: up to 48 registers of a thread hold words,
-    scales and zeros, or 96 with codes of 4 bits where all programs run at once. More inputs want
-    more warps, which share x.
+    Measured with the layers of an 8B model, codes of 4 bits on an H100, of 8 bits on an H200: up to
+    48 registers of a thread hold words, scales and zeros, or 96 with codes of 4 bits where all
+    programs run at once. There codes of 8 bits want 8 warps. More inputs want more warps, which
+    share x.
     """
-    warps = 4 if problem.inputs <= 4096 else 8
-    turns = divided_up(problem.inputs, warps * DEPTH)
     at_once = divided_up(problem.outputs, STRIP) <= 2 * processors
+    warps = 8 if problem.inputs > 4096 or (problem.bits == 8 and at_once) else 4
+    turns = divided_up(problem.inputs, warps * DEPTH)
     registers = 96 if problem.bits == 4 and at_once and not problem.gated else 48
     most = registers // ((2 * problem.bits + 2 * sums) * (2 if problem.gated else 1))
     # Turns that only fill up the stages would read weights in vain.

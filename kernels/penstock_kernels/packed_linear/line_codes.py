@@ -1,4 +1,4 @@
-"""Numbers of floating-point codes for `hopper_vectors`: words in registers become float16 operands.
+"""Numbers of floating-point codes for kernels of single rows: words in registers become float16.
 
 Codes of 4 bits are moved to the places of exponent and fraction, which makes 2^-14 of their value;
 those of 8 bits an instruction converts.
@@ -14,6 +14,17 @@ from triton.experimental.gluon import language as gl
 def unit(kind):
     """What makes a code's value of a number of `numbers_of_line`."""
     return 2.0**14 if kind == "fp4" else 1.0
+
+
+@gluon.jit
+def powers_of(peak):
+    """(the power of two by which rows of magnitudes up to `peak` become float16, its inverse).
+
+    It brings the peak to 2^14 or more, so that a bfloat16 number down to 2^-29 of it stays exact.
+    """
+    exponent = gl.maximum(peak.to(gl.int32, bitcast=True) >> 23, 20)
+    up, down = (268 - exponent) << 23, (exponent - 14) << 23
+    return up.to(gl.float32, bitcast=True), down.to(gl.float32, bitcast=True)
 
 
 @gluon.constexpr_function
