@@ -81,6 +81,8 @@ def test_logits_are_as_exact_as_those_of_transformers(
 ) -> None:
     if case == "bamba" and Version(transformers.__version__) < Version("5.23"):
         pytest.skip("this transformers normalises all groups of Bamba's outputs together")
+    if case == "deepseek-v4" and dtype == "float16":
+        pytest.skip("transformers multiplies float16 by weights that it keeps in float32")
     path = checkpoint(case)
     raw = read_config(path)
     if raw["model_type"] not in CONFIG_MAPPING:
