@@ -293,11 +293,9 @@ impl Resolver<'_> {
 
     fn model_backend(&self, tp: u32) -> Outcome<ResolvedValue<ModelBackend>> {
         let backend = self.typed("model-backend", self.typed.model_backend);
-        if backend.value == ModelBackend::Transformers && (tp > 1 || self.typed.quantize.is_some())
-        {
+        if backend.value == ModelBackend::Transformers && tp > 1 {
             return Err(Failure::runtime(
-                "--model-backend transformers runs on one device, with weights as they are stored: \
-                 leave --tp and --quantize out.",
+                "--model-backend transformers runs on one device: leave --tp out.",
             ));
         }
         Ok(backend)

@@ -411,11 +411,14 @@ fn expert_parallel_ranks_must_divide_the_experts() {
 
 #[test]
 fn transformers_runs_on_one_device() {
-    let plan = plan_on(&host(1), &["--model-backend", "transformers"]);
-    assert_eq!(
-        plan.unwrap().model_backend.value,
-        ModelBackend::Transformers
-    );
+    let formats: [&[&str]; 2] = [&[], &["--quantize", "int4"]];
+    for format in formats {
+        let arguments = [&["--model-backend", "transformers"], format].concat();
+        assert_eq!(
+            plan_on(&host(1), &arguments).unwrap().model_backend.value,
+            ModelBackend::Transformers
+        );
+    }
     let said = refusal(&host(2), &["--model-backend", "transformers", "--tp", "2"]);
     assert!(said.contains("runs on one device"), "{said}");
 }

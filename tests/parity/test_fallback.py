@@ -115,7 +115,6 @@ def test_every_type_without_a_family_takes_the_fallback(tmp_path: Path) -> None:
     ("settings", "text"),
     [
         ({"world_size": 2}, "one device only"),
-        ({"quantize": "int4"}, "--quantize int4 is for native families only"),
         ({"model_backend": "vllm"}, "model_backend 'vllm' is unknown; choose one of auto"),
     ],
 )
@@ -135,7 +134,6 @@ def test_settings_that_only_native_families_have(
         ({"model_type": None}, "transformers does not know it"),
         ({"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}, "code (auto_map) is never run"),
         ({"architectures": ["GPTNeoXForTokenClassification"]}, "is not its causal language model"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantized weights are for native"),
         ({"num_attention_heads": "four"}, "transformers cannot read config.json"),
         ({"hidden_size": 63}, "is not divisible by the number of attention"),
         (

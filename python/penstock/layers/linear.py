@@ -257,3 +257,20 @@ class RowLinear(Linear):
         else:
             out = self.method.apply(self.weights, x, self.bias)
         return out if self.multiplier == 1 else out.mul_(self.multiplier)
+
+
+class WholeLinear(Linear):
+    """A matrix that one rank has, outside the residual stream."""
+
+    def __init__(self, build: Build, outputs: int, inputs: int, bias: bool) -> None:
+        super().__init__(build, build.method(), (outputs, inputs))
+        self.bias = build.empty(outputs) if bias else None
+
+    def targets(self) -> dict[str, Target]:
+        """Returns the targets of the stored tensors, and of the bias."""
+        found = {k: stored.fill(Target.whole(stored.data)) for k, stored in self.stored.items()}
+        return found if self.bias is None else {**found, "bias": Target.whole(self.bias)}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, inputs] -> [T, outputs]."""
+        return self.method.apply(self.weights, x, self.bias)

@@ -22,7 +22,7 @@ from penstock.quant.method import (
     Weights,
     WeightTensor,
 )
-from penstock.quant.methods import KV_SCALES, Methods, kept_modules
+from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.modelopt import read_modelopt
 from penstock.quant.mx import read_mxfp4
 from penstock.quant.packed import Packed, Quantized
@@ -49,7 +49,6 @@ WHILE_LOADING |= {
 
 __all__ = [
     "FORMATS",
-    "KV_SCALES",
     "WHILE_LOADING",
     "CutsInputs",
     "Fp8",

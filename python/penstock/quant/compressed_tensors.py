@@ -11,12 +11,12 @@ from penstock.faults import BadModel
 from penstock.quant.compressed_ints import read_int_quantized, read_pack_quantized
 from penstock.quant.fp8 import read_float_quantized
 from penstock.quant.method import LinearMethod
-from penstock.quant.methods import KV_SCALES, Methods, kept_modules
+from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.mx import read_mxfp4_packed, read_nvfp4_packed
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
 
-UNUSED = (r".*\.weight_shape", r".*\.input_zero_point", *KV_SCALES)
+UNUSED = (r".*\.weight_shape", r".*\.input_zero_point")
 
 
 def read_naive_quantized(group: Settings, plain: Plain) -> LinearMethod:

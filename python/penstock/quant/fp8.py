@@ -17,7 +17,7 @@ from penstock_kernels.packed_linear import Kind
 
 from penstock.faults import BadModel
 from penstock.quant.method import Weights, WeightTensor
-from penstock.quant.methods import KV_SCALES, Methods, kept_modules
+from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -115,7 +115,7 @@ def read_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:
     kept = {"lm_head", *kept_modules(config), *kept_modules(config, "ignored_layers")}
     settings.skip("modules_to_not_convert", "ignored_layers")
     settings.done()
-    return Methods(plain, Fp8(plain, layout), tuple(sorted(kept)), KV_SCALES)
+    return Methods(plain, Fp8(plain, layout), tuple(sorted(kept)))
 
 
 def read_fbgemm_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:

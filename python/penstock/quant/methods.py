@@ -40,6 +40,11 @@ class Methods:
             return self.experts
         return self.quantized
 
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Patterns of names of tensors that no matrix has."""
+        return (*self.unused, *KV_SCALES)
+
     def floats(self) -> Methods:
         """Returns these without formats, for matrices that no checkpoint quantizes."""
         return replace(self, quantized=None, experts=None)

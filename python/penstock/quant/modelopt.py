@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.quant.fp8 import PER_TENSOR, Fp8, Fp8Layout
 from penstock.quant.method import LinearMethod
-from penstock.quant.methods import KV_SCALES, Methods, kept_modules
+from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.mx import NV_GROUP, NvFp4, NvNames
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -32,4 +32,4 @@ def read_modelopt(config: Mapping[str, Any], plain: Plain) -> Methods:
         method = NvFp4(plain, NvNames("weight", "weight_scale_2", False, "input_scale"))
     settings.done()
     kept = {"lm_head", *kept_modules(config, "ignore"), *kept_modules(config, "exclude_modules")}
-    return Methods(plain, method, tuple(sorted(kept)), KV_SCALES)
+    return Methods(plain, method, tuple(sorted(kept)))

@@ -16,6 +16,7 @@ from penstock.models.fallback.probe import OWN_ATTENTION, Call, probe, reason
 INSTALL = "pip install 'penstock[transformers]'"
 # Kinds of layers whose state is keys and values; masks tell what they see.
 KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+QUANTIZATION = ("quantization_config", "compression_config")
 # RoPE whose angles depend on the longest sequence of a step: keys in the cache would not fit.
 CHANGING_ROPE = ("dynamic", "longrope")
 
@@ -42,6 +43,8 @@ class Description:
     vocab: int
     max_positions: int
     layers: tuple[ModuleLayer, ...]
+    quantized: bool
+    """Whether the checkpoint's weights are."""
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -93,13 +96,14 @@ def describe(raw: Mapping[str, Any]) -> Description:
     cannot run it here."""
     try:
         config, cls = _library(raw)
-        _check(raw, config)
+        _check(config)
         positions = _positions(config)
         found = probe(cls, config, positions)
         layers = tuple(ModuleLayer(call.module, _attention(call)) for call in found.calls)
     except BadModel as error:
         raise BadModel(f"{_subject(raw)} cannot run through transformers: {error}") from error
-    return Description(cls, config, found.body, found.vocab, positions, layers)
+    quantized = any(raw.get(name) for name in QUANTIZATION)
+    return Description(cls, config, found.body, found.vocab, positions, layers, quantized)
 
 
 def _subject(raw: Mapping[str, Any]) -> str:
@@ -143,7 +147,9 @@ def _library(raw: Mapping[str, Any]) -> tuple[Any, Any]:
         raise BadModel(f"architectures {named!r} is not its causal language model, {cls.__name__}")
     _check_class(cls)
     try:
-        return config_class.from_dict(dict(raw)), cls
+        # Penstock reads quantized weights, not the library.
+        plain = {name: value for name, value in raw.items() if name not in QUANTIZATION}
+        return config_class.from_dict(plain), cls
     except Exception as error:
         raise BadModel(f"transformers cannot read config.json: {reason(error)}") from error
 
@@ -165,11 +171,9 @@ def _positions(config: Any) -> int:
     return positions
 
 
-def _check(raw: Mapping[str, Any], config: Any) -> None:
+def _check(config: Any) -> None:
     """Raises BadModel for what config.json alone shows."""
     text = config.get_text_config(decoder=True)
-    if raw.get("quantization_config"):
-        raise BadModel("quantized weights are for native families only")
     if getattr(config, "is_encoder_decoder", False):
         raise BadModel("it has an encoder")
     if text is not config:

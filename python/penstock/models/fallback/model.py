@@ -15,6 +15,7 @@ from penstock.layers.attention import StepContext
 from penstock.models.fallback.description import Description, describe
 from penstock.models.fallback.interface import LAYER, PAGED, PagedLayer, Step, register
 from penstock.models.fallback.isolation import check_isolation
+from penstock.models.fallback.linears import FormattedLinears, reads_weights
 from penstock.models.fallback.probe import prepared
 
 SHOWN = 5
@@ -43,6 +44,9 @@ class Fallback:
             )
             for index, layer in enumerate(description.layers)
         ]
+        self.linears: FormattedLinears | None = None
+        if build.methods.quantized is not None:
+            self.linears = FormattedLinears(build, while_loading=not description.quantized)
         self.module: Any = None
         self.body: Any = None
         self._run_body: Callable[..., Any] = lambda: None
@@ -65,19 +69,33 @@ class Fallback:
         for layer, paged in zip(self.description.layers, self.blocks, strict=True):
             setattr(self.module.get_submodule(layer.module), LAYER, paged)
         self._run_body, self.body.forward = self.body.forward, self._body
-        check_isolation(self._isolated, self.description.vocab, self.build.device)
+        if self.linears is not None:
+            self.linears.load(directory, progress)
+        self._check_isolation()
         progress(total, total)
         return self.kept_bytes()
+
+    def _check_isolation(self) -> None:
+        """Runs the first passes. Raises BadModel."""
+        try:
+            check_isolation(self._isolated, self.description.vocab, self.build.device)
+        except AttributeError as error:
+            if self.linears is None:
+                raise
+            raise reads_weights(error) from error
 
     def _read(self, directory: Path) -> Any:
         from transformers.utils.logging import disable_progress_bar
 
         register()
         disable_progress_bar()
-        description = self.description
+        description, linears = self.description, self.linears
+        cls = description.model_class
+        if linears is not None:
+            cls = linears.replacing(cls)
         try:
             with torch.inference_mode(False):
-                module, report = description.model_class.from_pretrained(
+                module, report = cls.from_pretrained(
                     directory,
                     config=description.config,
                     dtype=self.build.dtype,
@@ -101,7 +119,8 @@ class Fallback:
     def kept_bytes(self) -> int:
         """Returns the bytes of parameters and buffers, shared ones once."""
         tensors = [*self.module.parameters(), *self.module.buffers()]
-        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+        whole: int = sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+        return whole if self.linears is None else whole + self.linears.kept_bytes()
 
     def forward(
         self,

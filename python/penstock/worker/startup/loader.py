@@ -28,7 +28,7 @@ from penstock.models import (
     read_specification,
 )
 from penstock.parallel import Group
-from penstock.quant import KV_SCALES, read_methods
+from penstock.quant import read_methods
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker.batch import step_sizes
 from penstock.worker.protocol.settings import KvPool, Limits, Loaded, MemoryReport, Settings
@@ -193,7 +193,7 @@ class _Loader:
             checkpoint.renew(model.older)
             if self.geometry.format.dtype in FP8:
                 scale_caches(model, checkpoint)
-            ignored = (*model.ignored, *self.build.methods.unused, *KV_SCALES)
+            ignored = (*model.ignored, *self.build.methods.ignored)
             return model, load_weights(checkpoint, model, ignored, report)
 
     def _sized(self, capacity: memory.Capacity) -> memory.Capacity:
@@ -350,14 +350,9 @@ def _check_library(settings: Settings) -> None:
             f"--tp is {settings.world_size}, but a model that runs through transformers runs on "
             "one device only; leave --tp out"
         )
-    if settings.quantize:
-        raise BadSetting(
-            f"--quantize {settings.quantize} is for native families only, and this model runs "
-            "through transformers; leave it out"
-        )
     log.warning(
         "transformers computes this model, over Penstock's paged attention: it is slower than a "
-        "native family, on one device, with weights as they are stored"
+        "native family, and on one device"
     )
 
 
