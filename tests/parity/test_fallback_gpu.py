@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import VOCAB, prompt, reference
-from driver import Driver, greedy
+from driver import Driver, Running, greedy
 from library_types import write
 from local import LocalWorker
 from transformers import CONFIG_MAPPING
@@ -19,38 +19,58 @@ GPU = {"device": "cuda", "dtype": "bfloat16", "kv_memory_bytes": 64 << 20}
 TYPES = ("gpt_neox", "gpt2", "gpt_oss", "deepseek_v3", "mimo_v2_flash", "gemma4_text", "kolibri1")
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-def test_logits_are_as_exact_as_those_of_transformers(model_type: str, tmp_path: Path) -> None:
-    if model_type not in CONFIG_MAPPING:
-        pytest.skip(f"this version of transformers has no {model_type}")
-    path = write(model_type, tmp_path)
+def prefilled(path: Path, **settings: Any) -> tuple[list[Running], torch.Tensor]:
+    """Sequences of some lengths, and the logits behind their prompts."""
     worker = LocalWorker()
-    driver = Driver([worker], worker.load(path, model_backend="transformers", **GPU))
+    loaded = worker.load(path, model_backend="transformers", **{**GPU, **settings})
+    driver = Driver([worker], loaded)
     logits = worker.record_logits()
     sequences = [greedy(prompt(70 + 7 * i, seed=i), 1) for i in range(8)]
     for sequence in sequences:
         driver.enter(sequence)
     driver.finish(sequences)
     driver.stream.close()
+    return sequences, torch.cat(logits).cpu().float()
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_logits_are_as_exact_as_those_of_transformers(model_type: str, tmp_path: Path) -> None:
+    if model_type not in CONFIG_MAPPING:
+        pytest.skip(f"this version of transformers has no {model_type}")
+    path = write(model_type, tmp_path)
+    sequences, logits = prefilled(path)
     exact_model = reference(path, torch.float32)
     peer_model = reference(path, torch.bfloat16, "cuda")
     ours, theirs = [], []
     with torch.inference_mode():
-        for row, sequence in zip(torch.cat(logits), sequences, strict=True):
+        for row, sequence in zip(logits, sequences, strict=True):
             ids = torch.tensor([sequence.prompt])
             exact = exact_model(ids).logits[0, -1]
             peer = peer_model(ids.cuda()).logits[0, -1]
-            ours.append((row.cpu().float()[:VOCAB] - exact).abs().mean())
+            ours.append((row[:VOCAB] - exact).abs().mean())
             theirs.append((peer.cpu().float() - exact).abs().mean())
     assert torch.stack(ours).mean() <= TOLERANCE * torch.stack(theirs).mean() + 1e-3
 
 
-@pytest.mark.parametrize("model_type", ["gpt_neox", "gpt2", "gpt_oss"])
-def test_graphs_of_the_module_do_not_change_tokens(model_type: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("quantize", ["int4", "fp8", "eetq"])
+def test_quantized_logits_are_near_those_of_a_cpu(quantize: str, tmp_path: Path) -> None:
+    """A CPU multiplies by the floats that the same codes stand for."""
+    path = write("gpt_neox", tmp_path)
+    cpu, gpu = (prefilled(path, device=name, quantize=quantize)[1] for name in ("cpu", "cuda"))
+    assert (cpu - gpu).abs().mean() <= 0.06 * cpu.abs().mean()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "quantize"),
+    [("gpt_neox", ""), ("gpt2", ""), ("gpt_oss", ""), ("gpt_neox", "int4"), ("gpt_neox", "fp8")],
+)
+def test_graphs_of_the_module_do_not_change_tokens(
+    model_type: str, quantize: str, tmp_path: Path
+) -> None:
     """Batches that grow and shrink, as steps of several shapes."""
     worker = LocalWorker()
     path = write(model_type, tmp_path)
-    loaded = worker.load(path, model_backend="transformers", **GPU)
+    loaded = worker.load(path, model_backend="transformers", quantize=quantize, **GPU)
 
     def tokens(graphs: Any) -> list[list[int]]:
         worker.runner.graphs = graphs
