@@ -178,7 +178,7 @@ impl Resolver<'_> {
             threads: self.threads(device.value, tp.value),
             queue: self.queue(),
             quantize: self.quantize(),
-            model_backend: self.model_backend(tp.value)?,
+            model_backend: self.typed("model-backend", self.typed.model_backend),
             ep: self.ep(tp.value)?,
             device,
             dtype,
@@ -289,16 +289,6 @@ impl Resolver<'_> {
         (self.model.latent || shares_kv)
             && self.model.heads.is_multiple_of(ranks)
             && self.model.states.is_none_or(shares_states)
-    }
-
-    fn model_backend(&self, tp: u32) -> Outcome<ResolvedValue<ModelBackend>> {
-        let backend = self.typed("model-backend", self.typed.model_backend);
-        if backend.value == ModelBackend::Transformers && tp > 1 {
-            return Err(Failure::runtime(
-                "--model-backend transformers runs on one device: leave --tp out.",
-            ));
-        }
-        Ok(backend)
     }
 
     fn ep(&self, tp: u32) -> Outcome<ResolvedValue<bool>> {

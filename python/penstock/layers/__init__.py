@@ -20,7 +20,7 @@ from penstock.layers.gated_norm import GatedNorm
 from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.lightning import LightningAttention
-from penstock.layers.linear import ColumnLinear, Linear, RowLinear, WholeLinear
+from penstock.layers.linear import ColumnLinear, Cut, FreeLinear, Linear, RowLinear
 from penstock.layers.mamba import Mamba2
 from penstock.layers.mamba1 import Mamba1
 from penstock.layers.mlp import GatedMlp, Mlp
@@ -54,9 +54,11 @@ __all__ = [
     "ColumnLinear",
     "Convolution",
     "ConvolvedBlock",
+    "Cut",
     "DeltaNet",
     "Embedding",
     "ExpertMlps",
+    "FreeLinear",
     "FullWidthNorm",
     "GatedAttention",
     "GatedMlp",
@@ -103,7 +105,6 @@ __all__ = [
     "StreamBlock",
     "Streams",
     "WeighedMoeMlp",
-    "WholeLinear",
     "attention_of",
     "block_of",
     "mlp_of",

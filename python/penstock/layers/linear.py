@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from enum import Enum
 
 from penstock_kernels import act_mul
 from torch import Tensor
@@ -259,18 +260,44 @@ class RowLinear(Linear):
         return out if self.multiplier == 1 else out.mul_(self.multiplier)
 
 
-class WholeLinear(Linear):
-    """A matrix that one rank has, outside the residual stream."""
+class Cut(Enum):
+    """Along which side ranks share a matrix."""
 
-    def __init__(self, build: Build, outputs: int, inputs: int, bias: bool) -> None:
-        super().__init__(build, build.method(), (outputs, inputs))
+    OUTPUTS = "outputs"
+    INPUTS = "inputs"
+
+
+class FreeLinear(Linear):
+    """A matrix outside the residual stream: whole on each rank, or cut along one side."""
+
+    def __init__(
+        self, build: Build, outputs: int, inputs: int, bias: bool, cut: Cut | None = None
+    ) -> None:
+        group, self.cut = build.group, cut
+        if cut is Cut.OUTPUTS:
+            outputs = group.share(outputs, f"the outputs of {build.path}")
+        elif cut is Cut.INPUTS:
+            inputs = group.share(inputs, f"the inputs of {build.path}")
+        ranks = group.size if cut is Cut.INPUTS else 1
+        super().__init__(build, build.method(), (outputs, inputs), ranks)
         self.bias = build.empty(outputs) if bias else None
 
     def targets(self) -> dict[str, Target]:
-        """Returns the targets of the stored tensors, and of the bias."""
-        found = {k: stored.fill(Target.whole(stored.data)) for k, stored in self.stored.items()}
-        return found if self.bias is None else {**found, "bias": Target.whole(self.bias)}
+        """Returns the targets of this rank's part of each stored tensor, and of the bias."""
+        if self.cut is Cut.INPUTS:
+            return row_targets(self.stored, self.bias, self.group)
+        shares = None if self.cut is Cut.OUTPUTS else {"": Share()}
+        found = column_targets({"": self.outputs}, self.stored, self.bias, self.group, shares)
+        return {name.removeprefix("."): target for name, target in found.items()}
+
+    def finish(self) -> None:
+        """Also drops the bias of a sum over the ranks on all of them except the first."""
+        super().finish()
+        if self.cut is Cut.INPUTS and self.group.rank:
+            self.bias = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[T, inputs] -> [T, outputs]."""
-        return self.method.apply(self.weights, x, self.bias)
+        """[T, this rank's inputs] -> [T, this rank's outputs], summed over the ranks if inputs are
+        cut."""
+        out = self.method.apply(self.weights, x, self.bias)
+        return self.group.summed(out) if self.cut is Cut.INPUTS else out

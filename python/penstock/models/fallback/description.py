@@ -12,6 +12,7 @@ from penstock.config import AttentionSpec, SharedKeySpec
 from penstock.faults import BadModel
 from penstock.models import FAMILIES, native
 from penstock.models.fallback.probe import OWN_ATTENTION, Call, probe, reason
+from penstock.models.fallback.sharing import Sharing
 
 INSTALL = "pip install 'penstock[transformers]'"
 # Kinds of layers whose state is keys and values; masks tell what they see.
@@ -45,6 +46,7 @@ class Description:
     layers: tuple[ModuleLayer, ...]
     quantized: bool
     """Whether the checkpoint's weights are."""
+    sharing: Sharing
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -73,7 +75,7 @@ class Description:
 
     @property
     def has_experts(self) -> bool:
-        """False: ranks share no experts, because there is one rank."""
+        """False: ranks do not share experts."""
         return False
 
     @property
@@ -82,8 +84,10 @@ class Description:
         return False
 
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
-        """Returns the sizes that ranks must be able to share equally: none."""
-        return []
+        """Returns the sizes that ranks must be able to share equally."""
+        heads = {layer.heads: "num_attention_heads" for layer in self.softmax_layers}
+        heads |= {layer.kv_heads: "num_key_value_heads" for layer in self.softmax_layers}
+        return [*((name, size) for size, name in heads.items()), *self.sharing.sizes]
 
     def within(self, tokens: int) -> Description:
         """Returns a copy for sequences of at most `tokens` tokens: a window that none of them
@@ -98,12 +102,12 @@ def describe(raw: Mapping[str, Any]) -> Description:
         config, cls = _library(raw)
         _check(config)
         positions = _positions(config)
-        found = probe(cls, config, positions)
+        found, sharing = probe(cls, config, positions)
         layers = tuple(ModuleLayer(call.module, _attention(call)) for call in found.calls)
     except BadModel as error:
         raise BadModel(f"{_subject(raw)} cannot run through transformers: {error}") from error
     quantized = any(raw.get(name) for name in QUANTIZATION)
-    return Description(cls, config, found.body, found.vocab, positions, layers, quantized)
+    return Description(cls, config, found.body, found.vocab, positions, layers, quantized, sharing)
 
 
 def _subject(raw: Mapping[str, Any]) -> str:

@@ -59,6 +59,8 @@ class PagedLayer:
     softcap: float
     width: int
     """Elements of a head in the cache."""
+    heads: tuple[int, int]
+    """Query heads and KV heads of this rank."""
     cos_sin: Tensor
     """Of no rotation: the module has rotated queries and keys."""
     step: Step
@@ -77,7 +79,12 @@ class PagedLayer:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
         """q [1, heads, T, D], k [1, kv_heads, T, D], v [1, kv_heads, T, E] -> [1, T, heads, E]."""
-        if self.step.context is None:
+        if self.step.context is None:  # the first passes
+            if (q.shape[1], k.shape[1]) != self.heads:
+                raise BadModel(
+                    f"this rank has {q.shape[1]} query heads and {k.shape[1]} KV heads of layer "
+                    f"{self.index}, not {self.heads[0]} and {self.heads[1]}; leave --tp out"
+                )
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1).transpose(1, 2).contiguous()
         if self.sinks is None and sinks is not None:
             self.sinks = sinks.detach().float().contiguous()

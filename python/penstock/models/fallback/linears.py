@@ -1,10 +1,10 @@
-"""Linear layers of a transformers module in weight formats, in the place of the library's own."""
+"""Linear layers of Penstock's in a transformers module: in weight formats, shared by ranks."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.faults import BadModel, BadSetting
-from penstock.layers import Build, WholeLinear
+from penstock.layers import Build, Cut, FreeLinear
 from penstock.weights import Checkpoint, Stage, Target, load_weights
 
 log = logging.getLogger("penstock.worker")
@@ -25,7 +25,7 @@ TOGETHER = 8  # layers that are loaded before those behind them have memory
 class LinearModule(nn.Module):
     """Stands in for the library's `nn.Linear`: [..., inputs] -> [..., outputs]."""
 
-    layer: WholeLinear
+    layer: FreeLinear
     """Set when the weights are loaded."""
 
     def __init__(self, outputs: int, inputs: int, bias: bool) -> None:
@@ -34,30 +34,33 @@ class LinearModule(nn.Module):
         # The library draws weights that it does not load, if only there are some.
         self.weight, self.bias = torch.empty((0, inputs)), None
 
-    def build(self, build: Build) -> WholeLinear:
+    def build(self, build: Build, cut: Cut | None) -> FreeLinear:
         """Allocates the weights; from then on a module that reads `weight` itself fails."""
         del self.weight, self.bias
-        self.layer = WholeLinear(build, self.out_features, self.in_features, self.has_bias)
+        self.layer = FreeLinear(build, self.out_features, self.in_features, self.has_bias, cut)
         return self.layer
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiplies all rows at once."""
-        rows = self.layer(x.reshape(-1, self.in_features))
-        return rows.view(*x.shape[:-1], self.out_features)
+        rows = self.layer(x.reshape(-1, x.shape[-1]))
+        return rows.view(*x.shape[:-1], rows.shape[-1])
 
 
-class FormattedLinears:
-    """The linear layers of one model whose weights have a format; Penstock loads them."""
+class OwnLinears:
+    """The linear layers of one model that are ours, because their weights have a format or ranks
+    share them; Penstock loads them."""
 
-    def __init__(self, build: Build, while_loading: bool) -> None:
-        """`while_loading`: floats are quantized, but not those of routers."""
+    def __init__(self, build: Build, cuts: Mapping[str, Cut], while_loading: bool) -> None:
+        """`cuts`: how ranks share layers; `while_loading`: floats are quantized, but not those of
+        routers."""
         self.build = build
+        self.cuts = cuts
         self.while_loading = while_loading
         self.modules: dict[str, LinearModule] = {}
-        self.layers: dict[str, WholeLinear] = {}
+        self.layers: dict[str, FreeLinear] = {}
 
     def replacing(self, cls: type[nn.Module]) -> type[nn.Module]:
-        """Returns a class of the same models, whose linear layers with a format are ours."""
+        """Returns a class of the same models, in which these linear layers are ours."""
         replace = self._replace
 
         def __init__(model: Any, config: Any) -> None:
@@ -72,7 +75,8 @@ class FormattedLinears:
             if not isinstance(module, nn.Linear) or module is model.get_output_embeddings():
                 continue
             router = self.while_loading and not ROUTERS.isdisjoint(path.split("."))
-            if router or self.build.methods.of(path) is self.build.methods.plain:
+            plain = router or self.build.methods.of(path) is self.build.methods.plain
+            if plain and path not in self.cuts:
                 continue
             ours = LinearModule(module.out_features, module.in_features, module.bias is not None)
             model.set_submodule(path, ours)
@@ -94,11 +98,11 @@ class FormattedLinears:
         """Reads the weights. Raises BadModel, naming tensors that are missing, left over or
         mis-shaped."""
         for path, module in self.modules.items():
-            self.layers[path] = module.build(self.build.below(path))
+            self.layers[path] = module.build(self.build.below(path), self.cuts.get(path))
         ignored = (f"(?!{self._names}).*", *self.build.methods.ignored)
         with Checkpoint(directory) as checkpoint:
             load_weights(checkpoint, self, ignored, progress)
-        log.info("%d linear layers of transformers' module have a weight format", len(self.layers))
+        log.info("%d linear layers of transformers' module are Penstock's", len(self.layers))
 
     def kept_bytes(self) -> int:
         """Returns the bytes of the weights as they are kept."""

@@ -15,7 +15,7 @@ from penstock.layers.attention import StepContext
 from penstock.models.fallback.description import Description, describe
 from penstock.models.fallback.interface import LAYER, PAGED, PagedLayer, Step, register
 from penstock.models.fallback.isolation import check_isolation
-from penstock.models.fallback.linears import FormattedLinears, reads_weights
+from penstock.models.fallback.linears import OwnLinears, reads_weights
 from penstock.models.fallback.probe import prepared
 
 SHOWN = 5
@@ -31,7 +31,7 @@ class Fallback:
     def __init__(self, description: Description, build: Build) -> None:
         self.description = description
         self.build = build
-        self.step = Step()
+        self.step, ranks = Step(), build.group.size
         self.blocks = [
             PagedLayer(
                 index=index,
@@ -39,14 +39,16 @@ class Fallback:
                 window=layer.attention.window,
                 softcap=layer.attention.softcap,
                 width=layer.attention.head_dim,
+                heads=(layer.attention.heads // ranks, layer.attention.kv_heads // ranks),
                 cos_sin=build.rope_table(None, layer.attention.head_dim),
                 step=self.step,
             )
             for index, layer in enumerate(description.layers)
         ]
-        self.linears: FormattedLinears | None = None
-        if build.methods.quantized is not None:
-            self.linears = FormattedLinears(build, while_loading=not description.quantized)
+        self.linears: OwnLinears | None = None
+        cuts = description.sharing.cuts if build.group.size > 1 else {}
+        if cuts or build.methods.quantized is not None:
+            self.linears = OwnLinears(build, cuts, while_loading=not description.quantized)
         self.module: Any = None
         self.body: Any = None
         self._run_body: Callable[..., Any] = lambda: None
@@ -83,6 +85,10 @@ class Fallback:
             if self.linears is None:
                 raise
             raise reads_weights(error) from error
+        except RuntimeError as error:
+            if self.build.group.size == 1 or isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise BadModel(f"transformers' module runs on one rank alone: {error}") from error
 
     def _read(self, directory: Path) -> Any:
         from transformers.utils.logging import disable_progress_bar

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from penstock.faults import BadModel
 from penstock.models.fallback.interface import PAGED, PROBED, recorded, register, window_of
+from penstock.models.fallback.sharing import Sharing, sharing
 
 TOKENS = 4  # of a probing pass
 # Arguments of the attention interface that change no result, or that a model passes along.
@@ -55,9 +56,11 @@ class Probe:
     vocab: int
 
 
-def probe(cls: type[nn.Module], config: Any, positions: int) -> Probe:
-    """Probes a model class for sequences of `positions` tokens. Raises BadModel, with the reason
-    why it cannot run over paged attention."""
+def probe(cls: type[nn.Module], config: Any, positions: int) -> tuple[Probe, Sharing]:
+    """Probes a model class for sequences of `positions` tokens, and reads how ranks share it.
+
+    Raises BadModel, with the reason why it cannot run over paged attention.
+    """
     register()
     model = built(cls, config, PROBED)
     masked = _pass(model, positions)
@@ -71,7 +74,7 @@ def probe(cls: type[nn.Module], config: Any, positions: int) -> Probe:
     for name in ("input_ids", "position_ids"):
         if name not in accepted:
             raise BadModel(f"its {masked.body} takes no {name}")
-    return masked
+    return masked, sharing(model, config)
 
 
 def built(cls: Any, config: Any, attention: str) -> Any:

@@ -64,8 +64,8 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     raw = read_config(settings.model)
     cls = model_class(raw, settings.model_backend)
     if issubclass(cls, LoadsItself):
-        _check_library(settings)
         config = cls.read_config(raw)
+        _check_library(settings, config)
     else:
         config = _specification(cls, raw, settings.model_backend)
     dtype = DTYPES.get(settings.dtype)
@@ -343,16 +343,16 @@ def _check_kv_dtype(
             )
 
 
-def _check_library(settings: Settings) -> None:
-    """Raises BadSetting for what only native families have, and says in the log which these are."""
-    if settings.world_size > 1:
+def _check_library(settings: Settings, config: Any) -> None:
+    """Raises BadSetting if ranks cannot share a model that runs through transformers."""
+    if settings.world_size > 1 and config.sharing.refusal:
         raise BadSetting(
-            f"--tp is {settings.world_size}, but a model that runs through transformers runs on "
-            "one device only; leave --tp out"
+            f"--tp is {settings.world_size}, but ranks cannot share this model: "
+            f"{config.sharing.refusal}; leave --tp out"
         )
     log.warning(
         "transformers computes this model, over Penstock's paged attention: it is slower than a "
-        "native family, and on one device"
+        "native family"
     )
 
 
