@@ -39,9 +39,10 @@ def tokens_of(path: Path, ranks: int, quantize: str = "") -> list[list[int]]:
     return [sequence.tokens for sequence in (alone, first, second)]
 
 
-@pytest.mark.parametrize("model_type", ["gpt_neox", "gemma2", "cohere"])
+@pytest.mark.parametrize("model_type", ["gpt_neox", "gemma2", "cohere", "dots1", "qwen3_moe"])
 def test_tokens_of_two_ranks_are_those_of_the_library(model_type: str, tmp_path: Path) -> None:
-    """Fused queries, keys and values; windows and soft caps; a layer's two parts side by side."""
+    """Fused queries, keys and values; windows and soft caps; a layer's two parts side by side;
+    experts, with shared ones and without."""
     path = write(model_type, tmp_path)
     expected = generate(reference(path, torch.float32), prompt(60), 12)
     assert tokens_of(path, 2) == [expected] * 3
@@ -58,7 +59,8 @@ def test_tokens_of_quantized_weights_are_those_of_one_rank(tmp_path: Path) -> No
     [
         ("gpt2", 2, "--tp is 2, but ranks cannot share this model: transformers has no plan"),
         ("olmo2", 2, "gives layers.*.self_attn.q_proj the style 'colwise_gather_output'"),
-        ("qwen3_moe", 2, "gives layers.*.mlp.experts.gate_up_proj the style 'packed_colwise'"),
+        ("granitemoe", 2, "plan does not share model.layers.0.self_attn"),
+        ("mimo_v2_flash", 2, "gives layers.*.self_attn the style 'local_params', which is unknown"),
         ("llama", 4, "num_key_value_heads is 2, which 4 ranks cannot share equally"),
     ],
 )

@@ -17,6 +17,7 @@ from penstock.models.fallback.interface import LAYER, PAGED, PagedLayer, Step, r
 from penstock.models.fallback.isolation import check_isolation
 from penstock.models.fallback.linears import OwnLinears, reads_weights
 from penstock.models.fallback.probe import prepared
+from penstock.models.fallback.sharing import share_experts
 
 SHOWN = 5
 
@@ -95,7 +96,8 @@ class Fallback:
 
         register()
         disable_progress_bar()
-        description, linears = self.description, self.linears
+        description, linears, device = self.description, self.linears, self.build.device
+        experts = description.sharing.experts if self.build.group.size > 1 else ()
         cls = description.model_class
         if linears is not None:
             cls = linears.replacing(cls)
@@ -105,7 +107,8 @@ class Fallback:
                     directory,
                     config=description.config,
                     dtype=self.build.dtype,
-                    device_map={"": self.build.device},
+                    # A device has no room for whole experts.
+                    device_map={"": "cpu" if experts else device},
                     attn_implementation=PAGED,
                     local_files_only=True,
                     use_safetensors=True,
@@ -120,7 +123,8 @@ class Fallback:
         for what, key in (("lacks", "missing_keys"), ("has unknown", "unexpected_keys")):
             _refuse(f"the checkpoint {what} tensors", report.get(key))
         _refuse("config.json gives other shapes to tensors", report.get("mismatched_keys"))
-        return prepared(module)
+        share_experts(module, experts, self.build.group)
+        return prepared(module.to(device))
 
     def kept_bytes(self) -> int:
         """Returns the bytes of parameters and buffers, shared ones once."""

@@ -74,7 +74,7 @@ def probe(cls: type[nn.Module], config: Any, positions: int) -> tuple[Probe, Sha
     for name in ("input_ids", "position_ids"):
         if name not in accepted:
             raise BadModel(f"its {masked.body} takes no {name}")
-    return masked, sharing(model, config)
+    return masked, sharing(model, config, [call.module for call in masked.calls])
 
 
 def built(cls: Any, config: Any, attention: str) -> Any:
