@@ -73,7 +73,7 @@ class Fallback:
             setattr(self.module.get_submodule(layer.module), LAYER, paged)
         self._run_body, self.body.forward = self.body.forward, self._body
         if self.linears is not None:
-            self.linears.load(directory, progress)
+            self.linears.load(directory, lambda done, _: progress(min(done, total), total))
         self._check_isolation()
         progress(total, total)
         return self.kept_bytes()
