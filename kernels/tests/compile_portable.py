@@ -107,7 +107,8 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
     narrow = options.get("BITS") or options.get("LARGEST")
     wide = options.get("D", 0) > 256
     spill = 128 if narrow or wide or self.fn in FULL_OF_NUMBERS else 0
-    spill = 256 if self.fn is latent._attend_tile.fn and options["ROWS"] == 64 else spill
+    many = options.get("ROWS") == 64 or options.get("C", 0) > latent.WIDE
+    spill = 256 if self.fn is latent._attend_tile.fn and many else spill
     listed = self.fn in (choose._choose_row.fn, choose_blocks._list_blocks.fn)
     sparse = options.get("W", 0) > 576 or listed
     spill = 48 if not spill and sparse else spill
@@ -267,6 +268,15 @@ def shared_keys(kind: torch.dtype) -> None:
         summed.window_sum(**window_arguments(windows, [windows[1]], kind, CPU, first))
 
 
+def windows(kind: torch.dtype) -> None:
+    """Latent attention of Dots3-Note to listed tokens and to all, with latents of 1,024."""
+    for heads in (8, 64):
+        shape = Latent(heads, 1024, 64)
+        for chunks, block_tokens in (([(1, 40), (1, 512)], 1), ([(1100, 1100)], 16)):
+            latent.latent_attention(**latent_arguments(shape, chunks, kind, CPU, block_tokens))
+        latent_write.latent_kv_write(**write_arguments(shape, 3, kind, CPU))
+
+
 def chosen_blocks(kind: torch.dtype) -> None:
     """The choice of blocks of Qwen4-Exp, attention to them, and the convolutions of its n-grams."""
     index = Index(16, 128, 64, 16 * 640)
@@ -398,6 +408,7 @@ def caches_of_keys(kinds: tuple[torch.dtype, ...]) -> None:
     sinks(BF16)
     pools(BF16)
     shared_keys(BF16)
+    windows(BF16)
     chosen_blocks(BF16)
     blocks_of_heads(BF16)
 

@@ -188,10 +188,14 @@ fn shape(plan: &Plan) -> String {
         format!("{} KV heads, head dimension {dim}", model.kv_heads)
     };
     let full = model.full.map_or(String::new(), |full| {
-        format!(
-            "; {} layers with full attention, {} KV heads, head dimension {}",
-            full.layers, full.kv_heads, full.head_dim
-        )
+        let kv = match model.latent {
+            true => format!("latents of {} elements", full.head_dim),
+            false => format!(
+                "{} KV heads, head dimension {}",
+                full.kv_heads, full.head_dim
+            ),
+        };
+        format!("; {} layers with full attention, {kv}", full.layers)
     });
     format!("{layers} layers, {heads} query heads, {kv}{full}")
 }
@@ -212,7 +216,18 @@ fn block(plan: &Plan) -> String {
     let own = head(plan.model.head_dim);
     let (layers, tokens) = (plan.model.layers, plan.memory.block_tokens.value);
     if plan.model.latent {
-        return format!("{layers} layers x {own} x {tokens} tokens, on every worker");
+        let rows = format!("{layers} layers x {own}");
+        let rows = match plan.model.full {
+            None => rows,
+            Some(full) => {
+                format!(
+                    "({rows} + {} layers x {})",
+                    full.layers,
+                    head(full.head_dim)
+                )
+            }
+        };
+        return format!("{rows} x {tokens} tokens, on every worker");
     }
     let heads = plan.model.rank_kv_heads(plan.tp.value);
     if plan.model.index > 0 {

@@ -1,5 +1,5 @@
 //! Layers with full attention whose keys and values have another shape than those of the others
-//! (Gemma 4, MiMo, MiniMax-M3, Inkling), and layers that have none (Gemma 3n, Gemma 4).
+//! (Gemma 4, MiMo, MiniMax-M3, Inkling, Dots3-Note), and layers that have none (Gemma 3n, Gemma 4).
 
 use serde_json::Value;
 
@@ -15,10 +15,12 @@ pub struct KvLayers {
 }
 
 const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
 const CHOOSING: &str = "minimax_m3_sparse";
 const FAMILIES: [&str; 3] = [GEMMA_3N, "gemma4_text", "gemma4_unified_text"];
 /// Whose layers with windows have fields of their own.
 pub(crate) const INKLING: &str = "inkling_text";
+const DOTS3: [&str; 2] = ["dots3_note", "dots3_note_text"];
 const GEMMA_3N: &str = "gemma3n_text"; // whose layers all have the same shape
 const PERIOD_3N: usize = 5;
 const SHARED_3N: u64 = 15;
@@ -44,6 +46,9 @@ impl KvLayers {
         }
         if family == INKLING {
             return Some(self.divided_by_windows(config));
+        }
+        if DOTS3.contains(&family) {
+            return self.divided_by_latents(config);
         }
         if !FAMILIES.contains(&family) {
             return None;
@@ -134,11 +139,51 @@ impl KvLayers {
         (others, full)
     }
 
+    /// Divides layers with windows, whose rows of latents have a size of their own, from those
+    /// without, which have this shape (Dots3-Note). `None` if no layer has a window.
+    fn divided_by_latents(self, config: &Value) -> Option<(Self, Self)> {
+        let kinds = config.get("layer_types").and_then(Value::as_array);
+        let slides = config.get("use_sliding_window") != Some(&Value::Bool(false));
+        let has_window = |layer: usize| match kinds {
+            Some(kinds) => kinds.get(layer).and_then(Value::as_str) == Some(SLIDING),
+            None => slides && layer > 1 && layer % 4 != 1,
+        };
+        let all = usize::try_from(self.layers).ok()?;
+        let first = (0..all).find(|layer| has_window(*layer))?;
+        let layers = (0..all).filter(|layer| has_window(*layer)).count() as u64;
+        let full = Self {
+            layers: self.layers - layers,
+            ..self
+        };
+        let head_dim = sliding_row(config, first);
+        let others = Self {
+            layers,
+            head_dim,
+            ..self
+        };
+        Some((others, full))
+    }
+
     /// Returns the KV heads of one of `tp` ranks. With more ranks than heads, several have the same
     /// head.
     pub fn rank_heads(&self, tp: u32) -> u64 {
         (self.kv_heads / u64::from(tp)).max(1)
     }
+}
+
+/// Returns the elements of a row of a layer with a window (Dots3-Note): a latent and a key that
+/// rotates. Published files have fields for all such layers, others for each layer.
+fn sliding_row(config: &Value, layer: usize) -> u64 {
+    let number = |field: &str| config.get(field).and_then(Value::as_u64);
+    let Some(sizes) = config.get("per_layer_config") else {
+        let head = number("swa_head_dim").unwrap_or(256);
+        let still = number("swa_qk_nope_head_dim").unwrap_or(192);
+        let rotated = number("swa_qk_rope_head_dim").unwrap_or(head.saturating_sub(still));
+        return number("swa_kv_lora_rank").unwrap_or(1024) + rotated;
+    };
+    let own = |field: &str| sizes.get(layer.to_string())?.get(field)?.as_u64();
+    let size = |field: &str, default| own(field).or(number(field)).unwrap_or(default);
+    size("kv_lora_rank", 512) + size("qk_rope_head_dim", 64)
 }
 
 /// Returns the number of layers whose KV heads choose blocks of tokens by index keys (MiniMax-M3).
@@ -267,6 +312,39 @@ mod tests {
             assert_eq!(sliding.head_dim, 64);
             assert_eq!((full.layers, full.kv_heads, full.head_dim), (2, 4, 128));
         }
+    }
+
+    #[test]
+    fn layers_of_dots3_with_windows_have_latents_of_their_own() {
+        let alike = KvLayers {
+            layers: 7,
+            kv_heads: 1,
+            head_dim: 704,
+        };
+        let kinds = ["full_attention", SLIDING, SLIDING, "indexed_attention"];
+        let own = json!({"1": {"kv_lora_rank": 96}});
+        for (mut config, layers, row) in [
+            (json!({}), 4, 1088),
+            (
+                json!({"swa_kv_lora_rank": 256, "swa_head_dim": 224}),
+                4,
+                288,
+            ),
+            (json!({"swa_qk_rope_head_dim": 16}), 4, 1040),
+            (json!({"layer_types": kinds}), 2, 1088),
+            (
+                json!({"layer_types": kinds, "per_layer_config": own}),
+                2,
+                160,
+            ),
+        ] {
+            config["model_type"] = json!("dots3_note_text");
+            let (sliding, full) = alike.divided(&config).unwrap();
+            assert_eq!((sliding.layers, sliding.head_dim), (layers, row));
+            assert_eq!((full.layers, full.head_dim), (7 - layers, 704));
+        }
+        let config = json!({"model_type": "dots3_note", "use_sliding_window": false});
+        assert_eq!(alike.divided(&config), None);
     }
 
     #[test]

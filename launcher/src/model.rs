@@ -50,7 +50,8 @@ pub struct ModelFacts {
     pub kv_heads: u64,
     /// Elements per KV head.
     pub head_dim: u64,
-    /// Layers with full attention, where their KV heads are not those of the other layers.
+    /// Layers with full attention, where their KV heads, or rows of latents, are not those of the other
+    /// layers.
     pub full: Option<KvLayers>,
     /// Whether attention caches one row per token, a latent, a rotated key and perhaps an index key,
     /// in place of keys and values (multi-head latent attention). Every rank has all rows.
@@ -169,7 +170,7 @@ impl ModelFacts {
             states,
             heads,
             kv_heads,
-            head_dim,
+            head_dim: divided.map_or(head_dim, |(others, _)| others.head_dim),
             full: divided.map(|(_, full)| full),
             latent: latent.is_some(),
             index: index_key(text)?,
@@ -335,7 +336,10 @@ fn head_dim_field(config: &Value) -> &'static str {
 /// index key. In DeepSeek-V4 it is what a layer keeps of a token at most: its share of an entry and
 /// of an index key.
 fn latent_row(text: &Value, rank: u64) -> Result<u64, String> {
-    let index = size(text, "index_head_dim")?.unwrap_or(0);
+    let index = match text.get("use_dsa") {
+        Some(Value::Bool(false)) => 0, // as published files of Dots3-Note say it
+        _ => size(text, "index_head_dim")?.unwrap_or(0),
+    };
     match model_type(text) {
         Some(DEEPSEEK_V4) => Ok((rank + index).div_ceil(ENTRY_TOKENS)),
         Some("glm5_next" | "glm5_next_text") => Ok(rank + 2 * index),

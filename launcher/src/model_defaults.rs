@@ -19,13 +19,15 @@ pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
 ];
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 27] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 29] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
     "cwm",
     "deepseek_v4",
     "dots1",
+    "dots3_note",
+    "dots3_note_text",
     "exaone4",
     "exaone_moe",
     "flint",
@@ -106,7 +108,11 @@ const SIZES: &[(&str, u64, &str)] = &[
         1 << 20,
         "deepseek_v4 glm5_next glm5_next_text kimi_linear",
     ),
-    ("max_position_embeddings", 1 << 19, "minimax_m3_vl_text"),
+    (
+        "max_position_embeddings",
+        1 << 19,
+        "dots3_note dots3_note_text minimax_m3_vl_text",
+    ),
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
     ("num_attention_heads", 16, "youtu"),
     (
@@ -121,6 +127,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         64,
         "deepseek_v4 glm5_next glm5_next_text inkling_text minimax_m3_vl_text step3p5",
     ),
+    ("num_attention_heads", 128, "dots3_note dots3_note_text"),
     (
         "num_experts_per_tok",
         2,
@@ -135,7 +142,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_experts_per_tok",
         8,
-        "bailing_hybrid glm5_next glm5_next_text kimi_linear step3p5",
+        "bailing_hybrid dots3_note dots3_note_text glm5_next glm5_next_text kimi_linear step3p5",
     ),
     ("num_experts_per_tok", 10, "qwen4_exp qwen4_exp_text"),
     ("num_hidden_layers", 32, "youtu"),
@@ -143,6 +150,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 42, "bailing_hybrid"),
     ("num_hidden_layers", 43, "deepseek_v4"),
     ("num_hidden_layers", 45, "glm5_next glm5_next_text step3p5"),
+    ("num_hidden_layers", 46, "dots3_note dots3_note_text"),
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),
@@ -188,7 +196,9 @@ fn latent_size(family: &str, field: &str) -> Option<u64> {
     let (rank, rotated, index) = match family {
         "axk1" | "bailing_hybrid" | "deepseek_v2" | "deepseek_v3" | "glm4_moe_lite"
         | "kimi_linear" | "longcat_flash" | "youtu" => (512, 64, None),
-        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" => (512, 64, Some(128)),
+        "deepseek_v32" | "dots3_note" | "dots3_note_text" | "glm_moe_dsa" | "hy_v4" => {
+            (512, 64, Some(128))
+        }
         "glm5_next" | "glm5_next_text" => (512, 0, Some(128)),
         "axk2" => (128, 32, Some(128)),
         "minicpm3" => (256, 32, None),

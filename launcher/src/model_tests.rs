@@ -313,6 +313,30 @@ fn rows_of_pooled_attention_have_an_index_key_and_a_gate() {
 }
 
 #[test]
+fn rows_of_dots3_have_two_sizes() {
+    let mut config = json!({
+        "model_type": "dots3_note", "hidden_size": 5120, "sliding_window_size": 512,
+        "vision_config": {"hidden_size": 1536},
+    });
+    let found = facts(&config).unwrap();
+    assert!(found.latent && found.sliding);
+    assert_eq!((found.heads, found.max_tokens), (128, 1 << 19));
+    assert_eq!((found.layers, found.head_dim), (33, 1024 + 64));
+    let full = found.full.unwrap();
+    assert_eq!((full.layers, full.head_dim), (13, 512 + 64 + 128));
+    for ranks in [1, 2] {
+        let bytes = 2 * (33 * 1088 + 13 * 704);
+        assert_eq!(found.kv_token_bytes(|dim| 2 * dim, ranks), bytes);
+    }
+    config["use_dsa"] = json!(false);
+    assert_eq!(facts(&config).unwrap().full.unwrap().head_dim, 512 + 64);
+    config["use_sliding_window"] = json!(false);
+    let found = facts(&config).unwrap();
+    assert_eq!((found.layers, found.head_dim), (46, 576));
+    assert_eq!(found.full, None);
+}
+
+#[test]
 fn tokens_of_deepseek_v4_have_a_share_of_an_entry() {
     let config = json!({"model_type": "deepseek_v4", "hidden_size": 4096, "num_hidden_layers": 43});
     let found = facts(&config).unwrap();

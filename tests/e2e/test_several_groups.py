@@ -13,12 +13,51 @@ import pytest
 from random_models import BROOK, Variant, check_tokens, write_random
 from transformers import (
     AutoTokenizer,
+    Dots3NoteTextConfig,
     InklingTextConfig,
     MiniMaxM3VLTextConfig,
     Qwen4ExpTextConfig,
 )
 
 VOCAB = len(AutoTokenizer.from_pretrained(BROOK))
+
+
+def dots3_note() -> Any:
+    """Rows of latents of two sizes: with an index key, and in windows."""
+    return Dots3NoteTextConfig(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        num_hidden_layers=3,
+        layer_types=["indexed_attention", "sliding_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=32,
+        kv_lora_rank=24,
+        qk_nope_head_dim=12,
+        qk_rope_head_dim=8,
+        v_head_dim=16,
+        sliding_window=40,
+        swa_num_attention_heads=2,
+        swa_num_key_value_heads=2,
+        swa_q_lora_rank=24,
+        swa_kv_lora_rank=40,
+        swa_head_dim=24,
+        swa_qk_nope_head_dim=16,
+        swa_v_head_dim=16,
+        intermediate_size=96,
+        moe_intermediate_size=32,
+        shared_experts_intermediate_size=32,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        index_n_heads=16,
+        index_head_dim=32,
+        index_topk=64,
+        bos_token_id=1,
+        eos_token_id=5,
+        pad_token_id=None,
+        max_position_embeddings=2048,
+    )
 
 
 def inkling() -> Any:
@@ -116,6 +155,7 @@ def qwen4_exp() -> Any:
 
 # With the KV memory that three times the prompts exceed.
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
+    "dots3_note": (dots3_note, "2MiB"),
     "inkling": (inkling, "4MiB"),
     "minimax_m3": (minimax_m3, "3MiB"),
     "qwen4_exp": (qwen4_exp, "4MiB"),

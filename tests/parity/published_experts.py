@@ -81,6 +81,32 @@ PUBLISHED_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
         "tie_word_embeddings": False, "topk_group": None, "v_head_dim": 64, "vocab_size": 163840,
     }),
+    # The values are transformers' defaults, under names that it reads in published files. The count
+    # is its text model's, and includes the routers' biases.
+    "dots-studio/dots3-note-prev": (279_551_729_536, {
+        "architectures": ["Dots3NoteForConditionalGeneration"], "attention_bias": False,
+        "attention_dropout": 0.0, "audio_config": {
+            "model_type": "dots3_note_audio_encoder", "whisper_config": {"d_model": 1280},
+        },
+        "audio_token_id": 151720, "first_k_dense_replace": 1, "head_dim": 256,
+        "hidden_act": "silu", "hidden_size": 5120, "image_token_id": 151660,
+        "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+        "initializer_range": 0.02, "intermediate_size": 13824, "kv_lora_rank": 512,
+        "max_position_embeddings": 524288, "model_type": "dots3_note",
+        "moe_intermediate_size": 1536, "moe_layer_freq": 1,
+        "moe_shared_expert_intermediate_size": 1536, "n_group": 1, "n_routed_experts": 256,
+        "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 46, "num_key_value_heads": 128,
+        "q_lora_rank": 1024, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-05, "rope_theta": 80000000, "routed_scaling_factor": 1.0,
+        "sliding_window_size": 512, "swa_head_dim": 256, "swa_kv_lora_rank": 1024,
+        "swa_num_attention_heads": 64, "swa_num_key_value_heads": 64, "swa_q_lora_rank": 1024,
+        "swa_qk_nope_head_dim": 192, "swa_qk_rope_head_dim": 64, "swa_rope_theta": 50000,
+        "swa_v_head_dim": 128, "tie_word_embeddings": False, "topk_group": 1, "use_dsa": True,
+        "use_sliding_window": True, "v_head_dim": 128, "video_token_id": 151680,
+        "vision_config": {"embed_dim": 1536, "model_type": "dots3_note_vision_encoder"},
+        "vocab_size": 152064,
+    }),
     "meituan-longcat/LongCat-Flash-Chat": (560_664_980_480, {
         "architectures": ["LongcatFlashForCausalLM"], "attention_bias": False,
         "attention_dropout": 0.0, "attention_method": "MLA", "expert_ffn_hidden_size": 2048,

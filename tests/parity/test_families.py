@@ -69,6 +69,8 @@ LATENT = [
     "deepseek-v3",
     "deepseek-v32",
     "deepseek-v4",
+    "dots3-note",
+    "dots3-note-dense",
     "glm-moe-dsa",
     "hy-v4",
     "longcat-flash",

@@ -28,6 +28,17 @@ INDEXED: dict[str, Any] = {
     "index_head_dim": 20,
     "index_topk": 8,
 }
+SLIDING = "sliding_attention"
+# Of layers with windows, all other than those of LATENT.
+DOTS3_SLIDING: dict[str, Any] = {
+    "swa_num_attention_heads": 8,
+    "swa_num_key_value_heads": 8,
+    "swa_q_lora_rank": 28,
+    "swa_kv_lora_rank": 36,
+    "swa_head_dim": 16,
+    "swa_qk_nope_head_dim": 10,
+    "swa_v_head_dim": 14,
+}
 # Without experts.
 YOUTU: dict[str, Any] = {
     "model_type": "youtu",
@@ -142,6 +153,36 @@ LATENT_CASES: dict[str, dict[str, Any]] = {
         "pad_token_id": None,  # its embedding would be 0, and so all scores of its query
         "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
     },
+    # Windows are shorter than prompts and than blocks of the cache. The third layer's mlp is dense.
+    "dots3-note": {
+        **{name: value for name, value in LATENT.items() if name != "first_k_dense_replace"},
+        **INDEXED,
+        "model_type": "dots3_note_text",
+        "num_hidden_layers": 4,
+        "layer_types": ["indexed_attention", SLIDING, SLIDING, "indexed_attention"],
+        "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+        "head_dim": 32,
+        "sliding_window": 11,
+        **DOTS3_SLIDING,
+        "shared_experts_intermediate_size": 24,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.8,
+        "rope_theta": 9000.0,
+        "swa_rope_theta": 700.0,
+        "pad_token_id": None,
+    },
+    "dots3-note-dense": {
+        **LATENT,
+        "model_type": "dots3_note_text",
+        "q_lora_rank": 40,
+        "use_dsa": False,
+        "layer_types": ["full_attention", SLIDING, "full_attention"],
+        "sliding_window": 24,
+        **DOTS3_SLIDING,
+        "shared_experts_intermediate_size": 24,
+        "pad_token_id": None,
+    },
     # Weights are large, as for hy-v4. Prompts have several entries of each kind, more than chosen.
     "deepseek-v4": {
         "model_type": "deepseek_v4",
@@ -156,7 +197,7 @@ LATENT_CASES: dict[str, dict[str, Any]] = {
         "layer_types": [
             "heavily_compressed_attention",
             "compressed_sparse_attention",
-            "sliding_attention",
+            SLIDING,
             "heavily_compressed_attention",
             "compressed_sparse_attention",
         ],

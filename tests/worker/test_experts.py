@@ -58,6 +58,7 @@ EXPERTS = [
     "dbrx",
     "deepseek-v2",
     "deepseek-v4",
+    "dots3-note",
     "jamba",
     "kimi_linear",
     "bailing_hybrid",
@@ -83,7 +84,15 @@ BATCHED = [
     "step3p7",
 ]
 LATENT = ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v32", "glm-moe-dsa"]
-LATENT += ["axk1", "axk2", "deepseek-v4", "hy-v4", "longcat-flash"]
+LATENT += [
+    "axk1",
+    "axk2",
+    "deepseek-v4",
+    "dots3-note",
+    "dots3-note-dense",
+    "hy-v4",
+    "longcat-flash",
+]
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"
 FP8 = in_blocks(128, 128, scale="weight_scale_inv"), {**DEEPSEEK, "weight_block_size": [128, 128]}
 INT4 = settings(group_size=128)

@@ -94,6 +94,7 @@ GLM5_NEXT = Latent(64, 512, 0, 256)  # with a table of pools of 16 tokens for ea
 SHARED = Latent(64, 512, 0, 128)  # DeepSeek-V4: the key is the value
 VALUE_KEY = Latent(4, 32, 32, 24)  # rows of as many elements of value and of key, and an index key
 QWEN4 = Latent(8, 256, 256, 128)
+DOTS3 = Latent(64, 1024, 64)  # with a table of the window's tokens for each query
 MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
 DECODES = _decodes(1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001)
 
@@ -117,6 +118,8 @@ CASES = [
     ),
     _case(Size.SMALL, "f32", Latent(3, 64, 16), _decodes(300, 1, 0, 700), 5, sinks=True, lse=True),
     _case(Size.SMALL, "f32", Latent(5, 32, 8), [(3, 400)], 8, lse=True),
+    *(_case(Size.SMALL, kind, Latent(3, 520, 8), _decodes(300, 0, 3), 1) for kind in DTYPES),
+    _case(Size.SMALL, "bf16", Latent(18, 520, 8), [(2, 20), (1, 1)], 4),
     *(_case(Size.FULL, kind, LITE, DECODES) for kind in DTYPES),
     *(_case(Size.FULL, kind, LITE, MIXED) for kind in DTYPES),
     *(_case(Size.FULL, "bf16", Latent(heads, 512, 64), DECODES) for heads in (1, 20, 32, 128)),
@@ -133,6 +136,9 @@ CASES = [
     *(_case(Size.FULL, kind, GLM5_NEXT, DECODES) for kind in DTYPES),
     _case(Size.FULL, "bf16", GLM5_NEXT, MIXED),
     *(_case(Size.FULL, kind, SHARED, DECODES, 1, lse=True) for kind in DTYPES),
+    *(_case(Size.FULL, kind, DOTS3, DECODES, 1) for kind in DTYPES),
+    _case(Size.FULL, "bf16", Latent(8, 1024, 64), DECODES, 1),
+    _case(Size.FULL, "bf16", DOTS3, MIXED),
     _case(Size.BENCH, "bf16", LITE, _decodes(384)),
     _case(Size.BENCH, "bf16", LITE, _decodes(32_000)),
     _case(Size.BENCH, "bf16", LITE, _decodes(*[640] * 32)),
@@ -145,4 +151,6 @@ CASES = [
     _case(Size.BENCH, "bf16", SPARSE, _decodes(*[2048] * 1024), 1),
     _case(Size.BENCH, "bf16", GLM5_NEXT, _decodes(*[2063] * 32)),
     _case(Size.BENCH, "bf16", SHARED, _decodes(*[640] * 256), 1, lse=True),
+    _case(Size.BENCH, "bf16", DOTS3, _decodes(*[512] * 32), 1),
+    _case(Size.BENCH, "bf16", DOTS3, _decodes(*[512] * 1024), 1),
 ]

@@ -18,6 +18,7 @@ from .splits import SPLIT, plan
 
 LARGE = 150 << 10  # bytes of shared memory of GPUs that take the largest tile
 SUMMED = 16  # parts that are read together when they are summed up: more would not fit registers
+WIDE = 512  # elements of a latent above which tiles are half as large
 
 
 @triton.jit
@@ -195,14 +196,17 @@ class _Tile(NamedTuple):
     stages: int
 
 
-def _tile(q: Tensor, rows: int) -> _Tile:
+def _tile(q: Tensor, rank: int, rows: int) -> _Tile:
     """The tile for at most `rows` rows of a sequence."""
+    is_large = shared_bytes(q.device) >= LARGE
     if q.dtype == torch.float32:  # no tensor cores: larger tiles spill registers
         return _Tile(16, 16, 8, 1)
+    if rank > WIDE:  # 32 rows take 138 KiB of shared memory, 16 rows 103, or 69 with 16 keys
+        return _Tile(16 if rows <= 16 else 32, 32, 8, 2) if is_large else _Tile(16, 16, 8, 2)
     if rows <= 16:
         return _Tile(16, 32, 4, 3)
     # 64 rows take 144 KiB of shared memory, 32 rows 74; with 4 warps 32 rows spill registers.
-    if rows <= 32 or shared_bytes(q.device) < LARGE:
+    if rows <= 32 or not is_large:
         return _Tile(32, 32, 8, 2)
     return _Tile(64, 32, 8, 2)
 
@@ -231,7 +235,7 @@ def latent_attention(
     rows = heads * (1 if decode else max_query)
     if not rows or not sequences:
         return out
-    tile = _tile(q, rows)
+    tile = _tile(q, rank, rows)
     capacity = block_tables.shape[1] * block_tokens
     chosen = plan(q, rank, sequences, (rows, tile.rows), capacity)
     starts = kv_len if query_start is None else query_start
@@ -283,7 +287,7 @@ def latent_attention(
             C=rank,
             COLUMNS=columns,
             ROWS=tile.rows,
-            SLOTS=min(SUMMED, power_of_two(chosen.splits)),
+            SLOTS=min(SUMMED, SUMMED * WIDE // columns, power_of_two(chosen.splits)),
             SPLIT=SPLIT,
             DECODE=decode,
             SINKS=sinks is not None,

@@ -68,6 +68,7 @@ CASES = [
     _case(Size.FULL, "bf16", 33, V3, True),
     _case(Size.FULL, "bf16", 33, Latent(128, 512, 64, 128), True),
     _case(Size.FULL, "bf16", 33, Latent(64, 512, 0, 256), False),
+    _case(Size.FULL, "bf16", 33, Latent(64, 1024, 64), True),
     _case(Size.BENCH, "bf16", 32, LITE, True),
     _case(Size.BENCH, "bf16", 8192, LITE, True),
     _case(Size.BENCH, "bf16", 256, V3, True),

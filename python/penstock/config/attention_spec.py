@@ -175,6 +175,9 @@ class LatentSpec:
     """Of the normalised latent."""
     query_rank: int = 0
     """Elements of the queries' latent; 0 = queries are projections of the hidden state."""
+    rotated_norm: bool = False
+    """Whether the key that all heads share is normalised before it rotates, with a weight of its
+    own (Dots3-Note)."""
     indexer: IndexerSpec | None = None
     """None = a query attends to all tokens before it."""
 

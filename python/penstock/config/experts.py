@@ -133,3 +133,20 @@ def read_listed_sparse_layers(fields: Fields, layers: int) -> list[bool]:
             f"found {kinds!r}"
         )
     return [kind == "sparse" for kind in kinds]
+
+
+def read_frequent_sparse_layers(fields: Fields, layers: int) -> list[bool]:
+    """As `read_listed_sparse_layers`. Without a list, of the layers behind the first dense ones,
+    `moe_layer_freq` is a period, or has 1 for those with experts and 0 for others."""
+    sparse, freq = read_listed_sparse_layers(fields, layers), fields.raw.get("moe_layer_freq")
+    if fields.raw.get("mlp_layer_types") is not None:
+        return sparse
+    if not isinstance(freq, list):
+        period = fields.count("moe_layer_freq", 1)
+        return [one and layer % period == 0 for layer, one in enumerate(sparse)]
+    if len(freq) < layers or not all(one in (0, 1) for one in freq):
+        raise BadModel(
+            f"config.json: moe_layer_freq must hold 0 or 1 for each of {layers} layers, found "
+            f"{freq!r}"
+        )
+    return [one and bool(chosen) for one, chosen in zip(sparse, freq, strict=False)]

@@ -36,6 +36,13 @@ def read_head_gated_latent_attention(fields: Fields) -> AttentionSpec:
     return replace(_read_attention(fields), gate=Gate.PER_HEAD)
 
 
+def read_head_gated_indexed_attention(fields: Fields) -> AttentionSpec:
+    """As `read_head_gated_latent_attention`, to the tokens that an indexer chooses (Dots3-Note).
+    Neighbours rotate, in the indexer too."""
+    indexer = _read_indexer(fields, 1e-6, interleaved=True)  # whatever rms_norm_eps is
+    return _with_indexer(fields, read_head_gated_latent_attention(fields), indexer)
+
+
 def read_latent_attention_without_rope(fields: Fields) -> AttentionSpec:
     """As `read_latent_attention`; what rotates elsewhere stays as it is."""
     fields.ignore("head_dim")  # files have either of two widths there

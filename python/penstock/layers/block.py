@@ -50,7 +50,11 @@ from penstock.layers.block_indexed_attention import (
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import MoeMlp
 from penstock.layers.hash_experts import HashMoeMlp
-from penstock.layers.indexed_attention import GatedIndexedAttention, IndexedLatentAttention
+from penstock.layers.indexed_attention import (
+    GatedIndexedAttention,
+    HeadGatedIndexedAttention,
+    IndexedLatentAttention,
+)
 from penstock.layers.kimi_delta import KimiDelta
 from penstock.layers.latent_attention import HeadGatedLatentAttention, LatentAttention
 from penstock.layers.lightning import LightningAttention
@@ -64,6 +68,7 @@ from penstock.layers.recurrent import Recurrent
 from penstock.layers.shared_key_attention import SharedKeyAttention
 from penstock.layers.short_conv import ShortConv
 from penstock.layers.weighed_experts import WeighedMoeMlp
+from penstock.layers.window_latent_attention import WindowLatentAttention
 
 
 def attention_of(
@@ -121,15 +126,20 @@ def _variant(spec: AttentionSpec, scaled: bool) -> type[Attention]:
 
 
 def _latent_of(spec: AttentionSpec, latent: LatentSpec) -> type[LatentAttention]:
-    """The class of latent attention. Raises BadModel for gates that no family has."""
+    """The class of latent attention. Raises BadModel for gates and windows that no family has."""
     indexer = latent.indexer
     if indexer is not None and indexer.pool and spec.gate is None:
         return PooledLatentAttention
+    if spec.window:
+        if indexer is not None or spec.gate is not Gate.PER_HEAD:
+            raise BadModel("latent attention with a window needs a gate per head, and no indexer")
+        return WindowLatentAttention
     kinds: dict[tuple[bool, Gate | None], type[LatentAttention]] = {
         (False, None): LatentAttention,
         (False, Gate.PER_HEAD): HeadGatedLatentAttention,
         (True, None): IndexedLatentAttention,
         (True, Gate.OWN): GatedIndexedAttention,
+        (True, Gate.PER_HEAD): HeadGatedIndexedAttention,
     }
     kind = indexer is not None, spec.gate
     if kind not in kinds:

@@ -9,14 +9,13 @@ first columns of a row are the value, and a query is zeros there.
 from __future__ import annotations
 
 import torch
-from penstock_kernels import latent_attention
 from torch import Tensor
 
 from penstock.config import AttentionSpec, ResidualSpec
 from penstock.layers.attention import NormedAttention, QueryGatedAttention, StepContext
 from penstock.layers.base import Build, Residual
 from penstock.layers.block_indexers import BlockChoice, block_indexer_of
-from penstock.layers.indexed_attention import ROWS
+from penstock.layers.listed_rows import Listed, attend_listed
 from penstock.layers.norm import Norm, normed_heads
 from penstock.layers.rope import turned
 from penstock.layers.step_rows import step_tokens, write_rows
@@ -84,10 +83,7 @@ class BlockIndexedAttention(NormedAttention):
         query = torch.cat((torch.zeros_like(q), q), 2).view(-1, shared, 2 * self.head_dim)
         out = q.new_empty((len(query), shared, self.head_dim))
         slots = torch.arange(len(query), dtype=torch.int32, device=q.device)
-        for start in range(0, len(query), ROWS):
-            some = slice(start, start + ROWS)
-            given = query[some], rows, tables[some], slots[: len(query[some])], None, counts[some]
-            latent_attention(*given, self.scale, rank=self.head_dim, max_query=1, out=out[some])
+        attend_listed(query, Listed(rows, tables, slots, counts), self.scale, out)
         return out.view(q.shape)
 
 

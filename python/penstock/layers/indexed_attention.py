@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from penstock_kernels import index_tokens, index_write, latent_attention, linear
+from penstock_kernels import index_tokens, index_write, linear
 from torch import Tensor
 
 from penstock.config import AttentionSpec, LatentSpec, ResidualSpec
@@ -18,11 +18,10 @@ from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.gated_norm import gated
 from penstock.layers.latent_attention import LatentAttention
 from penstock.layers.linear import ColumnLinear
+from penstock.layers.listed_rows import Listed, attend_listed
 from penstock.layers.norm import LayerNorm, Norm
 from penstock.parallel import Share
 from penstock.weights import Target
-
-ROWS = 1 << 15  # queries of a launch of attention, whose grid has room for 65,535
 
 
 class IndexMatrix(ColumnLinear):
@@ -152,16 +151,8 @@ class IndexedLatentAttention(LatentAttention):
         choice, cache = context.chosen.choice, context.kv_cache(self.index).data
         assert choice is not None  # the first layer has an indexer
         tokens = cache.view(-1, 1, 1, choice.block_tokens, cache.shape[-1])
-        for start in range(0, len(q), ROWS):
-            some = slice(start, start + ROWS)
-            slots = choice.slots[: len(q[some])]
-            latent_attention(
-                *(q[some], tokens, choice.rows[some], slots, None, choice.counts[some], self.scale),
-                rank=self.rank,
-                max_query=1,
-                out=out[some],
-                sinks=self.sinks,
-            )
+        listed = Listed(tokens, choice.rows, choice.slots, choice.counts)
+        attend_listed(q, listed, self.scale, out, self.sinks)
 
 
 class GatedIndexedAttention(IndexedLatentAttention):
@@ -178,3 +169,13 @@ class GatedIndexedAttention(IndexedLatentAttention):
         """As `IndexedLatentAttention.mix_inputs`, of [gates | queries' latent | latent, key]."""
         gate, rest = qkv.tensor_split([self.gates], 1)
         return gated(super().mix_inputs(x, rest, context), gate)
+
+
+class HeadGatedIndexedAttention(IndexedLatentAttention):
+    """As IndexedLatentAttention, whose heads are multiplied by the sigmoid of one number each."""
+
+    def mix_inputs(self, x: Tensor, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `IndexedLatentAttention.mix_inputs`, of [numbers | queries' latent | latent, key]."""
+        numbers, rest = qkv.tensor_split([self.heads], 1)
+        heads = super().mix_inputs(x, rest, context).view(len(qkv), self.heads, -1)
+        return gated(heads, numbers[:, :, None]).flatten(1)

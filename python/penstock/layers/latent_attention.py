@@ -106,6 +106,9 @@ class LatentAttention(SelfAttention):
             self.query_norm = RmsNorm(build, latent.query_rank, latent.norm)
             self.query_up = self.query_projection(build.below("query_up"), residual, spec)
         self.kv_norm = latent_norm(build, latent)
+        self.rotated_norm: RmsNorm | None = None
+        if latent.rotated_norm:
+            self.rotated_norm = RmsNorm(build, latent.rotated, latent.norm)
         self.kv_up = LatentUp(build.below("kv_up"), residual, spec)
         self.out = RowLinear(build.below("out"), residual, spec.heads * latent.value, False)
 
@@ -150,9 +153,11 @@ class LatentAttention(SelfAttention):
 
         q [T, heads, rank + R]: its first `rank` columns are the queries' products with the key
         projection; the others become `rotated` [T, heads, R] by its position. kv [T, rank + R] is
-        normalised, rotated and stored.
+        normalised, its key perhaps in place, rotated and stored.
         """
         places, cache = context.places[self.index], context.kv_cache(self.index).data
+        if self.rotated_norm is not None:
+            kv[:, self.rank :] = self.rotated_norm(Residual(kv[:, self.rank :], None, False))[0]
         norm, turn = self.kv_norm, (self.cos_sin, context.positions, places.slot_mapping)
         latent_kv_write(rotated, kv, norm.weight, norm.eps, *turn, cache, q, self.interleaved)
         out = torch.empty((*q.shape[:2], self.rank), dtype=q.dtype, device=q.device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from penstock_kernels import head_norm, latent_attention
+from penstock_kernels import head_norm
 from torch import Tensor
 
 from penstock.config import AttentionSpec, ResidualSpec
@@ -18,8 +18,8 @@ from penstock.layers.attention import StepContext
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.entries import entries_of
 from penstock.layers.grouped_linear import GroupedLinear
-from penstock.layers.indexed_attention import ROWS
 from penstock.layers.linear import ColumnLinear, RowLinear
+from penstock.layers.listed_rows import Listed, attend_listed
 from penstock.layers.norm import Norm, RmsNorm
 from penstock.layers.rope import rotate_last
 from penstock.layers.step_rows import Rows, last_rows, write_rows
@@ -128,17 +128,9 @@ class SharedKeyAttention(Layer):
     ) -> Tensor:
         """Attends over rows of one cache; each query is a decode of its own."""
         out = torch.empty_like(q)
-        for start in range(0, len(q), ROWS):
-            some = slice(start, start + ROWS)
-            # Tables are of slots, or one for each query.
-            latent_attention(
-                *(q[some], cache, seen.rows, slots[some], None, seen.counts[some], self.scale),
-                rank=self.size,
-                max_query=1,
-                out=out[some],
-                sinks=sinks,
-                lse=None if sums is None else sums[some],
-            )
+        # Tables are of slots, or one for each query.
+        listed = Listed(cache, seen.rows, slots, seen.counts)
+        attend_listed(q, listed, self.scale, out, sinks, sums)
         return out
 
 

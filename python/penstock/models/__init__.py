@@ -42,6 +42,8 @@ FAMILIES: dict[str, str] = {
     "DeepseekV3ForCausalLM": "deepseek:DeepseekV3",
     "DeepseekV4ForCausalLM": "deepseek_v4:DeepseekV4",
     "Dots1ForCausalLM": "dots1:Dots1",
+    "Dots3NoteForCausalLM": "dots3:Dots3",
+    "Dots3NoteForConditionalGeneration": "dots3:Dots3",
     "Ernie4_5ForCausalLM": "ernie:Ernie45",
     "Ernie4_5_MoeForCausalLM": "ernie_moe:Ernie45Moe",
     "Exaone4ForCausalLM": "exaone4:Exaone4",
