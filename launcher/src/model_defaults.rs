@@ -58,7 +58,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "head_dim",
         128,
         "afmoe cohere2_moe cwm ernie4_5 flint glm glm4 helium hy_v3 internlm3 kolibri1 laguna lfm3 llama4_text \
-        mellum minimax_m2 minimax_m3_vl_text ministral3 muse_glimmer_text nemotron_h qwen3 qwen3_vl_text seed_oss solar_open step3p5",
+        mellum minimax_m2 minimax_m3_vl_text ministral3 muse_glimmer_text nemotron_h qwen3 qwen3_vl_text seed_oss solar_open step3p5 zaya",
     ),
     ("head_dim", 192, "mimo_v2_flash"),
     (
@@ -91,7 +91,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         131_072,
-        "cwm gemma3_text gemma4_text inkling_text muse_glimmer_text phi4_multimodal youtu",
+        "cwm gemma3_text gemma4_text inkling_text muse_glimmer_text phi4_multimodal youtu zaya",
     ),
     (
         "max_position_embeddings",
@@ -101,7 +101,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_attention_heads",
         8,
-        "gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma",
+        "gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma zaya",
     ),
     (
         "max_position_embeddings",
@@ -128,6 +128,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "deepseek_v4 glm5_next glm5_next_text inkling_text minimax_m3_vl_text step3p5",
     ),
     ("num_attention_heads", 128, "dots3_note dots3_note_text"),
+    ("num_experts_per_tok", 1, "zaya"),
     (
         "num_experts_per_tok",
         2,
@@ -147,6 +148,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_experts_per_tok", 10, "qwen4_exp qwen4_exp_text"),
     ("num_hidden_layers", 32, "youtu"),
     ("num_hidden_layers", 35, "gemma3n_text"),
+    ("num_hidden_layers", 40, "zaya"),
     ("num_hidden_layers", 42, "bailing_hybrid"),
     ("num_hidden_layers", 43, "deepseek_v4"),
     ("num_hidden_layers", 45, "glm5_next glm5_next_text step3p5"),
@@ -162,7 +164,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_key_value_heads",
         2,
-        "ernie4_5 gemma3n_text muse_glimmer_text qwen4_exp qwen4_exp_text",
+        "ernie4_5 gemma3n_text muse_glimmer_text qwen4_exp qwen4_exp_text zaya",
     ),
     (
         "num_key_value_heads",

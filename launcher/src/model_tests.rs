@@ -227,6 +227,27 @@ fn layers_of_inkling_have_keys_and_convolutions() {
 }
 
 #[test]
+fn layers_of_zaya_have_keys_and_convolutions() {
+    let listed = json!({
+        "model_type": "zaya", "num_experts": 16, "sliding_window": 1024,
+        "layer_types": ["hybrid", "hybrid_sliding", "hybrid_sliding"], "num_hidden_layers": 3,
+    });
+    for (config, layers) in [(listed, 3), (json!({"model_type": "zaya"}), 40)] {
+        let found = facts(&config).unwrap();
+        assert_eq!((found.layers, found.heads, found.kv_heads), (layers, 8, 2));
+        assert_eq!((found.head_dim, found.max_tokens), (128, 131_072));
+        assert!(found.experts.is_none_or(|experts| experts.per_token == 1));
+        // Two ranks share the KV heads; four have two copies of each.
+        let states = found.states.unwrap();
+        for (ranks, kv_heads) in [(1, 2), (2, 1), (4, 1)] {
+            let layer = kv_heads * (2 * 5 + 1) * 128 * 2;
+            assert_eq!(states.bytes(Dtype::Bfloat16, ranks), layers * layer);
+            assert!(states.divides(ranks.into()));
+        }
+    }
+}
+
+#[test]
 fn latents_are_one_row_per_token_on_every_rank() {
     let config = json!({
         "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,

@@ -53,6 +53,7 @@ impl States {
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
             "inkling_text" => Self::of_inkling(config, layers),
+            "zaya" => Self::of_cca(config, layers),
             "jamba" => {
                 let period = size(config, "attn_layer_period", 8).max(1);
                 let first = size(config, "attn_layer_offset", 4);
@@ -172,6 +173,27 @@ impl States {
         }
     }
 
+    /// Two convolutions of queries and keys, and values of the token before, in ZAYA1's attention.
+    /// A rank has all queries of its KV heads.
+    fn of_cca(config: &Value, layers: u64) -> Self {
+        let size = |name, default| size(config, name, default);
+        let heads = size("num_attention_heads", 8);
+        let kv_heads = size("num_key_value_heads", 2).max(1);
+        let head_dim = size("head_dim", 128);
+        let widths = [size("cca_time0", 2), size("cca_time1", 2)];
+        let kept = widths[0].max(widths[1]).max(2) - 1;
+        // What the second convolution reads of the tokens before, it keeps for each of them.
+        let channels = (heads + kv_heads) * head_dim * widths[1] + kv_heads * head_dim;
+        Self {
+            layers,
+            shared: ("num_attention_heads", heads),
+            inputs: 0,
+            grouped: (channels * kept, kv_heads),
+            memory: 0,
+            whole: 0,
+        }
+    }
+
     fn of_mamba(config: &Value, layers: u64, names: &Mamba) -> Self {
         let size = |(name, default)| size(config, name, default);
         let heads = size(names.heads);
@@ -246,8 +268,8 @@ impl States {
             .and_then(Value::as_str);
         let model_type = config.get("model_type").and_then(Value::as_str);
         let other = match model_type {
-            Some("falcon_h1") => layers,  // each has both
-            Some("zamba2") => layers / 6, // of the default list
+            Some("falcon_h1" | "zaya") => layers, // each has both
+            Some("zamba2") => layers / 6,         // of the default list
             _ => layers.saturating_sub(self.layers),
         };
         kinds(
@@ -258,6 +280,7 @@ impl States {
                 "indexed_attention",
                 "attention",
                 BOTH,
+                "hybrid_sliding",
             ],
         )
         .or(pattern.map(|pattern| pattern.matches('*').count() as u64))

@@ -17,6 +17,7 @@ from transformers import (
     InklingTextConfig,
     MiniMaxM3VLTextConfig,
     Qwen4ExpTextConfig,
+    ZayaConfig,
 )
 
 VOCAB = len(AutoTokenizer.from_pretrained(BROOK))
@@ -153,12 +154,31 @@ def qwen4_exp() -> Any:
     )
 
 
+def zaya() -> Any:
+    """Keys and values with and without a window, and states of convolutions beside both."""
+    return ZayaConfig(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        num_hidden_layers=3,
+        layer_types=["hybrid", "hybrid_sliding", "hybrid"],
+        sliding_window=40,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_experts=8,
+        moe_intermediate_size=32,
+        router_hidden_size=48,
+        max_position_embeddings=2048,
+    )
+
+
 # With the KV memory that three times the prompts exceed.
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "dots3_note": (dots3_note, "2MiB"),
     "inkling": (inkling, "4MiB"),
     "minimax_m3": (minimax_m3, "3MiB"),
     "qwen4_exp": (qwen4_exp, "4MiB"),
+    "zaya": (zaya, "4MiB"),
 }
 
 

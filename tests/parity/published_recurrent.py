@@ -104,6 +104,28 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         "num_hidden_layers": 81, "num_mem_blocks": 2, "use_mem_rope": True,
         "use_shared_attention_adapter": False,
     }),
+    # The count includes the biases of the choice of experts.
+    "Zyphra/ZAYA1-8B": (8_840_489_464, {
+        "architectures": ["ZayaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": 2, "cca_time0": 2, "cca_time1": 2, "dtype": "bfloat16",
+        "eos_token_id": 106, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+        "initializer_range": 0.02, "layer_types": ["hybrid"] * 40, "lm_head_bias": False,
+        "max_position_embeddings": 131072, "model_type": "zaya", "moe_intermediate_size": 2048,
+        "num_attention_heads": 8, "num_experts": 16, "num_experts_per_tok": 1,
+        "num_hidden_layers": 40, "num_key_value_heads": 2, "output_router_logits": False,
+        "pad_token_id": 0, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05,
+        "rope_parameters": {
+            "hybrid": {
+                "partial_rotary_factor": 0.5, "rope_theta": 5000000, "rope_type": "default",
+            },
+            "hybrid_sliding": {
+                "partial_rotary_factor": 0.5, "rope_theta": 10000.0, "rope_type": "default",
+            },
+            "rope_type": "default",
+        },
+        "router_hidden_size": 256, "sliding_window": None, "tie_word_embeddings": True,
+        "use_cache": True, "vocab_size": 262272,
+    }),
     "ai21labs/AI21-Jamba-1.5-Mini": (51_570_323_328, JAMBA),
     # Sizes from descriptions of these two models, the other fields as in Mini.
     "ai21labs/AI21-Jamba-1.5-Large": (398_555_145_696, {

@@ -125,6 +125,11 @@ OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
      {"use_long_context": True}),
     ("zamba2-plain", ["rms_norm_eps", "hidden_act", "num_mem_blocks", "mamba_ngroups",
                       "use_mem_rope", "add_bias_linear"], {}),
+    ("zaya", ["rope_parameters", "cca_time0", "cca_time1"], {"partial_rotary_factor": 0.5}),
+    ("zaya-biases", ["num_experts_per_tok", "hidden_act"],
+     {"sliding_window": 9, "rope_parameters": {
+         "rope_type": "default",
+         "hybrid": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9000.0}}}),
 ]  # fmt: skip
 
 
@@ -333,6 +338,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("zamba2", {"hidden_act": "tanh"}, "hidden_act 'tanh' is not supported"),
     ("zamba2", {"mamba_d_conv": 1}, "must have a width of at least 2"),
     ("zamba2", {"sliding_window": 24}, "sliding_window 24 is not supported"),
+    ("zaya", {"layer_types": ["full_attention"] * 4}, "hybrid_sliding or hybrid for each of 4"),
+    ("zaya", {"layer_types": ["hybrid"] * 3}, "hybrid_sliding or hybrid for each of 4 layers"),
+    ("zaya", {"sliding_window": None}, "sliding_window must be a number, found None"),
+    ("zaya", {"num_experts_per_tok": 2}, "num_experts_per_tok 2 is not supported, only 1 is"),
+    ("zaya", {"num_key_value_heads": 3}, "not a multiple of num_key_value_heads, 3"),
+    ("zaya", {"cca_time0": 0}, "cca_time0 must be a whole number"),
+    ("zaya", {"head_dim": 15}, "head_dim must be even, found 15"),
+    ("zaya", {"hidden_act": "relu"}, "a gate with relu is not supported"),
+    ("zaya", {"ffn_hidden_size": 64}, "ffn_hidden_size 64 is not supported"),
+    ("zaya", {"zaya_use_eda": True}, "zaya_use_eda True is not supported"),
+    ("zaya", {"rope_parameters": {"rope_theta": 1e4}}, "an object for hybrid and for hybrid_slid"),
     ("granite", {"attention_window": 7}, "attention_window 7 is not supported"),
     ("olmo2", {"clip_qkv": True}, "clip_qkv True is not supported"),
     ("llama2", {"mup_scale": 0.5}, "mup_scale 0.5 is not supported"),

@@ -90,6 +90,7 @@ RECURRENT = [
     "qwen3_5-moe",
     "qwen3_next",
     "qwen4_exp",
+    "zaya",
 ]
 SHARDED = [
     "llama-one-kv-head",

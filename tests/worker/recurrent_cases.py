@@ -70,6 +70,7 @@ ALL_MAMBA: dict[str, Any] = {
 }
 # Ends of names of what checkpoints.py makes random too, by type of model.
 MAMBA_FACTORS = dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), ("mixer.A_log", "mixer.D"))
+MAMBA_FACTORS["zaya"] = ("states_scale", "residual_scale", "balancing_biases")
 MAMBA_FACTORS["glm5_next"] = ("A_log", "compress_ape", "compress_gate")
 ZAMBA2: dict[str, Any] = {
     "model_type": "zamba2",
@@ -330,7 +331,46 @@ INKLING: dict[str, Any] = {
     "route_scale": 2.5,
     "logits_mup_width_multiplier": 1.7,
 }
-MIXTURES |= {"inkling": INKLING, "qwen4_exp": QWEN4_EXP}
+# Weights are large, so that routers' scores differ more than the biases of the choice.
+ZAYA: dict[str, Any] = {
+    "model_type": "zaya",
+    "intermediate_size": None,
+    "pad_token_id": None,
+    "num_hidden_layers": 4,
+    "layer_types": ["hybrid", "hybrid_sliding", "hybrid_sliding", "hybrid"],
+    "sliding_window": 24,
+    "initializer_range": 0.4,
+    "num_attention_heads": 8,
+    "head_dim": 16,
+    "num_experts": 8,
+    "moe_intermediate_size": 32,
+    "router_hidden_size": 48,
+    "rope_parameters": {
+        "hybrid": {"rope_type": "default", "rope_theta": 9e3, "partial_rotary_factor": 0.5},
+        "hybrid_sliding": {
+            "rope_type": "default",
+            "rope_theta": 90.0,
+            "partial_rotary_factor": 1.0,
+        },
+    },
+}
+MIXTURES |= {"inkling": INKLING, "qwen4_exp": QWEN4_EXP, "zaya": ZAYA}
+# Convolutions are longer, the first of them is the shorter one.
+MIXTURES |= {
+    "zaya-biases": {
+        **ZAYA,
+        "num_hidden_layers": 3,
+        "layer_types": None,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 1,
+        "cca_time0": 3,
+        "cca_time1": 4,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-4,
+    },
+}
 
 RECURRENT: dict[str, dict[str, Any]] = {
     # Every layer has a window.

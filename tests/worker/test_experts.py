@@ -70,6 +70,7 @@ EXPERTS = [
     "nemotron_h-latent",
     "qwen4_exp",
     "step3p7",
+    "zaya",
 ]
 BATCHED = [
     "qwen3-moe",

@@ -511,6 +511,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
     [
         ("gpt-oss", "tensors of all experts at once"),
         ("mistral4", "tensors of all experts at once"),
+        ("zaya", "tensors of all experts at once"),
         ("falcon_h1", "recurrent layers beside attention"),
         ("inkling-dense", "recurrent layers beside attention"),
         ("longcat-flash", "pairs of layers"),

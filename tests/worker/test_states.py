@@ -34,9 +34,11 @@ STATEFUL = [
     "qwen4_exp",
     "inkling",
     "zamba2",
+    "zaya",
 ]
 ALONE = {"falcon_mamba", "mamba2"}  # have no attention
 GROUPS = {"qwen4_exp": 2, "inkling": 2}  # of states: n-grams, and layers with other KV heads
+WINDOWS = {"inkling", "zaya"}  # have a group of keys and values in them
 TWO_RANKS = [
     "qwen3_next",
     "jamba",
@@ -49,6 +51,7 @@ TWO_RANKS = [
     "qwen4_exp",
     "inkling",
     "zamba2",
+    "zaya",
 ]  # one of each kind of layer
 
 
@@ -86,7 +89,7 @@ def test_declared_groups(group: Group, path: Path) -> None:
     full, *others = loaded.kv_groups
     recurrent = [states for states in others if states.recurrent]
     assert len(recurrent) == GROUPS.get(path.name, 1)
-    assert len(others) - len(recurrent) == (path.name == "inkling")  # windows
+    assert len(others) - len(recurrent) == (path.name in WINDOWS)
     assert (full.block_bytes == 0) == (path.name in ALONE)
     assert full.blocks == 32 * loaded.max_sequence_tokens // 16 and not full.recurrent
     for group_number, states in enumerate(recurrent, len(others) - len(recurrent) + 1):

@@ -59,6 +59,7 @@ CASES = [
     _case(Size.SMALL, "f32", CHUNKS, 17, 3),
     _case(Size.SMALL, "f32", DECODES, 130, 2),
     _case(Size.SMALL, "f32", CHUNKS, 40, 3, plain=True),
+    _case(Size.SMALL, "bf16", CHUNKS, 40, 2, plain=True, bias=True),
     _case(Size.SMALL, "bf16", DECODES, 130, 3, plain=True, bias=True),
     _case(Size.SMALL, "f32", CHUNKS, 40, bias=True),
     _case(Size.SMALL, "f32", DECODES, 40, pad=1, bias=True),

@@ -91,6 +91,7 @@ from penstock.config.ngram import read_ngrams
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.place import HYBRID, PlaceSpec, read_place_kinds
 from penstock.config.recurrent_spec import (
+    CcaSpec,
     ConvolutionsSpec,
     DeltaNetSpec,
     KimiDeltaSpec,
@@ -136,6 +137,7 @@ __all__ = [
     "AltUpSpec",
     "AttentionSpec",
     "BlockIndexerSpec",
+    "CcaSpec",
     "CompressionSpec",
     "ConvolutionsSpec",
     "DeltaNetSpec",

@@ -91,7 +91,7 @@ class ExpertStorage(Enum):
 
 @dataclass(frozen=True)
 class RouterSpec:
-    """The linear layer that scores the experts for each token."""
+    """What scores the experts for each token: a linear layer, or an MLP."""
 
     bias: bool = False
     """Whether its logits have a learned bias."""
@@ -102,6 +102,12 @@ class RouterSpec:
     sparse_mixer: float = 0.0
     """The threshold of SparseMixer-v2 (Phi-3.5-MoE), which chooses two experts: each one's weight
     is the softmax among experts whose logits are within this share of the best; 0 = not used."""
+    hidden: int = 0
+    """Elements of the projection of a token on which the router is an MLP (ZAYA1); 0 = it is one
+    matrix."""
+    follows: bool = False
+    """Whether what the router of the layer before had in place of this projection is added, times a
+    learned factor of each element."""
     tokens: int = 0
     """Rows of a table of the experts of each token id, which replaces the choice; 0 = there is
     none."""
@@ -127,6 +133,9 @@ class MoeSpec:
     before it is projected back; 0 = they read the token."""
     identities: int = 0
     """Experts behind these that yield what they read, without matrices (LongCat-Flash)."""
+    idle: int = 0
+    """Experts behind these that yield nothing, without matrices: a token that chooses one skips
+    the layer (ZAYA1)."""
     own_norms: bool = False
     """Whether router, experts and shared experts have norms of their own (Gemma 4). The router's
     choice is then weighted by a learned factor per expert as well."""
@@ -141,7 +150,8 @@ class MoeSpec:
             raise BadModel(
                 f"config.json: {experts} experts do not form {routing.groups} equal groups"
             )
-        choice = experts // routing.groups * routing.kept_groups + self.identities
+        choice = experts // routing.groups * routing.kept_groups + self.idle
+        choice += self.identities
         if routing.top_k > choice:
             raise BadModel(
                 f"config.json: num_experts_per_tok is {routing.top_k}, but a token can only choose "
@@ -153,3 +163,8 @@ class MoeSpec:
                 f"config.json: experts with the activation {self.expert.of_experts} are not "
                 f"supported, only with {', '.join(sorted(kinds))}"
             )
+
+    @property
+    def choices(self) -> int:
+        """What the router scores: experts with matrices, and those behind them without."""
+        return self.experts + self.identities + self.idle

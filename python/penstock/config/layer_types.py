@@ -31,15 +31,17 @@ def read_hybrid_types(fields: Fields, default: Sequence[str], other: str) -> Seq
     return kinds
 
 
-def read_layer_types(fields: Fields, default: Sequence[str], other: str = SLIDING) -> Sequence[str]:
-    """FULL or `other` for each layer. `default`, one per layer, holds where the file has none."""
+def read_layer_types(
+    fields: Fields, default: Sequence[str], other: str = SLIDING, full: str = FULL
+) -> Sequence[str]:
+    """`full` or `other` for each layer. `default`, one per layer, holds where the file has none."""
     kinds = fields.raw.get("layer_types") or default
     if other == LINEAR and isinstance(kinds, list):
         kinds = [OLDER.get(kind, kind) for kind in kinds]
-    known = isinstance(kinds, Sequence) and all(kind in (other, FULL) for kind in kinds)
+    known = isinstance(kinds, Sequence) and all(kind in (other, full) for kind in kinds)
     if not known or len(kinds) != len(default):
         raise BadModel(
-            f"config.json: layer_types must hold {other} or {FULL} for each of {len(default)} "
+            f"config.json: layer_types must hold {other} or {full} for each of {len(default)} "
             f"layers, found {kinds!r}"
         )
     return kinds

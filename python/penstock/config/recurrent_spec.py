@@ -336,8 +336,46 @@ class ConvolutionsSpec:
         return StateSizes(kv + 2 * self.hidden, self.width)
 
 
+@dataclass(frozen=True)
+class CcaSpec:
+    """What compressed convolutional attention (CCA, arXiv:2510.04476) in the next layer's block
+    keeps of the last tokens: queries, keys and values before its convolutions, and queries and keys
+    between them. Head counts are those of the whole model, not of one rank."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    """Tokens that the first convolution reads, of each channel by itself."""
+    head_width: int
+    """Tokens that the second one reads, of all channels of a head."""
+
+    @property
+    def shared(self) -> tuple[str, int] | None:
+        """None: ranks share the heads as in the next layer."""
+        return None
+
+    @property
+    def kept_width(self) -> int:
+        """Tokens that the state covers, with the newest one: as many as anything reads."""
+        return max(self.width, self.head_width, 2)
+
+    def channels(self, ranks: int) -> tuple[int, int]:
+        """Returns the elements of queries and keys, and of values, on one of `ranks` ranks. Each
+        has all queries of its KV heads."""
+        kv_heads = max(self.kv_heads // ranks, 1)
+        groups = self.heads // self.kv_heads + 1
+        return kv_heads * groups * self.head_dim, kv_heads * self.head_dim
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks."""
+        queries_and_keys, values = self.channels(ranks)
+        return StateSizes(queries_and_keys * self.head_width + values, self.kept_width)
+
+
 RecurrentSpec = (
-    ConvolutionsSpec
+    CcaSpec
+    | ConvolutionsSpec
     | DeltaNetSpec
     | KimiDeltaSpec
     | LightningSpec

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.config.attention_spec import AttentionSpec, NormSpec, SharedKeySpec
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
 from penstock.config.place import PlaceSpec
-from penstock.config.recurrent_spec import ConvolutionsSpec, NgramSpec, RecurrentSpec
+from penstock.config.recurrent_spec import CcaSpec, ConvolutionsSpec, NgramSpec, RecurrentSpec
 from penstock.config.streams import AltUpSpec, GatedStreamsSpec, SinkhornSpec, StreamsSpec
 
 
@@ -141,7 +141,7 @@ class Specification:
     def block_layers(self) -> list[int]:
         """The layers that blocks are of: n-grams, convolutions and places of shared transformers
         are a part of the next one's."""
-        parts, every = (ConvolutionsSpec, NgramSpec), enumerate(self.layers)
+        parts, every = (CcaSpec, ConvolutionsSpec, NgramSpec), enumerate(self.layers)
         return [i for i, one in every if not (isinstance(one.attention, parts) or one.place)]
 
     @property

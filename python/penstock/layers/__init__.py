@@ -13,6 +13,8 @@ from penstock.layers.block import (
     block_of,
     mlp_of,
 )
+from penstock.layers.cca import CcaAttention
+from penstock.layers.cca_block import CcaBlock
 from penstock.layers.convolved_block import ConvolvedBlock
 from penstock.layers.delta_net import DeltaNet
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
@@ -38,10 +40,11 @@ from penstock.layers.own_norm_experts import OwnNormMoeMlp
 from penstock.layers.per_layer import PerLayerEmbeddings, PerLayerInput
 from penstock.layers.recurrent import Convolution, Recurrent
 from penstock.layers.rope import rope_order, rope_table
+from penstock.layers.scaled_stream import ScaledStream
 from penstock.layers.shared_transformer import Place, SharedTransformer
 from penstock.layers.short_conv import ShortConv
 from penstock.layers.sinkhorn_streams import MixingConnection
-from penstock.layers.stream_block import HashStreamBlock, StreamBlock, streams_of
+from penstock.layers.stream_block import HashStreamBlock, StreamBlock, StreamEnds, streams_of
 from penstock.layers.streams import HyperConnection, MeanStreams, Streams
 from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 from penstock.layers.weighed_experts import WeighedMoeMlp
@@ -51,6 +54,8 @@ __all__ = [
     "Attention",
     "Block",
     "Build",
+    "CcaAttention",
+    "CcaBlock",
     "ColumnLinear",
     "Convolution",
     "ConvolvedBlock",
@@ -98,11 +103,13 @@ __all__ = [
     "Router",
     "RowLinear",
     "SandwichBlock",
+    "ScaledStream",
     "SelfAttention",
     "SharedGate",
     "SharedTransformer",
     "ShortConv",
     "StreamBlock",
+    "StreamEnds",
     "Streams",
     "WeighedMoeMlp",
     "attention_of",

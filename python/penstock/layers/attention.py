@@ -76,6 +76,13 @@ class Chosen:
     choice: Choice | None = None
 
 
+@dataclass
+class RouterStates:
+    """What the last layer with experts leaves to the next one's router (`RouterSpec.follows`)."""
+
+    hidden: Tensor | None = None  # [T, size]
+
+
 @dataclass(frozen=True)
 class StepContext:
     """Built by the worker for each step; read by layers."""
@@ -89,6 +96,7 @@ class StepContext:
     embeddings: Tensor | None = None  # [T, hidden]; set by models whose layers read them
     ids: Tensor | None = None  # [T]: the tokens; set by models whose layers read them
     chosen: Chosen = field(default_factory=Chosen)  # set by layers with an indexer
+    routers: RouterStates = field(default_factory=RouterStates)  # set by layers with experts
     token_ids: Tensor | None = None  # [T], for routers that read them; set by the model
     common: dict[tuple[object, ...], Tensor] = field(default_factory=dict)  # see step_rows.once
 
@@ -176,6 +184,12 @@ class Attention(SelfAttention):
         self.kv_scales: KvScales | None = None
         self.rope = spec.rope
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
+        self.qkv = self._inputs(build.below("qkv"), residual, spec)
+        inputs = spec.heads * self.value_dim
+        self.out = RowLinear(build.below("out"), residual, inputs, spec.output_bias)
+
+    def _inputs(self, build: Build, residual: ResidualSpec, spec: AttentionSpec) -> ColumnLinear:
+        """Builds the projection of what `mix` reads."""
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         parts = {"q": queries * (2 if spec.gate is Gate.WITH_QUERIES else 1)}
         if spec.kv_layer is None:
@@ -186,9 +200,7 @@ class Attention(SelfAttention):
             parts["relative"] = spec.heads * spec.relative.rank
         if spec.gate in (Gate.OWN, Gate.PER_HEAD_SOFTPLUS, Gate.PER_HEAD):
             parts["gate"] = queries if spec.gate is Gate.OWN else spec.heads
-        self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias, shares=shares)
-        inputs = spec.heads * self.value_dim
-        self.out = RowLinear(build.below("out"), residual, inputs, spec.output_bias)
+        return ColumnLinear(build, parts, residual, spec.qkv_bias, shares=shares)
 
     def _own_slopes(self, build: Build, slopes: tuple[float, ...] | None) -> Tensor | None:
         if slopes is None:
@@ -216,7 +228,7 @@ class Attention(SelfAttention):
 
     def _reorder(self, within: Tensor) -> None:
         whole = torch.arange(self.qkv.outputs, device=within.device)
-        rotated = whole[: (self.heads + self.kv_heads) * self.head_dim].view(-1, self.head_dim)
+        rotated = whole[: sum(self.split[:2]) * self.head_dim].view(-1, self.head_dim)
         rotated.copy_(rotated[:, within])
         self.qkv.reorder(whole)
 

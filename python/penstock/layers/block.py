@@ -8,6 +8,7 @@ from torch import Tensor
 
 from penstock.config import (
     AttentionSpec,
+    CcaSpec,
     ConvolutionsSpec,
     Gate,
     KimiDeltaSpec,
@@ -162,7 +163,7 @@ def _recurrent_of(
         return KimiDelta(build, residual, spec, index)
     if isinstance(spec, NgramSpec):
         raise BadModel("n-grams need several residual streams")
-    if isinstance(spec, ConvolutionsSpec):
+    if isinstance(spec, CcaSpec | ConvolutionsSpec):
         raise BadModel("these convolutions are a part of a block of their own")
     return DeltaNet(build, residual, spec, index)
 

@@ -44,12 +44,11 @@ class Router(Layer):
         hidden = residual.hidden
         dtype = torch.float32 if spec.router.float32 else build.dtype
         self.routing, self.sparse_mixer = spec.routing, spec.router.sparse_mixer
-        experts = spec.experts + spec.identities
-        self.weight = build.empty(experts, hidden, dtype=dtype)
-        self.bias = build.empty(experts, dtype=dtype) if spec.router.bias else None
+        self.weight = build.empty(spec.choices, hidden, dtype=dtype)
+        self.bias = build.empty(spec.choices, dtype=dtype) if spec.router.bias else None
         self.correction: Tensor | None = None
         if spec.router.correction:
-            self.correction = build.empty(experts, dtype=torch.float32)
+            self.correction = build.empty(spec.choices, dtype=torch.float32)
         rms = not residual.norm.centred
         self.fused_norm = rms and not self.sparse_mixer and build.device.type == "cuda"
 
@@ -156,7 +155,7 @@ class ExpertMlps(Layer):
         group, inner, storage = build.group, spec.expert.intermediate, spec.storage
         self.storage = storage
         self.device = build.device
-        self.total, self.identities = spec.experts, spec.identities
+        self.total, self.choices = spec.experts, spec.choices
         self.group = Group() if build.expert_parallel else group
         self.first = 0
         if build.expert_parallel:
@@ -316,7 +315,7 @@ class ExpertMlps(Layer):
             down_bias=self.down_bias,
             activation=self.activation,
             first=self.first,
-            elsewhere=self.total + self.identities - self.count,
+            elsewhere=self.choices - self.count,
         )
 
     def kept(self) -> Iterator[Tensor]:

@@ -19,10 +19,12 @@ from penstock.layers.block import attention_of, mlp_of
 from penstock.layers.gated_streams import GatedConnection, GatedStreams
 from penstock.layers.hash_experts import HashMoeMlp
 from penstock.layers.norm import Norm, norm_of
+from penstock.layers.scaled_stream import ScaledStream
 from penstock.layers.sinkhorn_streams import MixedPending, MixingConnection
 from penstock.layers.streams import HyperConnection, MeanStreams, Pending, Streams
 
 Connection = HyperConnection | MixingConnection | GatedConnection
+StreamEnds = MeanStreams | GatedStreams | AltUpStreams | ScaledStream
 
 
 class StreamBlock(Layer):

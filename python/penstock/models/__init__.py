@@ -170,6 +170,7 @@ FAMILIES: dict[str, str] = {
     "VaultGemmaForCausalLM": "vaultgemma:VaultGemma",
     "YoutuForCausalLM": "youtu:Youtu",
     "Zamba2ForCausalLM": "zamba2:Zamba2",
+    "ZayaForCausalLM": "zaya:Zaya",
 }
 
 

@@ -20,6 +20,7 @@ from penstock.layers import (
     Residual,
     RmsNorm,
     StreamBlock,
+    StreamEnds,
     block_of,
     norm_of,
     streams_of,
@@ -115,7 +116,7 @@ class Decoder(Layer):
         self.embedding = Embedding(build, spec)
         self.positions = PositionEmbedding(build, spec) if spec.learned_positions else None
         self.blocks = [self.block(spec, build, i) for i in range(spec.blocks)]
-        self.streams = streams_of(build, spec)
+        self.streams = self.stream_ends(spec, build)
         self.norm = self.last_norm(spec, build)
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
         self.ignored = (*self.ignored, *build.methods.unused)
@@ -141,6 +142,12 @@ class Decoder(Layer):
     def block(spec: Specification, build: Build, index: int) -> Any:
         """Builds layer `index`. Override it for a family that connects its layers differently."""
         return (StreamBlock if spec.residual.streams else block_of)(spec, build, index)
+
+    @staticmethod
+    def stream_ends(spec: Specification, build: Build) -> StreamEnds | None:
+        """Builds how the residual stream begins and ends, if not as the embedding and in a sum.
+        Override it for a family with one stream that is special there."""
+        return streams_of(build, spec)
 
     @staticmethod
     def last_norm(spec: Specification, build: Build) -> RmsNorm | LayerNorm | None:

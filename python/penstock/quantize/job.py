@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.config import (
+    CcaSpec,
     ConvolutionsSpec,
     ExpertStorage,
     MoeSpec,
@@ -120,7 +121,8 @@ def _kind(raw: Mapping[str, Any], checkpoint: Checkpoint) -> ModelKind:
 def _check_layers(spec: Specification) -> None:
     """Raises BadModel for layers that cannot be computed one after the other from their inputs."""
     stores = {layer.mlp.storage for layer in spec.layers if isinstance(layer.mlp, MoeSpec)}
-    convolved = any(isinstance(layer.attention, ConvolutionsSpec) for layer in spec.layers)
+    parts = CcaSpec, ConvolutionsSpec
+    convolved = any(isinstance(layer.attention, parts) for layer in spec.layers)
     beside = spec.residual.placement is Placement.BESIDE or convolved
     pairs = spec.residual.placement is Placement.SHORTCUT
     more = spec.per_layer or spec.kv_readers or spec.shares_indexers
