@@ -119,6 +119,8 @@ class Scoring:
     """Whether windows begin at multiples of their size."""
     alibi: bool = False
     """Whether heads have slopes: random ones, the first steep, the last 0."""
+    by_query: bool = False
+    """Whether each query has sinks of its own, random ones."""
     extent: int = 0
     """Keys to whose scores each query adds numbers of its own; 0: none."""
 
@@ -126,15 +128,19 @@ class Scoring:
     def name(self) -> str:
         """What a case's name says of it."""
         name = f"{f'-cap{self.softcap:g}' if self.softcap else ''}{'-sinks' if self.sinks else ''}"
+        name += "-query-sinks" if self.by_query else ""
         name += f"-extent{self.extent}" if self.extent else ""
         return f"{name}{'-aligned' if self.aligned else ''}{'-alibi' if self.alibi else ''}"
 
     def biases(self, heads: Heads, q: Tensor) -> dict[str, Any]:
-        """The biases of the queries `q` [T, Hq, D], if there are any."""
-        if not self.extent:
-            return {}
-        shape = len(q), heads.query, self.extent
-        return {"rel_bias": torch.randn(shape, device=q.device, dtype=q.dtype)}
+        """The biases and the sinks of the queries `q` [T, Hq, D], if there are any."""
+        found, shape = {}, (len(q), heads.query)
+        if self.extent:
+            biases = torch.randn(*shape, self.extent, device=q.device, dtype=q.dtype)
+            found["rel_bias"] = biases
+        if self.by_query:
+            found["sinks"] = 3 * torch.randn(shape, device=q.device)
+        return found
 
     def arguments(self, heads: Heads, device: torch.device) -> dict[str, Any]:
         """These arguments of the op, where they are not its defaults and not of queries."""

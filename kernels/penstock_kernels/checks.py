@@ -178,7 +178,11 @@ def expect_rule(q: Tensor, window: int, softcap: float, sinks: Tensor | None) ->
         raise ValueError(f"window is {window}; expected 0 (unlimited) or more")
     if not 0 <= softcap < math.inf:
         raise ValueError(f"softcap is {softcap}; expected 0 (none) or more")
-    _expect_of_heads("sinks", sinks, q.shape[1])
+    if sinks is not None and sinks.ndim == 2:
+        expect("sinks", sinks, tuple(q.shape[:2]), (torch.float32, torch.float64))
+        expect_contiguous("sinks", sinks)
+    else:
+        _expect_of_heads("sinks", sinks, q.shape[1])
 
 
 def expect_bias(q: Tensor, slopes: Tensor | None, rel_bias: Tensor | None) -> None:

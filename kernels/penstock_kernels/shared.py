@@ -28,7 +28,8 @@ class Rule:
     softcap: float = 0.0
     """Scores become softcap tanh(score / softcap); 0: they stay."""
     sinks: Tensor | None = None
-    """[Hq] a logit of each query head that takes part in the softmax, without a value."""
+    """[Hq] a logit of each query head that takes part in the softmax, without a value; or [rows,
+    Hq], of each query."""
     slopes: Tensor | None = None
     """[Hq] what each query head adds to a score for a key one position later (ALiBi)."""
     rel_bias: Tensor | None = None

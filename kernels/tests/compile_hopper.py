@@ -206,7 +206,11 @@ def main() -> None:
         mixture(Kind.INT4, 2000, 128, activation)
         mixture(Kind.FP8, 2000, 128, activation)
     plain_mixture(200, Activation.CLAMPED_SWIGLU, torch.float16)
-    for activation in (Activation.LIMITED_SILU, Activation.CAPPED_SILU):
+    for activation in (
+        Activation.LIMITED_SILU,
+        Activation.CAPPED_SILU,
+        Activation.SOFTCAPPED_SILU,
+    ):
         plain_mixture(200, activation, torch.bfloat16)
         mixture(Kind.INT4, 2000, 128, activation)
     mixture(Kind.FP8, 1, 128, Activation.CAPPED_SILU)

@@ -119,8 +119,8 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
 
 BF16, F32 = torch.bfloat16, torch.float32
 KINDS = [kv for kv in QUANTIZED_KV if kv != "e4m3" or CAPABILITY >= 89]  # what can convert it
-# Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B, Llama 4 Scout, MPT 30B, Inkling,
-# full layers of Gemma 4 E2B and 31B; and their kernels for float32.
+# Llama 3.1 8B, a rank of it, Gemma 2 9B, Gemma 3 1B, gpt-oss 20B, Llama 4 Scout, MPT 30B, Inkling
+# and Inkling 2, full layers of Gemma 4 E2B and 31B; and their kernels for float32.
 LAYERS = [
     (Heads(32, 8, 128, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 128, 16), 0, PLAIN, BF16),
@@ -132,6 +132,7 @@ LAYERS = [
     (Heads(64, 64, 112, 16), 0, Scoring(alibi=True), BF16),
     (Heads(64, 8, 128, 16), 0, Scoring(extent=1024), BF16),
     (Heads(64, 16, 128, 16), 512, Scoring(extent=512), BF16),
+    (Heads(48, 8, 128, 16), 1024, Scoring(extent=1024, by_query=True), BF16),
     (Heads(8, 1, 512, 16), 0, PLAIN, BF16),
     (Heads(32, 4, 512, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 512, 16), 0, PLAIN, F32),
@@ -196,6 +197,7 @@ def mixtures() -> None:
     nemotron = Experts(ups, downs, activation=Activation.RELU_SQUARED)
     hunyuan = Experts(gate_up, down, activation=Activation.LIMITED_SILU)
     step = Experts(gate_up, down, activation=Activation.CAPPED_SILU)
+    inkling = Experts(gate_up, down, activation=Activation.SOFTCAPPED_SILU)
     for tokens, top_k, layer, hidden in (
         (1, 8, qwen3, 2048),
         (32, 8, qwen3, 2048),
@@ -206,6 +208,8 @@ def mixtures() -> None:
         (2048, 8, hunyuan, 2048),
         (1, 8, step, 2048),
         (2048, 8, step, 2048),
+        (1, 8, inkling, 2048),
+        (2048, 8, inkling, 2048),
         (1, 6, nemotron, 2688),
         (32, 6, nemotron, 2688),
         (2048, 6, nemotron, 2688),
@@ -290,6 +294,17 @@ def chosen_blocks(kind: torch.dtype) -> None:
         for lengths in ([(1, 1), (1, 7)], [(300, 300)]):
             x = torch.empty((sum(count for count, _ in lengths), channels), dtype=dtype)
             convolution.causal_conv(x, weight, states, runs(lengths, CPU))
+
+
+def token_convolutions(kind: torch.dtype) -> None:
+    """The convolution of keys and values of Inkling 2, whose weights depend on the token."""
+    states = torch.empty((4, 1, 1, 2048, 3), dtype=kind)
+    weight = torch.empty((2048, 4))
+    for lengths in ([(1, 1), (1, 7)], [(300, 300)]):
+        x = torch.empty((sum(count for count, _ in lengths), 2048), dtype=kind)
+        taps = torch.empty((len(x), 16, 4))
+        run_of = runs(lengths, CPU)
+        convolution.causal_conv(x, weight, states, run_of, silu=False, taps=taps)
 
 
 def blocks_of_heads(kind: torch.dtype) -> None:
@@ -410,6 +425,7 @@ def caches_of_keys(kinds: tuple[torch.dtype, ...]) -> None:
     shared_keys(BF16)
     windows(BF16)
     chosen_blocks(BF16)
+    token_convolutions(BF16)
     blocks_of_heads(BF16)
 
 

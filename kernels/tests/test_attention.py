@@ -42,6 +42,7 @@ def one_query(
     first: int,
     slopes: Tensor | None = None,
     rel_bias: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """The formula for one query, head by head and key by key; `place`: its sequence, its position
     and its row."""
@@ -62,7 +63,11 @@ def one_query(
         if rel_bias is not None:
             for key in range(max(first, position + 1 - rel_bias.shape[2]), position + 1):
                 scores[key - first] += rel_bias[row, head, position - key]
-        out[head] = scores.softmax(0) @ values
+        if sinks is not None:
+            sink = sinks[row, head].expand(1)
+            out[head] = torch.cat((scores, sink)).softmax(0)[:-1] @ values
+        else:
+            out[head] = scores.softmax(0) @ values
     return out
 
 
@@ -77,6 +82,7 @@ BIASES: list[dict[str, Tensor]] = [
         {"rel_bias": torch.rand(sum(COUNTS), HEADS.query, extent, dtype=torch.float64)}
         for extent in (1, 4, 20)
     ),
+    {"sinks": torch.randn(sum(COUNTS), HEADS.query, dtype=torch.float64)},
 ]
 
 
@@ -105,8 +111,8 @@ def test_decode_is_the_last_row_of_prefill(
     rows = case["query_start"][1:][last].long() - 1
     rule: dict[str, Any] = {"window": window, "aligned": aligned, **bias}
     prefill = paged_prefill_attention(**case, **rule)[rows]
-    if "rel_bias" in rule:
-        rule["rel_bias"] = rule["rel_bias"][rows]
+    for name in {"rel_bias", "sinks"} & rule.keys():
+        rule[name] = rule[name][rows]
     kv_len, slots, cache = case["kv_len"][last], case["slots"][last], case["kv_cache"]
     place, offset = (kv_len - 1).long() // HEADS.block_tokens, (kv_len - 1) % HEADS.block_tokens
     block = case["block_tables"][slots.long(), place]

@@ -142,6 +142,16 @@ def test_step_bounds_activated_gates_from_above_and_ups_on_both_sides() -> None:
     torch.testing.assert_close(expert_mlp(torch.ones(1, 4), routed, experts), (gate * up)[None])
 
 
+def test_inkling_2_caps_gates_and_ups_softly_and_activates_gates_as_they_are() -> None:
+    gate_up = torch.tensor([12.0, -12.0, 0.03, 1.0, 1.0, 1.0, 0.1, -90.0])
+    weights = torch.nn.functional.pad(gate_up[:, None], (0, 3))[None]
+    experts = Experts(weights, torch.eye(4)[None], activation=Activation.SOFTCAPPED_SILU)
+    routed = Routed(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1))
+    gate, up = gate_up.chunk(2)
+    expected = 4 * (gate / 4).tanh() * gate.sigmoid() * 25 * (up / 25).tanh()
+    torch.testing.assert_close(expert_mlp(torch.ones(1, 4), routed, experts), expected[None])
+
+
 def test_experts_without_a_gate_square_what_is_positive() -> None:
     weights = torch.nn.functional.pad(torch.tensor([3.0, -2.0])[:, None], (0, 1))[None]
     experts = Experts(weights, torch.eye(2)[None], activation=Activation.RELU_SQUARED)

@@ -1,5 +1,5 @@
 //! Layers with full attention whose keys and values have another shape than those of the others
-//! (Gemma 4, MiMo, MiniMax-M3, Inkling, Dots3-Note), and layers that have none (Gemma 3n, Gemma 4).
+//! (Gemma 4, MiMo, MiniMax-M3, Inkling 1 and 2, Dots3-Note), and layers that have none (Gemma 3n, Gemma 4).
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ const SLIDING: &str = "sliding_attention";
 const CHOOSING: &str = "minimax_m3_sparse";
 const FAMILIES: [&str; 3] = [GEMMA_3N, "gemma4_text", "gemma4_unified_text"];
 /// Whose layers with windows have fields of their own.
-pub(crate) const INKLING: &str = "inkling_text";
+pub(crate) const INKLING: [&str; 2] = ["inkling_text", "inkling2_text"];
 const DOTS3: [&str; 2] = ["dots3_note", "dots3_note_text"];
 const GEMMA_3N: &str = "gemma3n_text"; // whose layers all have the same shape
 const PERIOD_3N: usize = 5;
@@ -44,7 +44,7 @@ impl KvLayers {
         if family == "mimo_v2_flash" {
             return Some(self.divided_by_heads(config));
         }
-        if family == INKLING {
+        if INKLING.contains(&family) {
             return Some(self.divided_by_windows(config));
         }
         if DOTS3.contains(&family) {
@@ -304,8 +304,9 @@ mod tests {
             json!({"layer_types": kinds.collect::<Vec<_>>(), "local_layer_ids": [1]}),
             json!({"layer_types": null, "local_layer_ids": windows}),
         ];
-        for mut config in lists {
-            config["model_type"] = json!("inkling_text");
+        let families = ["inkling_text", "inkling_text", "inkling2_text"];
+        for (mut config, family) in lists.into_iter().zip(families) {
+            config["model_type"] = json!(family);
             config["num_key_value_heads"] = json!(4);
             let (sliding, full) = alike.divided(&config).unwrap();
             assert_eq!((sliding.layers, sliding.kv_heads), (10, 16));

@@ -305,7 +305,7 @@ fn kv_heads(config: &Value) -> Result<Option<u64>, String> {
         Some("gpt_bigcode") => Ok(None),
         Some("dbrx") => Ok(Some(of_dbrx(config, "attn_config", "kv_n_heads", 1))),
         Some("mimo_v2_flash") => Ok(size(config, "num_key_value_heads")?.map(|full| 2 * full)),
-        Some(INKLING) => size(config, "swa_num_key_value_heads"),
+        Some(family) if INKLING.contains(&family) => size(config, "swa_num_key_value_heads"),
         _ => size(config, "num_key_value_heads"),
     }
 }
@@ -326,7 +326,7 @@ fn index_key(text: &Value) -> Result<u64, String> {
 /// Returns the field with the elements of a head; of Inkling, in layers with windows.
 fn head_dim_field(config: &Value) -> &'static str {
     match model_type(config) {
-        Some(INKLING) => "swa_head_dim",
+        Some(family) if INKLING.contains(&family) => "swa_head_dim",
         _ => "head_dim",
     }
 }

@@ -19,7 +19,7 @@ pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
 ];
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 29] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 30] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -40,6 +40,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 29] = [
     "gpt_oss",
     "granite_swa",
     "granitemoe_swa",
+    "inkling2_text",
     "inkling_text",
     "kolibri1",
     "lfm3",
@@ -69,7 +70,8 @@ const SIZES: &[(&str, u64, &str)] = &[
     ),
     ("head_dim", 512, "deepseek_v4"),
     ("index_head_dim", 128, "deepseek_v4 minimax_m3_vl_text"),
-    ("swa_head_dim", 128, "inkling_text"),
+    ("swa_head_dim", 128, "inkling2_text inkling_text"),
+    ("swa_num_key_value_heads", 8, "inkling2_text"),
     ("swa_num_key_value_heads", 16, "inkling_text"),
     ("max_position_embeddings", 2048, "bloom falcon mamba"),
     ("max_position_embeddings", 4096, "helium nemotron_h zamba2"),
@@ -106,7 +108,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         1 << 20,
-        "deepseek_v4 glm5_next glm5_next_text kimi_linear",
+        "deepseek_v4 glm5_next glm5_next_text inkling2_text kimi_linear",
     ),
     (
         "max_position_embeddings",
@@ -121,7 +123,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "bailing_hybrid muse_glimmer_text zamba2",
     ),
     ("num_attention_heads", 40, "minicpm3"),
-    ("num_attention_heads", 48, "kolibri1"),
+    ("num_attention_heads", 48, "inkling2_text kolibri1"),
     (
         "num_attention_heads",
         64,
@@ -143,7 +145,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "num_experts_per_tok",
         8,
-        "bailing_hybrid dots3_note dots3_note_text glm5_next glm5_next_text kimi_linear step3p5",
+        "bailing_hybrid dots3_note dots3_note_text glm5_next glm5_next_text inkling2_text kimi_linear step3p5",
     ),
     ("num_experts_per_tok", 10, "qwen4_exp qwen4_exp_text"),
     ("num_hidden_layers", 32, "youtu"),
@@ -153,6 +155,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 43, "deepseek_v4"),
     ("num_hidden_layers", 45, "glm5_next glm5_next_text step3p5"),
     ("num_hidden_layers", 46, "dots3_note dots3_note_text"),
+    ("num_hidden_layers", 48, "inkling2_text"),
     ("num_hidden_layers", 49, "flint"),
     ("num_hidden_layers", 50, "kolibri1"),
     ("num_hidden_layers", 52, "muse_glimmer_text"),

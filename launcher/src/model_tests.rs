@@ -248,6 +248,20 @@ fn layers_of_zaya_have_keys_and_convolutions() {
 }
 
 #[test]
+fn layers_of_inkling_2_are_as_inklings() {
+    let config = json!({"model_type": "inkling2", "text_config": {
+        "model_type": "inkling2_text", "n_routed_experts": 384,
+    }});
+    let found = facts(&config).unwrap();
+    assert_eq!((found.layers, found.heads, found.kv_heads), (40, 48, 8));
+    assert_eq!((found.head_dim, found.max_tokens), (128, 1 << 20));
+    assert!(found.sliding && found.experts.unwrap().per_token == 8);
+    let states = found.states.unwrap();
+    let layer = 3 * (2 * 8 * 128 + 2 * 4608) * 2;
+    assert_eq!(states.bytes(Dtype::Bfloat16, 1), 48 * layer);
+}
+
+#[test]
 fn latents_are_one_row_per_token_on_every_rank() {
     let config = json!({
         "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,

@@ -52,7 +52,8 @@ impl States {
             "lfm3" => Self::of_short_convolutions(config, layers, layers.saturating_sub(1) / 2, 7),
             "bamba" | "falcon_h1" | "granitemoehybrid" => Self::of_mamba(config, layers, &GRANITE),
             "nemotron_h" => Self::of_mamba(config, layers, &NEMOTRON),
-            "inkling_text" => Self::of_inkling(config, layers),
+            "inkling_text" => Self::of_inkling(config, layers, [64, 16, 6144]),
+            "inkling2_text" => Self::of_inkling(config, layers, [48, 8, 4608]),
             "zaya" => Self::of_cca(config, layers),
             "jamba" => {
                 let period = size(config, "attn_layer_period", 8).max(1);
@@ -154,22 +155,24 @@ impl States {
         }
     }
 
-    /// Convolutions of keys and values, here those of layers with windows, and of two outputs.
-    fn of_inkling(config: &Value, layers: u64) -> Self {
+    /// Convolutions of keys and values, here those of layers with windows, and of two outputs. Query
+    /// heads, KV heads and the hidden size have defaults.
+    fn of_inkling(config: &Value, layers: u64, defaults: [u64; 3]) -> Self {
+        let [queries, heads, hidden] = defaults;
         let width = size(config, "sconv_kernel_size", 4);
         let kept = size(config, "conv_kernel_size", width).saturating_sub(1);
-        let heads = size(config, "swa_num_key_value_heads", 16);
+        let heads = size(config, "swa_num_key_value_heads", heads);
         let channels = 2 * heads * size(config, "swa_head_dim", 128);
         Self {
             layers,
             shared: (
                 "num_attention_heads",
-                size(config, "num_attention_heads", 64),
+                size(config, "num_attention_heads", queries),
             ),
             inputs: 0,
             grouped: (channels * kept, heads),
             memory: 0,
-            whole: layers * 2 * size(config, "hidden_size", 6144) * kept,
+            whole: layers * 2 * size(config, "hidden_size", hidden) * kept,
         }
     }
 

@@ -251,6 +251,27 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         },
         "vision_config": {"hidden_size": 1024, "model_type": "inkling_vision", "n_layers": 24},
     }),
+    # As transformers' defaults describe it: the published file was not at hand.
+    "thinkingmachines/Inkling-2": (593_714_045_952, {
+        "architectures": ["Inkling2ForConditionalGeneration"], "image_token_id": 200054,
+        "model_type": "inkling2", "text_config": {
+            "attention_dropout": 0.0, "conv_kernel_size": 4, "d_rel": 16,
+            "final_logit_softcapping": 30.0, "head_dim": 128, "hidden_act": "silu",
+            "hidden_size": 4608, "initializer_range": 0.02,
+            "layer_types": ["hybrid" if i % 6 == 5 else "hybrid_sliding" for i in range(48)],
+            "log_scaling_alpha": 0.1, "log_scaling_n_floor": 128000,
+            "max_position_embeddings": 1048576, "mlp_gate_softcap": 4.0, "mlp_up_softcap": 25.0,
+            "model_type": "inkling2_text", "moe_intermediate_size": 2304,
+            "n_layers_per_attn_res_block": 6, "n_routed_experts": 384, "num_attention_heads": 48,
+            "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 8,
+            "pad_token_id": None, "qk_l2_clip_threshold": 22.627416997969522, "rel_extent": 1024,
+            "rel_l2_clip_threshold": 8.0, "rms_norm_eps": 1e-06, "route_scale": 8.0,
+            "scoring_func": "sigmoid", "sliding_window_size": 1024, "swa_head_dim": 128,
+            "swa_num_attention_heads": 48, "swa_num_key_value_heads": 8,
+            "unpadded_vocab_size": 200058, "vocab_size": 201024,
+        },
+        "vision_config": {"hidden_size": 1024, "model_type": "inkling2_vision"},
+    }),
     "moonshotai/Kimi-Linear-48B-A3B-Instruct": (49_122_681_728, {
         "architectures": ["KimiLinearForCausalLM"], "dtype": "bfloat16", "eos_token_id": 163586,
         "first_k_dense_replace": 1, "head_dim": 72, "hidden_act": "silu", "hidden_size": 2304,

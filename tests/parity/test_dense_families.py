@@ -49,7 +49,15 @@ OTHERS = {
 } | {name for name in FAMILIES if name.endswith("ForConditionalGeneration")}
 # Cases with experts that other tests do not preempt, nor run on four ranks.
 MIXTURES = ["bailing_hybrid", "glm5_next", "jamba", "kimi_linear", "llama4", "minimax"]
-MIXTURES += ["dots3-note", "inkling", "minimax_m3", "minimax_m3_vl", "qwen4_exp", "zaya"]
+MIXTURES += [
+    "dots3-note",
+    "inkling",
+    "inkling2",
+    "minimax_m3",
+    "minimax_m3_vl",
+    "qwen4_exp",
+    "zaya",
+]
 Checkpoints = Callable[[str], Path]
 
 

@@ -13,7 +13,7 @@ from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
 from latent_cases import LATENT_CASES, MINICPM3, YARN, YOUTU
 from recurrent_cases import EXPERTS, MAMBA_FACTORS, MIXTURES, RECURRENT
-from text_parts import class_of, config_of, model_of
+from text_parts import as_it_multiplies, class_of, config_of, model_of
 from transformers import AutoConfig
 
 VOCAB = 501  # odd, so that two ranks cannot share it equally
@@ -576,7 +576,7 @@ def reference(path: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
     kind = "sdpa" if getattr(config, "alibi", False) else "eager"
     model = class_of(config).from_pretrained(path, dtype=dtype, attn_implementation=kind)
     model.set_experts_implementation("eager")  # the others do not compute in float64
-    return model.eval().to(device)
+    return as_it_multiplies(model).eval().to(device)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

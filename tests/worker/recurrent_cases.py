@@ -72,6 +72,8 @@ ALL_MAMBA: dict[str, Any] = {
 MAMBA_FACTORS = dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), ("mixer.A_log", "mixer.D"))
 MAMBA_FACTORS["zaya"] = ("states_scale", "residual_scale", "balancing_biases")
 MAMBA_FACTORS["glm5_next"] = ("A_log", "compress_ape", "compress_gate")
+MAMBA_FACTORS["inkling2_text"] = ("convolution.conv1d.weight", "static_weight", "l2_clip.scale")
+MAMBA_FACTORS["inkling2_text"] += ("query",)
 ZAMBA2: dict[str, Any] = {
     "model_type": "zamba2",
     "num_hidden_layers": 4,
@@ -331,6 +333,21 @@ INKLING: dict[str, Any] = {
     "route_scale": 2.5,
     "logits_mup_width_multiplier": 1.7,
 }
+# Queries, keys and factors are longer than their bounds; streams begin at three of the layers, with
+# a window and without, and the last one is not complete.
+INKLING2: dict[str, Any] = {
+    **{name: value for name, value in INKLING.items() if not name.startswith(("mlp_", "logits_"))},
+    "model_type": "inkling2_text",
+    "intermediate_size": 32,  # another name of the size of experts
+    "num_hidden_layers": 5,
+    "layer_types": ["hybrid_sliding", "hybrid", "hybrid", "hybrid_sliding", "hybrid_sliding"],
+    "unpadded_vocab_size": 501,
+    "qk_l2_clip_threshold": 3.0,
+    "rel_l2_clip_threshold": 1.5,
+    "n_layers_per_attn_res_block": 2,
+    "final_logit_softcapping": 6.0,
+}
+del INKLING2["n_shared_experts"], INKLING2["moe_intermediate_size"]
 # Weights are large, so that routers' scores differ more than the biases of the choice.
 ZAYA: dict[str, Any] = {
     "model_type": "zaya",
@@ -354,7 +371,7 @@ ZAYA: dict[str, Any] = {
         },
     },
 }
-MIXTURES |= {"inkling": INKLING, "qwen4_exp": QWEN4_EXP, "zaya": ZAYA}
+MIXTURES |= {"inkling": INKLING, "inkling2": INKLING2, "qwen4_exp": QWEN4_EXP, "zaya": ZAYA}
 # Convolutions are longer, the first of them is the shorter one.
 MIXTURES |= {
     "zaya-biases": {

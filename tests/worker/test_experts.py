@@ -65,6 +65,7 @@ EXPERTS = [
     "glm5_next",
     "hy-v4",
     "inkling",
+    "inkling2",
     "longcat-flash",
     "nemotron_h-moe",
     "nemotron_h-latent",

@@ -227,7 +227,7 @@ def test_fp8_uses_the_scales_of_a_checkpoint(
         assert torch.equal(stored, expected) and same == tokens
 
 
-@pytest.mark.parametrize("case", ["inkling", "lfm3", "qwen3_5", "zaya"])
+@pytest.mark.parametrize("case", ["inkling", "inkling2", "lfm3", "qwen3_5", "zaya"])
 def test_recurrent_layers_have_no_scales(checkpoint: Callable[[str], Path], case: str) -> None:
     worker = LocalWorker()
     loaded = worker.load(checkpoint(case), dtype="float64", kv_dtype="fp8_e4m3")

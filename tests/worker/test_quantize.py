@@ -517,6 +517,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
         ("longcat-flash", "pairs of layers"),
         ("zamba2", "weights of several layers"),
         ("hy-v4", "several residual streams"),
+        ("inkling2", "several residual streams"),
         ("glm5_next", "several residual streams"),
         ("deepseek-v4", "several residual streams"),
         ("gemma4-shared", "layers that need more than the one before"),

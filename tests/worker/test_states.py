@@ -33,12 +33,14 @@ STATEFUL = [
     "minimax",
     "qwen4_exp",
     "inkling",
+    "inkling2",
     "zamba2",
     "zaya",
 ]
 ALONE = {"falcon_mamba", "mamba2"}  # have no attention
-GROUPS = {"qwen4_exp": 2, "inkling": 2}  # of states: n-grams, and layers with other KV heads
-WINDOWS = {"inkling", "zaya"}  # have a group of keys and values in them
+WINDOWS = {"inkling", "inkling2", "zaya"}  # have a group of keys and values in them
+# Of states: n-grams, and layers with other KV heads.
+GROUPS = {"qwen4_exp": 2, "inkling": 2, "inkling2": 2}
 TWO_RANKS = [
     "qwen3_next",
     "jamba",
@@ -50,6 +52,7 @@ TWO_RANKS = [
     "minimax",
     "qwen4_exp",
     "inkling",
+    "inkling2",
     "zamba2",
     "zaya",
 ]  # one of each kind of layer

@@ -16,6 +16,7 @@ from transformers import (
     Step3p7Config,
     Step3p7ForConditionalGeneration,
 )
+from transformers.models.inkling2.modeling_inkling2 import Inkling2TopKRouter
 
 STEP_VISION = {"width": 32, "layers": 1, "heads": 2, "image_size": 28, "patch_size": 14}
 GLM_VISION = {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2}
@@ -52,3 +53,11 @@ def model_of(config: Any) -> Any:
 def class_of(config: Any) -> Any:
     """What loads a checkpoint."""
     return CLASSES.get(config.model_type, AutoModelForCausalLM)
+
+
+def as_it_multiplies(model: Any) -> Any:
+    """The model, whose modules that multiply float32 in any model's dtype have weights of it."""
+    for module in model.modules():
+        if isinstance(module, Inkling2TopKRouter):
+            module.float()
+    return model

@@ -22,8 +22,10 @@ def _case(
     plain: bool = False,
     bias: bool = False,
     part: bool = False,
+    groups: int = 0,
 ) -> Case:
-    """`part`: states have more channels, and weights are float32."""
+    """`part`: states have more channels, and weights are float32; `groups`: of channels whose
+    weights each token adds to."""
     dtype = DTYPES[kind]
     tokens = sum(n for n, _ in lengths)
     decodes = all(n == 1 for n, _ in lengths)
@@ -42,6 +44,9 @@ def _case(
             wider = torch.randn(len(states), 1, 1, channels + 7, width - 1, device=device)
             found["states"] = wider.to(dtype)[:, :, :, 3 : channels + 3]
         found["runs"] = runs(lengths, device, pad=pad)
+        if groups:
+            shape = rows, groups, width
+            found["taps"] = torch.randn(shape, device=device, dtype=found["weight"].dtype)
         if bias:
             found["bias"] = torch.randn(channels, device=device, dtype=dtype)
         return found | ({"silu": False} if plain else {})
@@ -50,6 +55,7 @@ def _case(
     moved = (2 * tokens + kept) * channels * dtype.itemsize
     name = f"{kind}-{len(lengths)}of{tokens}x{channels}x{width}{f'-pad{pad}' if pad else ''}"
     name += "-plain" * plain + "-bias" * bias + "-part" * part
+    name += f"-taps{groups}" if groups else ""
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
 
@@ -71,10 +77,21 @@ CASES = [
     _case(Size.SMALL, "f32", DECODES, 2, 3, pad=1, plain=True),
     *(_case(Size.SMALL, kind, DECODES, 40, pad=1, plain=True, part=True) for kind in DTYPES),
     *(_case(Size.SMALL, kind, CHUNKS, 140, pad=1, plain=True, part=True) for kind in DTYPES),
+    *(
+        _case(Size.SMALL, kind, lengths, 140, pad=1, plain=True, part=True, groups=4)
+        for kind in ("f32", "bf16")
+        for lengths in (DECODES, CHUNKS)
+    ),
+    _case(Size.SMALL, "f32", CHUNKS, 40, 3, groups=1),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, 8192),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, 6144, plain=True, part=True),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], 6144, plain=True, part=True),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], 4096),
+    # Inkling 2's keys and values.
+    *(
+        _case(Size.FULL, "bf16", lengths, 2048, plain=True, part=True, groups=16)
+        for lengths in ([(1, 700)] * 70, [(700, 700), (1000, 3000), (3, 9)])
+    ),
     _case(Size.FULL, "f16", CHUNKS, 1000),
     _case(Size.FULL, "bf16", [(700, 700), (3, 9)], 2048, 3, plain=True, bias=True),
     _case(Size.BENCH, "bf16", [(1, 700)], 8192),

@@ -20,14 +20,19 @@ def causal_conv(
     out: Tensor | None = None,
     bias: Tensor | None = None,
     silu: bool = True,
+    taps: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     if out is None:
         out = x.new_empty(x.shape)
 
-    def convolved(inputs: Tensor) -> Tensor:
-        """[n, C, W] -> [n, C]."""
-        total = (wide(inputs) * wide(weight)).sum(-1)
+    def convolved(inputs: Tensor, rows: slice = slice(None)) -> Tensor:
+        """[n, C, W] of these rows -> [n, C]."""
+        weights = wide(weight)
+        if taps is not None:
+            each = len(weight) // taps.shape[1]
+            weights = weights + wide(taps[rows]).repeat_interleave(each, 1)
+        total = (wide(inputs) * weights).sum(-1)
         total = total if bias is None else total + wide(bias)
         return (apply_silu(total) if silu else total).to(x.dtype)
 
@@ -38,7 +43,7 @@ def causal_conv(
         state = states[block, 0, 0]
         past = state.T if begun else torch.zeros_like(state.T)
         inputs = torch.cat((past, x[rows]))  # [W - 1 + n, C]
-        out[rows] = convolved(inputs.unfold(0, width, 1))
+        out[rows] = convolved(inputs.unfold(0, width, 1), rows)
         state.copy_(inputs[len(inputs) - width + 1 :].T)
     return out
 

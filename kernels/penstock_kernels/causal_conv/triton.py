@@ -27,13 +27,17 @@ def _input(x, state, at, channel, inside, x_stride, WIDTH: tl.constexpr, oldest)
 
 @triton.jit
 def _sum_of_taps(
-    x, weight, state, token, channel, inside, x_stride, channels, oldest,
-    WIDTH: tl.constexpr, BEGINS: tl.constexpr,
+    x, weight, taps, state, token, channel, inside, x_stride, channels, each, oldest,
+    WIDTH: tl.constexpr, TAPS: tl.constexpr, BEGINS: tl.constexpr,
 ):  # fmt: skip
-    """Of tokens of a run; the state is read only where the run BEGINS."""
+    """Of tokens of a run; the state is read only where the run BEGINS. TAPS: tokens add some, of
+    groups of `each` channels."""
     total = tl.zeros(inside.shape, tl.float32)
     for tap in tl.static_range(WIDTH):
         factor = tl.load(weight + channel * WIDTH + tap, channel < channels, other=0)
+        if TAPS:
+            own = token * (channels // each) + channel // each
+            factor += tl.load(taps + own * WIDTH + tap, inside, other=0)
         at = token + (tap - WIDTH + 1)
         if BEGINS:
             value = _input(x, state, at, channel, inside, x_stride, WIDTH, oldest)
@@ -54,9 +58,9 @@ def _finished(total, bias, channel, channels, BIAS: tl.constexpr, SILU: tl.const
 
 @triton.jit
 def _convolve(
-    x, weight, bias, states, tables, slots, query_start, kv_len, out,
-    x_stride, table_stride, state_stride, channels,
-    WIDTH: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
+    x, weight, bias, taps, states, tables, slots, query_start, kv_len, out,
+    x_stride, table_stride, state_stride, channels, each,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr, TAPS: tl.constexpr,
     C: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0)
@@ -73,14 +77,17 @@ def _convolve(
     token = (first + tl.arange(0, T))[:, None]
     inside = (channel < channels) & (token < count)
     run = x + start * x_stride
+    taps += start * (channels // each) * WIDTH
     if first == 0:
         total = _sum_of_taps(
-            run, weight, state, token, channel, inside, x_stride, channels, oldest, WIDTH, True
-        )
+            run, weight, taps, state, token, channel, inside, x_stride, channels, each, oldest,
+            WIDTH, TAPS, True,
+        )  # fmt: skip
     else:
         total = _sum_of_taps(
-            run, weight, state, token, channel, inside, x_stride, channels, oldest, WIDTH, False
-        )
+            run, weight, taps, state, token, channel, inside, x_stride, channels, each, oldest,
+            WIDTH, TAPS, False,
+        )  # fmt: skip
     total = _finished(total, bias, channel, channels, BIAS, SILU)
     places = out + (start + token) * channels + channel
     tl.store(places, total.to(out.dtype.element_ty), inside)
@@ -113,9 +120,9 @@ def _keep_inputs(
 
 @triton.jit
 def _convolve_one(
-    x, weight, bias, states, tables, slots, kv_len, out,
-    x_stride, table_stride, state_stride, channels,
-    WIDTH: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
+    x, weight, bias, taps, states, tables, slots, kv_len, out,
+    x_stride, table_stride, state_stride, channels, each,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr, TAPS: tl.constexpr,
     C: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0).to(tl.int64)
@@ -130,17 +137,20 @@ def _convolve_one(
     state = states + block * state_stride
     oldest = tl.where(length > 1, 1 - WIDTH, 0)
     tap = tl.arange(0, W)[None, :]
-    taps = inside[:, None] & (tap < WIDTH)
+    tile = inside[:, None] & (tap < WIDTH)
     run = x + sequence * x_stride
     at = tap - (WIDTH - 1) + tl.zeros((C, 1), tl.int32)
-    value = _input(run, state, at, channel[:, None], taps, x_stride, WIDTH, oldest)
-    factor = tl.load(weight + channel[:, None] * WIDTH + tap, taps, other=0)
+    value = _input(run, state, at, channel[:, None], tile, x_stride, WIDTH, oldest)
+    factor = tl.load(weight + channel[:, None] * WIDTH + tap, tile, other=0)
+    if TAPS:
+        own = sequence * (channels // each) + channel[:, None] // each
+        factor += tl.load(taps + own * WIDTH + tap, tile, other=0)
     total = tl.sum(value.to(tl.float32) * factor.to(tl.float32), 1)
     total = _finished(total, bias, channel, channels, BIAS, SILU)
     tl.store(places, total.to(out.dtype.element_ty), inside)
     tl.debug_barrier()  # all of this program's inputs are read before they are replaced
     kept = channel[:, None] * (WIDTH - 1) + tap - 1
-    tl.store(state + kept, value, taps & (tap > 0))
+    tl.store(state + kept, value, tile & (tap > 0))
 
 
 def causal_conv(
@@ -151,6 +161,7 @@ def causal_conv(
     out: Tensor | None = None,
     bias: Tensor | None = None,
     silu: bool = True,
+    taps: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     if out is None:
@@ -159,12 +170,15 @@ def causal_conv(
     sequences, groups = len(runs.slots), divided_up(channels, CHANNELS)
     sizes = x.stride(0), runs.block_tables.stride(0), states.stride(0), channels
     places = runs.block_tables, runs.slots
-    weights = x, weight, weight if bias is None else bias, states
+    given = (weight if tensor is None else tensor for tensor in (bias, taps))
+    weights = x, weight, *given, states
     options = {"WIDTH": width, "BIAS": bias is not None, "SILU": silu, "C": CHANNELS}
+    options["TAPS"] = taps is not None
+    each = channels if taps is None else channels // taps.shape[1]
     if runs.query_start is None:
         if sequences:
             _convolve_one[(sequences, groups)](
-                *(*weights, *places, runs.kv_len, out, *sizes),
+                *(*weights, *places, runs.kv_len, out, *sizes, each),
                 **options,
                 W=power_of_two(width),
                 num_warps=4,
@@ -172,7 +186,7 @@ def causal_conv(
         return out
     tables = *places, runs.query_start, runs.kv_len
     _convolve[(sequences, divided_up(runs.max_query, TOKENS), groups)](
-        *(*weights, *tables, out, *sizes), **options, T=TOKENS, num_warps=4
+        *(*weights, *tables, out, *sizes, each), **options, T=TOKENS, num_warps=4
     )
     _keep_inputs[(sequences, groups)](
         *(x, states, *tables, *sizes), WIDTH=width, C=CHANNELS, W=power_of_two(width - 1),

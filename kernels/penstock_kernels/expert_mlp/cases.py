@@ -164,7 +164,7 @@ FP8 = Packing(Kind.FP8, 128)
 MXFP4 = Packing(Kind.FP4, 32)
 CLAMPED, GELU = Activation.CLAMPED_SWIGLU, Activation.GELU_TANH
 UNGATED, LIMITED = Activation.RELU_SQUARED, Activation.LIMITED_SILU
-CAPPED = Activation.CAPPED_SILU
+CAPPED, SOFTCAPPED = Activation.CAPPED_SILU, Activation.SOFTCAPPED_SILU
 
 SMALL = [
     ("f16", Problem(1, 8, 2, 64, 48), "one"),
@@ -173,6 +173,8 @@ SMALL = [
     ("f32", Problem(6, 5, 3, 96, 56, CLAMPED, bias=True), ""),
     ("f32", Problem(6, 5, 3, 96, 56, LIMITED, bias=True), ""),
     ("f32", Problem(6, 5, 3, 96, 56, CAPPED, bias=True), ""),
+    ("f32", Problem(6, 5, 3, 96, 56, SOFTCAPPED, bias=True), ""),
+    ("f16", Problem(1, 5, 3, 96, 64, SOFTCAPPED), "one"),
     ("f16", Problem(7, 6, 2, 64, 64, GELU, skew=2.0), ""),
     ("f16", Problem(20, 3, 1, 64, 32, skew=30.0), "all-on-one"),
     ("f16", Problem(70, 4, 2, 64, 48, bias=True, skew=1.0), "many"),
@@ -208,6 +210,7 @@ FULL = [
     *(("bf16", replace(HY4, tokens=tokens), "") for tokens in (1, 40, 1100)),
     *(("bf16", replace(STEP, tokens=tokens), "") for tokens in (1, 40, 1100)),
     *(("f32", replace(MIDDLE, tokens=tokens, activation=LIMITED), "") for tokens in (1, 200)),
+    *(("bf16", replace(MIDDLE, tokens=tokens, activation=SOFTCAPPED), "") for tokens in (1, 200)),
     *(
         ("f32", replace(MIDDLE, tokens=tokens, activation=CAPPED, bias=True), "")
         for tokens in (1, 200)

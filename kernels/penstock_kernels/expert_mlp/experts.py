@@ -15,6 +15,7 @@ from .plan import HOPPER_ROWS, STAGES_OF_CODES
 LIMIT = 7.0  # of gate and up, in gpt-oss
 SILU_LIMIT = 10.0  # of gate and up, in Hunyuan 4
 CAP = 7.0  # of the activated gate and of up, in Step 3.5
+GATE_CAP, UP_CAP = 4.0, 25.0  # of gate and up, in Inkling 2
 
 Matrices = Tensor | PackedWeight
 """[E, outputs, inputs], or codes with a leading dimension of experts: words, scales and zeros."""
@@ -33,6 +34,9 @@ class Activation(Enum):
     """As SILU; gate at most 10, up from -10 to 10. Hunyuan 4."""
     CAPPED_SILU = "capped_silu"
     """min(silu(gate), 7) * up; up from -7 to 7. Step 3.5."""
+    SOFTCAPPED_SILU = "softcapped_silu"
+    """softcap(gate, 4) * sigmoid(gate) * softcap(up, 25), of softcap(x, c) = c tanh(x / c).
+    Inkling 2."""
     RELU_SQUARED = "relu_squared"
     """max(up, 0) ** 2; there is no gate."""
 

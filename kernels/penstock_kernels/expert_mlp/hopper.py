@@ -37,13 +37,14 @@ from ..packed_linear.hopper import (
 from ..packed_linear.hopper_codes import TILE
 from ..packed_linear.plan import RING_BYTES, scales_of_turn
 from ..packed_linear.weight import LINE, Kind, PackedWeight
-from .experts import CAP, LIMIT, SILU_LIMIT
+from .experts import CAP, GATE_CAP, LIMIT, SILU_LIMIT, UP_CAP
 from .sort import Side, Tiled, ordered, targets
 
 GROUP = gl.constexpr(8)  # as in `triton`
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 MOST, STEEP = gl.constexpr(LIMIT), gl.constexpr(SLOPE)
 SILU_MOST, CAPPED = gl.constexpr(SILU_LIMIT), gl.constexpr(CAP)
+GATE_MOST, UP_MOST = gl.constexpr(GATE_CAP), gl.constexpr(UP_CAP)
 TWICE_ROOT = gl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 MOST_STAGES = 4
 # Four programs on a multiprocessor, whose warps wait for the numbers that they make of codes.
@@ -149,6 +150,12 @@ def _sigmoid(z):
 
 
 @gluon.jit
+def _softcapped(x, LARGEST: gl.constexpr):
+    """As `gate.softcapped`."""
+    return (1 - 2 / (1 + gl.exp2(x * (-2 * MINUS_LOG2_E / LARGEST)))) * LARGEST
+
+
+@gluon.jit
 def activated(gate, up, ACTIVATION: gl.constexpr):
     """As in `gate`."""
     if ACTIVATION == "relu_squared":
@@ -163,6 +170,8 @@ def activated(gate, up, ACTIVATION: gl.constexpr):
     elif ACTIVATION == "capped_silu":
         up = gl.minimum(gl.maximum(up, -CAPPED), CAPPED)
         return gl.minimum(gate * _sigmoid(gate), CAPPED) * up
+    elif ACTIVATION == "softcapped_silu":
+        return _softcapped(gate, GATE_MOST) * _sigmoid(gate) * _softcapped(up, UP_MOST)
     else:
         if ACTIVATION == "limited_silu":
             gate = gl.minimum(gate, SILU_MOST)

@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 from ..act_mul.reference import SLOPE
 from ..route_experts.routing import Routed
 from ..shared import wide
-from .experts import CAP, LIMIT, SILU_LIMIT, Activation, Experts, Matrices
+from .experts import CAP, GATE_CAP, LIMIT, SILU_LIMIT, UP_CAP, Activation, Experts, Matrices
 
 
 def expert_mlp(x: Tensor, routed: Routed, experts: Experts) -> Tensor:
@@ -47,6 +47,9 @@ def activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
         return gelu(gate, approximate="tanh") * up
     if activation is Activation.CAPPED_SILU:
         return silu(gate).clamp(max=CAP) * up.clamp(-CAP, CAP)
+    if activation is Activation.SOFTCAPPED_SILU:
+        gate_part = (gate / GATE_CAP).tanh() * GATE_CAP * torch.sigmoid(gate)
+        return gate_part * (up / UP_CAP).tanh() * UP_CAP
     if activation is Activation.LIMITED_SILU:
         gate, up = gate.clamp(max=SILU_LIMIT), up.clamp(-SILU_LIMIT, SILU_LIMIT)
     return silu(gate) * up

@@ -57,7 +57,8 @@ def paged_decode_attention(
         even if its slot_mapping names a place, which may be another's;
         softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
         stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
-        in the softmax and has no value, so that weights add up to less than 1; slopes [Hq] float32:
+        in the softmax and has no value, so that weights add up to less than 1; or [S, Hq], of each
+        query; slopes [Hq] float32:
         scores, once scaled and capped, get slope (j - kv_len + 1) for key j (ALiBi); rel_bias
         [S, Hq, E]: they get the number at d = kv_len - 1 - j for key j, if d < E;
         out: where to put the result.

@@ -183,6 +183,24 @@ CASES = [
             ("f32", Heads(4, 2, 64, 8), 300, Scoring(3.0, True, True, extent=40), "int8", False),
         ]
     ),
+    # Sinks of each query, alone and with biases.
+    *(
+        _case(Size.SMALL, kind, heads, [1, 0, 7, 8, 14, 530], window, 3, 5, rule, kv)
+        for kind, heads, window, rule, kv in [
+            ("f32", Heads(6, 2, 32, 4), 0, Scoring(by_query=True), PLAIN_KV),
+            ("bf16", Heads(6, 2, 32, 4), 0, Scoring(by_query=True, extent=20), PLAIN_KV),
+            ("f32", Heads(4, 2, 64, 8), 7, Scoring(by_query=True, extent=7), "int8"),
+        ]
+    ),
+    # Inkling 2's full and window layers.
+    *(
+        _case(Size.FULL, "bf16", Heads(48, 8, 128, 16), MIXED, window, rule=rule)
+        for window, rule in [
+            (0, Scoring(by_query=True, extent=1024)),
+            (1024, Scoring(by_query=True, extent=1024)),
+            (0, Scoring(by_query=True)),
+        ]
+    ),
     # Inkling's full and window layers, and a rank's.
     *(
         _case(Size.FULL, "bf16", heads, MIXED, window, rule=Scoring(extent=extent), kv=kv)

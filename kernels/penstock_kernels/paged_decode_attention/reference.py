@@ -45,12 +45,15 @@ def paged_decode_attention(
         places = positions[live], slot_mapping[live]
         tables, lengths = (block_tables, slots[live]), kv_len[live]
         out.zero_()[live] = paged_decode_attention(
-            *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window, None, softcap, sinks,
-            kv_params, aligned, slopes, None if rel_bias is None else rel_bias[live],
+            *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window, None, softcap,
+            sinks[live] if sinks is not None and sinks.ndim == 2 else sinks, kv_params, aligned,
+            slopes, None if rel_bias is None else rel_bias[live],
         )  # fmt: skip
         return out
     rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache, None, kv_params)
-    by_group = [None if x is None else x.view(kv_cache.shape[2], -1) for x in (sinks, slopes)]
+    by_group = [
+        None if x is None else x.unflatten(-1, (kv_cache.shape[2], -1)) for x in (sinks, slopes)
+    ]
     rule = Rule(scale, window, aligned, softcap, *by_group)
     if rel_bias is not None:
         grouped = wide(rel_bias).unflatten(1, (kv_cache.shape[2], -1))
@@ -68,7 +71,7 @@ def _attend_rows(
     out: Tensor,
 ) -> Tensor:
     """Rows that all have keys, in groups, into `out`; sinks and slopes are [Hkv, Hq / Hkv],
-    rel_bias [S, Hkv, Hq / Hkv, E]."""
+    perhaps sinks [S, Hkv, Hq / Hkv], rel_bias [S, Hkv, Hq / Hkv, E]."""
     window = rule.window
     lengths: list[int] = kv_len.tolist()
     longest = max(lengths, default=0)
@@ -79,6 +82,8 @@ def _attend_rows(
         visible = [length - rule.first(length - 1) for length in lengths[rows]]
         some = tables[0], tables[1][rows]
         own = rule if rule.rel_bias is None else replace(rule, rel_bias=rule.rel_bias[rows])
+        if rule.sinks is not None and rule.sinks.ndim == 3:
+            own = replace(own, sinks=rule.sinks[rows])
         out[rows] = _attend(q[rows], cache, some, (kv_len[rows], visible), own)
     return out
 

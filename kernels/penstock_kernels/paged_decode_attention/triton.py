@@ -80,7 +80,8 @@ def _sum_splits(
 ):  # fmt: skip
     """Adds up splits first .. first + used - 1 of one sequence and key head, head by head.
 
-    `query_head` is the group's first. A sink joins here, once, whatever the number of splits.
+    `query_head` is the group's first, or `tile_row` for sinks of each query. A sink joins here,
+    once, whatever the number of splits.
     """
     inside = column < D
     for head in range(GROUP):
@@ -114,8 +115,8 @@ def _attend_split(
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr, ALIBI: tl.constexpr,
-    EXTENT: tl.constexpr,
+    SINKS: tl.constexpr, BY_QUERY: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr,
+    ALIBI: tl.constexpr, EXTENT: tl.constexpr,
 ):  # fmt: skip
     """One split of one sequence and key head, if it has visible keys; zeros for padding.
 
@@ -196,7 +197,8 @@ def _attend_split(
         pair = sequence * kv_heads + head
         query_row = pair * GROUP + row
         if first == last:
-            whole = with_sink(total, peak, sinks, head * GROUP + row, row < GROUP, SINKS)
+            own = query_row if BY_QUERY else head * GROUP + row
+            whole = with_sink(total, peak, sinks, own, row < GROUP, SINKS)
             result = acc / tl.where(whole > 0, whole, 1)[:, None]
             target = out + query_row[:, None] * D + column[None, :]
             tl.store(target, result.to(out.dtype.element_ty), tile)
@@ -211,8 +213,8 @@ def _attend_split(
             if arrived == used - 1:
                 tl.store(arrivals + pair, 0)  # for the next launch
                 _sum_splits(
-                    parts, peaks, first, used, out, sinks, head * GROUP, pair * GROUP, column,
-                    splits, GROUP, D, SLOTS, SINKS,
+                    parts, peaks, first, used, out, sinks, (pair if BY_QUERY else head) * GROUP,
+                    pair * GROUP, column, splits, GROUP, D, SLOTS, SINKS,
                 )  # fmt: skip
 
 
@@ -224,8 +226,8 @@ def _attend(
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
     SPLIT: tl.constexpr, BITS: tl.constexpr, LARGEST: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr, ALIBI: tl.constexpr,
-    EXTENT: tl.constexpr,
+    SINKS: tl.constexpr, BY_QUERY: tl.constexpr, STORED: tl.constexpr, ALIGNED: tl.constexpr,
+    ALIBI: tl.constexpr, EXTENT: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
     head = item % kv_heads
@@ -236,7 +238,7 @@ def _attend(
         q, k, v, cos_sin, positions, slot_mapping, (cache, kv_params), block_tables, slots, length,
         sinks, biases, out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads,
         splits, split, sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS,
-        SLOTS, SPLIT, BITS, LARGEST, CAPPED, SINKS, STORED, ALIGNED, ALIBI, EXTENT,
+        SLOTS, SPLIT, BITS, LARGEST, CAPPED, SINKS, BY_QUERY, STORED, ALIGNED, ALIBI, EXTENT,
     )  # fmt: skip
 
 
@@ -295,9 +297,10 @@ def paged_decode_attention(
     tensors = q, k, v, cos_sin, slot_mapping, out
     memory = kv_cache, block_tables, slots, kv_len, kv_params
     hopper = HOPPER if kv_cache.dtype == q.dtype else HOPPER_QUANTIZED
-    # The kernels for Hopper know no caps, no slopes and no biases.
+    # The kernels for Hopper know no caps, no slopes, no biases, and no sinks of each query.
     biases = rel_bias if slopes is None else slopes
-    takes = not softcap and biases is None
+    by_query = sinks is not None and sinks.ndim == 2
+    takes = not softcap and biases is None and not by_query
     rule = scale, window, aligned, sinks
     if takes and hopper.launch(q.device, tensors, memory, rule, stored):
         return out
@@ -342,6 +345,7 @@ def paged_decode_attention(
         **stored_as(kv_cache, size),
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
+        BY_QUERY=by_query,
         ALIGNED=aligned and window > 0,
         ALIBI=slopes is not None,
         EXTENT=0 if rel_bias is None else rel_bias.shape[2],

@@ -44,7 +44,8 @@ def paged_prefill_attention(
         the largest n (it sizes the launch);
         softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
         stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
-        in the softmax and has no value, so that weights add up to less than 1; slopes [Hq] float32:
+        in the softmax and has no value, so that weights add up to less than 1; or [T, Hq], of each
+        query; slopes [Hq] float32:
         scores, once scaled and capped, get slope (j - p) for key j of a query at p (ALiBi);
         rel_bias [T, Hq, E]: they get the query's number at d = p - j for key j, if d < E;
         out: where to put the result.

@@ -32,7 +32,11 @@ def paged_prefill_attention(
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    by_group = [None if x is None else x.view(kv_cache.shape[2], -1, 1) for x in (sinks, slopes)]
+    groups = kv_cache.shape[2], -1, 1
+    by_query = sinks is not None and sinks.ndim == 2
+    by_group = [
+        None if x is None else x.view(groups) for x in (None if by_query else sinks, slopes)
+    ]
     rule = Rule(scale, window, aligned, softcap, *by_group)
     cache = Rows(kv_cache, kv_params, q.shape[2])
     starts = query_start.tolist()
@@ -41,6 +45,9 @@ def paged_prefill_attention(
         if rows.start < rows.stop:
             table = block_tables, slots[sequence : sequence + 1]
             queries = wide(q[rows])
+            if sinks is not None and by_query:
+                own = sinks[rows].unflatten(1, (kv_cache.shape[2], -1))
+                rule = replace(rule, sinks=own.permute(1, 2, 0))
             if rel_bias is not None:
                 grouped = rel_bias[rows].to(queries.dtype).unflatten(1, (kv_cache.shape[2], -1))
                 rule = replace(rule, rel_bias=grouped.permute(1, 2, 0, 3))
@@ -56,7 +63,7 @@ def _attend(
     rule: Rule,
 ) -> Tensor:
     """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len; sinks and slopes
-    [Hkv, g, 1], rel_bias [Hkv, g, n, E]."""
+    [Hkv, g, 1], perhaps sinks [Hkv, g, n], rel_bias [Hkv, g, n, E]."""
     count, heads, size = q.shape
     first = rule.first(length - count)
     seen = torch.arange(first, length, device=q.device)

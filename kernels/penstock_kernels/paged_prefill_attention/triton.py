@@ -49,6 +49,7 @@ def _attend_tile(
     ALIGNED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
+    BY_QUERY: tl.constexpr,
     ALIBI: tl.constexpr,
     EXTENT: tl.constexpr,
 ):
@@ -103,10 +104,11 @@ def _attend_tile(
             softcap, bias, CAPPED, ALIBI, EXTENT, True, BLOCK_TOKENS, BITS, D, COLUMNS,
         )  # fmt: skip
     acc, peak, total = state
-    total = with_sink(total, peak, sinks, query_head, query < count, SINKS)
+    query_row = token * (kv_heads * GROUP) + query_head
+    own = query_row if BY_QUERY else query_head
+    total = with_sink(total, peak, sinks, own, query < count, SINKS)
     result = (acc / total[:, None]).to(out.dtype.element_ty)
-    heads = kv_heads * GROUP
-    tl.store(out + ((token * heads + query_head) * D)[:, None] + column[None, :], result, tile)
+    tl.store(out + (query_row * D)[:, None] + column[None, :], result, tile)
 
 
 class _Tiles(NamedTuple):
@@ -168,10 +170,11 @@ def paged_prefill_attention(
     if not max_query or not len(kv_len):
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
-    # The kernel for Hopper knows no caps, no slopes and no biases.
+    # The kernel for Hopper knows no caps, no slopes, no biases, and no sinks of each query.
     rule = scale, window, aligned, sinks
     biases = rel_bias if slopes is None else slopes
-    takes = not softcap and biases is None
+    by_query = sinks is not None and sinks.ndim == 2
+    takes = not softcap and biases is None and not by_query
     if takes and HOPPER.launch(q.device, (q, out), memory, kv_params, rule):
         return out
     rows = max_query * (heads // kv_heads)
@@ -204,6 +207,7 @@ def paged_prefill_attention(
         ALIGNED=aligned and window > 0,
         CAPPED=softcap > 0,
         SINKS=sinks is not None,
+        BY_QUERY=by_query,
         ALIBI=slopes is not None,
         EXTENT=0 if rel_bias is None else rel_bias.shape[2],
         num_warps=tiles.warps,

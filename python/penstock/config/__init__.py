@@ -4,6 +4,7 @@ from penstock.config.alibi import alibi_slopes
 from penstock.config.attention_spec import (
     AttentionSpec,
     BlockIndexerSpec,
+    BoundsSpec,
     CompressionSpec,
     Gate,
     IndexerSpec,
@@ -116,6 +117,7 @@ from penstock.config.specification import (
 )
 from penstock.config.streams import (
     AltUpSpec,
+    DepthSpec,
     GatedStreamsSpec,
     SinkhornSpec,
     StreamsSpec,
@@ -137,10 +139,12 @@ __all__ = [
     "AltUpSpec",
     "AttentionSpec",
     "BlockIndexerSpec",
+    "BoundsSpec",
     "CcaSpec",
     "CompressionSpec",
     "ConvolutionsSpec",
     "DeltaNetSpec",
+    "DepthSpec",
     "ExpertStorage",
     "Fields",
     "Gate",

@@ -279,6 +279,21 @@ class LogScale:
 
 
 @dataclass(frozen=True)
+class BoundsSpec:
+    """What attention with RelativeSpec has in addition (Inkling 2): vectors that are longer than a
+    bound are scaled to it, in the place of norms of queries and keys; each head's values are
+    normalised without a weight; and each query has a sink of its own for each head."""
+
+    heads: float
+    """Bound of a head's query, times learned factors, and of its key."""
+    factors: float
+    """Bound of a head's factors of profiles, times learned factors."""
+    own_inputs: bool
+    """Whether queries, keys and values each have an input of their own. The convolutions of keys
+    and values then have weights that depend on the token."""
+
+
+@dataclass(frozen=True)
 class RelativeSpec:
     """Biases of scores by the query and the distance of the key (Inkling), in place of RoPE. Keys
     and values, before that, go through the short convolutions of `ConvolutionsSpec`."""
@@ -291,6 +306,8 @@ class RelativeSpec:
     """Tokens that the convolutions of keys and of values read."""
     scale: LogScale | None = None
     """Of scores, biases included; None = 1."""
+    bounds: BoundsSpec | None = None
+    """None = queries and keys are normalised."""
 
 
 class Gate(Enum):
@@ -392,6 +409,12 @@ class AttentionSpec:
         if self.shared_key is not None:
             return self.shared_key.rotated
         return self.head_dim if self.latent is None else self.latent.rotated
+
+    @property
+    def has_own_inputs(self) -> bool:
+        """Whether queries, keys and values each have an input of their own."""
+        bounds = None if self.relative is None else self.relative.bounds
+        return bounds is not None and bounds.own_inputs
 
     @property
     def one_row(self) -> bool:

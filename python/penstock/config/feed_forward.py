@@ -24,6 +24,9 @@ class Activation(Enum):
     """With numbers that each layer has learned."""
     CLAMPED_SWIGLU = "clamped_swiglu"
     """min(g, 7) sigmoid(1.702 min(g, 7)) (1 + clamp(u, -7, 7)), not act(g) * u."""
+    SOFTCAPPED_SILU = "softcapped_silu"
+    """softcap(g, 4) * sigmoid(g) * softcap(u, 25), of softcap(x, c) = c tanh(x / c). Experts alone
+    have it (Inkling 2)."""
     LIMITED_SILU = "limited_silu"
     """silu(min(g, 10)) * clamp(u, -10, 10)."""
 

@@ -11,7 +11,13 @@ from penstock.config.attention_spec import AttentionSpec, NormSpec, SharedKeySpe
 from penstock.config.feed_forward import Activation, MlpSpec, MoeSpec
 from penstock.config.place import PlaceSpec
 from penstock.config.recurrent_spec import CcaSpec, ConvolutionsSpec, NgramSpec, RecurrentSpec
-from penstock.config.streams import AltUpSpec, GatedStreamsSpec, SinkhornSpec, StreamsSpec
+from penstock.config.streams import (
+    AltUpSpec,
+    DepthSpec,
+    GatedStreamsSpec,
+    SinkhornSpec,
+    StreamsSpec,
+)
 
 
 class Placement(Enum):
@@ -81,7 +87,7 @@ class ResidualSpec:
     """Of each layer's output, where norms are on both sides; None = as `norm`."""
     gate_rank: int = 0
     """Elements between the two matrices of a norm's gate (A.X K2); 0 = norms have no gates."""
-    streams: StreamsSpec | SinkhornSpec | GatedStreamsSpec | AltUpSpec | None = None
+    streams: StreamsSpec | SinkhornSpec | GatedStreamsSpec | AltUpSpec | DepthSpec | None = None
     """Where there are several streams. None = there is one."""
 
 

@@ -62,6 +62,16 @@ class AltUpSpec:
     """Of the layer beside attention."""
 
 
+@dataclass(frozen=True)
+class DepthSpec:
+    """Streams that are sums of the outputs of consecutive layers, the embedding the first one. What
+    a layer reads is attention over them and the sum that is not complete yet (block attention
+    residuals, arXiv:2603.15031)."""
+
+    layers: int
+    """Of a stream."""
+
+
 def read_streams(fields: Fields) -> StreamsSpec:
     """The streams, as Hunyuan 4 spells them. Raises BadModel for weights below 0."""
     factor = fields.positive("hc_magnitude", 2.0)

@@ -17,6 +17,7 @@ from penstock.layers.cca import CcaAttention
 from penstock.layers.cca_block import CcaBlock
 from penstock.layers.convolved_block import ConvolvedBlock
 from penstock.layers.delta_net import DeltaNet
+from penstock.layers.depth_block import DepthBlock
 from penstock.layers.experts import ExpertMlps, MoeMlp, Router, SharedGate
 from penstock.layers.gated_norm import GatedNorm
 from penstock.layers.kimi_delta import KimiDelta
@@ -61,6 +62,7 @@ __all__ = [
     "ConvolvedBlock",
     "Cut",
     "DeltaNet",
+    "DepthBlock",
     "Embedding",
     "ExpertMlps",
     "FreeLinear",

@@ -25,6 +25,9 @@ class AddedConvolution(StateRuns):
     It is linear, so that of a partial sum is a partial sum, and each rank keeps its own inputs.
     """
 
+    factor = 1.0
+    """Of the sum; set it before `finish`."""
+
     def __init__(self, build: Build, index: int, first: int, channels: int, width: int) -> None:
         """`first`: of the `channels` in the states."""
         self.index, self.first, self.channels = index, first, channels
@@ -39,6 +42,7 @@ class AddedConvolution(StateRuns):
     def finish(self) -> None:
         """Adds what the convolution reads: the newest input's weight becomes 1 + w."""
         self.weight[:, :, -1] += 1
+        self.weight *= self.factor
 
     def __call__(self, x: Tensor, context: StepContext) -> Tensor:
         """x [T, channels], rows may be strided -> [T, channels]. Replaces inputs in the states."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -113,6 +113,21 @@ class KvScales:
     value: float
 
 
+class ByQuery(NamedTuple):
+    """What each query of a step has of its own in its softmax."""
+
+    rel_bias: Tensor | None = None
+    """[T, heads, E]: what it adds to the scores of the last E keys, its own first."""
+    sinks: Tensor | None = None
+    """[T, heads] float32: one more logit; None = those of the layer, if it has any."""
+
+    def first(self, count: int) -> ByQuery:
+        """Returns those of the first `count` queries."""
+        return ByQuery(*(None if each is None else each[:count] for each in self))
+
+
+ALIKE = ByQuery()
+
 Qkv = tuple[Tensor, Tensor | None, Tensor | None]  # of [T, heads, head_dim]
 
 
@@ -192,7 +207,7 @@ class Attention(SelfAttention):
         """Builds the projection of what `mix` reads."""
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         parts = {"q": queries * (2 if spec.gate is Gate.WITH_QUERIES else 1)}
-        if spec.kv_layer is None:
+        if spec.kv_layer is None and not spec.has_own_inputs:
             values = {} if spec.keys_as_values else {"v": spec.kv_heads * self.value_dim}
             parts |= {"k": keys, **values}
         shares = {part: self.kv_share for part in parts if part != "q"}
@@ -452,37 +467,34 @@ def attend(
     v: Tensor | None,
     layer: AttentionShape,
     context: StepContext,
-    rel_bias: Tensor | None = None,
+    by_query: ByQuery = ALIKE,
 ) -> Tensor:
     """Rotates q and k, stores k and v, attends over all visible keys. Returns [T, heads, head_dim].
-    Without k and v, the layer reads what another one stored. `rel_bias` [T, heads, E]: what each
-    query adds to the scores of the last E keys, its own first.
+    Without k and v, the layer reads what another one stored.
 
     May rotate q in place. Decode rows come first; their split-KV kernel also rotates and stores. It
     writes zeros to the chunk rows that are its padding.
     """
     scales = layer.kv_scales
     if scales is None:
-        return _attend((q, k, v), layer, context, rel_bias)
+        return _attend((q, k, v), layer, context, by_query)
     k = None if k is None else k / scales.key
     v = None if v is None else v / scales.value
-    return _attend((q, k, v), layer, context, rel_bias).mul_(scales.value)
+    return _attend((q, k, v), layer, context, by_query).mul_(scales.value)
 
 
-def _attend(
-    qkv: Qkv, layer: AttentionShape, context: StepContext, rel_bias: Tensor | None
-) -> Tensor:
+def _attend(qkv: Qkv, layer: AttentionShape, context: StepContext, by_query: ByQuery) -> Tensor:
     q, k, v = qkv
     if context.chunks is None:
         assert context.decodes is not None
-        return _decode((q, k, v), layer, context, context.decodes, None, rel_bias)
+        return _decode((q, k, v), layer, context, context.decodes, None, by_query)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if context.decodes is not None:
         first = slice(context.decodes.count)
         own = None if k is None else k[first], None if v is None else v[first]
-        bias = None if rel_bias is None else rel_bias[first]
-        _decode((q[first], *own), layer, context, context.decodes, out[first], bias)
-    _prefill((q, k, v), layer, context, context.chunks, out, rel_bias)
+        some = by_query.first(context.decodes.count)
+        _decode((q[first], *own), layer, context, context.decodes, out[first], some)
+    _prefill((q, k, v), layer, context, context.chunks, out, by_query)
     return out
 
 
@@ -492,7 +504,7 @@ def _decode(
     context: StepContext,
     rows: Decodes,
     out: Tensor | None,
-    rel_bias: Tensor | None,
+    by_query: ByQuery,
 ) -> Tensor:
     kv, cache = context.places[layer.index], context.kv_cache(layer.index)
     places = context.positions[: rows.count], kv.slot_mapping[: rows.count]
@@ -501,11 +513,11 @@ def _decode(
     return paged_decode_attention(
         *(*qkv, layer.cos_sin, *places, cache.data, *memory, *rule),
         softcap=layer.softcap,
-        sinks=layer.sinks,
+        sinks=layer.sinks if by_query.sinks is None else by_query.sinks,
         kv_params=cache.params,
         aligned=layer.aligned,
         slopes=layer.slopes,
-        rel_bias=rel_bias,
+        rel_bias=by_query.rel_bias,
     )
 
 
@@ -515,7 +527,7 @@ def _prefill(
     context: StepContext,
     rows: Chunks,
     out: Tensor,
-    rel_bias: Tensor | None,
+    by_query: ByQuery,
 ) -> None:
     kv, cache = context.places[layer.index], context.kv_cache(layer.index)
     places = context.positions, kv.slot_mapping
@@ -532,9 +544,9 @@ def _prefill(
         max_query=rows.max_query,
         out=out,
         softcap=layer.softcap,
-        sinks=layer.sinks,
+        sinks=layer.sinks if by_query.sinks is None else by_query.sinks,
         kv_params=cache.params,
         aligned=layer.aligned,
         slopes=layer.slopes,
-        rel_bias=rel_bias,
+        rel_bias=by_query.rel_bias,
     )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from penstock.config import AttentionSpec, LogScale, ResidualSpec
 from penstock.layers.added_convolution import KvConvolution
-from penstock.layers.attention import NormedAttention, StepContext, attend
+from penstock.layers.attention import ByQuery, NormedAttention, StepContext, attend
 from penstock.layers.base import Build
 from penstock.layers.norm import normed_heads
 from penstock.weights import Target
@@ -48,7 +48,8 @@ class RelativeAttention(NormedAttention):
         if self.factors is not None:
             factors = self.factors.index_select(0, context.positions)[:, None, None]
             q, relative = ((x * factors).to(x.dtype) for x in (q, relative))
-        return attend(q, k, v, self, context, relative @ self.profiles).view(tokens, -1)
+        by_query = ByQuery(relative @ self.profiles)
+        return attend(q, k, v, self, context, by_query).view(tokens, -1)
 
 
 def log_factors(scale: LogScale, build: Build) -> Tensor:

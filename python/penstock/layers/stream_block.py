@@ -6,6 +6,7 @@ from torch import Tensor
 
 from penstock.config import (
     AltUpSpec,
+    DepthSpec,
     GatedStreamsSpec,
     LayerSpec,
     ResidualSpec,
@@ -16,6 +17,7 @@ from penstock.layers.altup import AltUpStreams
 from penstock.layers.attention import StepContext
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.block import attention_of, mlp_of
+from penstock.layers.depth import DepthStreams
 from penstock.layers.gated_streams import GatedConnection, GatedStreams
 from penstock.layers.hash_experts import HashMoeMlp
 from penstock.layers.norm import Norm, norm_of
@@ -92,13 +94,15 @@ def _connection(build: Build, stream: ResidualSpec) -> tuple[Connection, Norm | 
 
 def streams_of(
     build: Build, spec: Specification
-) -> MeanStreams | GatedStreams | AltUpStreams | None:
+) -> MeanStreams | GatedStreams | AltUpStreams | DepthStreams | None:
     """Builds how the streams of a model begin and end; None = it has one."""
     streams = spec.residual.streams
     if isinstance(streams, AltUpSpec):
         return AltUpStreams(build, spec.residual, streams)
     if isinstance(streams, GatedStreamsSpec):
         return GatedStreams(build, spec.residual)
+    if isinstance(streams, DepthSpec):
+        return DepthStreams(build, spec.residual)
     if streams is None:
         return None
     is_mean = isinstance(streams, SinkhornSpec) and streams.averaged

@@ -91,6 +91,8 @@ FAMILIES: dict[str, str] = {
     "HYV4ForCausalLM": "hy_v4:HyV4",
     "HunYuanDenseV1ForCausalLM": "hunyuan:HunYuan",
     "HunYuanMoEV1ForCausalLM": "hunyuan_moe:HunYuanMoe",
+    "Inkling2ForCausalLM": "inkling2:Inkling2Text",
+    "Inkling2ForConditionalGeneration": "inkling2:Inkling2",
     "InklingForCausalLM": "inkling:InklingText",
     "InklingForConditionalGeneration": "inkling:Inkling",
     "InternLM2ForCausalLM": "internlm:InternLM2",

@@ -16,21 +16,21 @@ PERIOD = 6  # of layers where config.json does not list them; the last one has n
 
 
 def read_layers(fields: Fields, norm: NormSpec, storage: ExpertStorage) -> list[LayerSpec]:
-    """The layers of the specification: the convolutions' states are layers of their own. Raises
-    BadModel."""
-    windows = _read_windows(fields, fields.count("num_hidden_layers"))
+    """The layers: the convolutions' states are some of their own. Raises BadModel."""
+    windows = read_windows(fields, fields.count("num_hidden_layers"))
     sparse = config.read_listed_sparse_layers(fields, len(windows))
     hidden, width = fields.count("hidden_size"), fields.count("conv_kernel_size")
     dense, moe = config.read_gated(fields, "intermediate_size"), _read_experts(fields, storage)
     layers = []
     for has_window, is_sparse in zip(windows, sparse, strict=True):
-        one = _read_attention(fields, norm, has_window)
+        one = read_attention(fields, norm, has_window)
         states = ConvolutionsSpec(one.kv_heads, one.head_dim, hidden, width)
         layers += [LayerSpec(states, None), LayerSpec(one, moe if is_sparse else dense)]
     return layers
 
 
-def _read_windows(fields: Fields, layers: int) -> Sequence[bool]:
+def read_windows(fields: Fields, layers: int) -> Sequence[bool]:
+    """Whether each layer has a window. Raises BadModel."""
     kinds: Any = fields.raw.get("layer_types")
     local: Any = fields.raw.get("local_layer_ids")
     if local is None:
@@ -46,7 +46,8 @@ def _read_windows(fields: Fields, layers: int) -> Sequence[bool]:
     return [KINDS[kind] for kind in kinds]
 
 
-def _read_attention(fields: Fields, norm: NormSpec, has_window: bool) -> config.AttentionSpec:
+def read_attention(fields: Fields, norm: NormSpec, has_window: bool) -> config.AttentionSpec:
+    """The attention of a layer with a window, or without one."""
     prefix, scale = "swa_" if has_window else "", None
     window = fields.count("sliding_window_size") if has_window else 0
     if not has_window and fields.raw.get("log_scaling_n_floor") is not None:
@@ -68,12 +69,11 @@ def _read_attention(fields: Fields, norm: NormSpec, has_window: bool) -> config.
 
 def _read_experts(fields: Fields, storage: ExpertStorage) -> config.MoeSpec:
     expert = config.read_gated(fields, "moe_intermediate_size")
-    scale = fields.positive("route_scale", 8.0)
     return config.MoeSpec(
-        experts=config.read_expert_count(fields),
-        expert=expert,
-        routing=config.read_routing(fields, score=Score.SIGMOID, scale=scale),
-        router=config.RouterSpec(correction=True, float32=True),
+        config.read_expert_count(fields),
+        expert,
+        config.read_routing(fields, score=Score.SIGMOID, scale=fields.positive("route_scale", 8.0)),
+        config.RouterSpec(correction=True, float32=True),
         shared=expert,
         storage=storage,
         weighed_shared=fields.count("n_shared_experts"),
