@@ -26,7 +26,7 @@ from penstock.layers.sinkhorn_streams import MixedPending, MixingConnection
 from penstock.layers.streams import HyperConnection, MeanStreams, Pending, Streams
 
 Connection = HyperConnection | MixingConnection | GatedConnection
-StreamEnds = MeanStreams | GatedStreams | AltUpStreams | ScaledStream
+StreamEnds = MeanStreams | GatedStreams | AltUpStreams | DepthStreams | ScaledStream
 
 
 class StreamBlock(Layer):
@@ -92,9 +92,7 @@ def _connection(build: Build, stream: ResidualSpec) -> tuple[Connection, Norm | 
     return connection, norm_of(build, stream.hidden, stream.norm)
 
 
-def streams_of(
-    build: Build, spec: Specification
-) -> MeanStreams | GatedStreams | AltUpStreams | DepthStreams | None:
+def streams_of(build: Build, spec: Specification) -> StreamEnds | None:
     """Builds how the streams of a model begin and end; None = it has one."""
     streams = spec.residual.streams
     if isinstance(streams, AltUpSpec):
