@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from test_dense_families import changed, run
 from test_experts import FORMATS
 from test_kv_groups import driver_of
+from together import beside_a_longer_prompt
 from transformers import Dots3NoteConfig, Dots3NoteForConditionalGeneration
 
 CASE, WEIGHTS = "dots3-note", "model.safetensors"
@@ -181,18 +182,7 @@ def test_sequences_in_padded_steps(checkpoint: Checkpoints) -> None:
     path, worker = checkpoint(CASE), LocalWorker()
     driver = driver_of([worker], worker.load(path, dtype="float64"))  # type: ignore[list-item]
     worker.runner.packer.pad = True
-    short, long = greedy(prompt(30, seed=1), 90), greedy(prompt(200, seed=2), 12)
-    driver.enter(short)
-    driver.step([short])
-    (fork,) = driver.fork(short)
-    driver.enter(long)
-    for _ in range(4):
-        driver.step([short, fork, long], chunk=24)
-    driver.leave(short)
-    driver.step([fork, long], chunk=24)
-    driver.enter(short)
-    driver.finish([short, fork, long], chunk=24)
-    driver.stream.close()
+    short, fork, long = beside_a_longer_prompt(driver)
     assert fork.released[0] == 0 and fork.released[1] > 0
     for sequence in (short, fork, long):
         alone = greedy(sequence.prompt, sequence.wanted)

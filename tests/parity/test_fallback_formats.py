@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import prompt
-from driver import Driver, greedy
+from driver import Driver
 from library_types import write
 from local import LocalWorker, Refused
 from quantized import assert_equal_model, changed, quantized
 from test_awq import AWQ, awq
 from test_gptq import GPTQ, gptq, settings
 from test_quantize_while_loading import EXACT, made
+from together import in_three_ways
 from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaMLP
 
@@ -49,7 +49,7 @@ def test_awq(checkpoint: Callable[[str], Path], name: str, kept: str, tmp_path: 
 
 
 def test_a_type_without_a_family_is_quantized(tmp_path: Path) -> None:
-    """Its weights take less memory, and its tokens are the same alone and beside others."""
+    """Its tokens are the same alone and beside others, and not those of its floats."""
     path = write("beam", tmp_path)
     found, sizes = [], []
     for quantize in ("", "fp8"):
@@ -57,19 +57,9 @@ def test_a_type_without_a_family_is_quantized(tmp_path: Path) -> None:
         loaded = worker.load(path, quantize=quantize, dtype="float32")
         assert loaded.model_backend == "transformers"
         sizes.append(loaded.memory.weights)
-        driver = Driver([worker], loaded)
-        alone, first, second = (greedy(prompt(60), 12) for _ in range(3))
-        driver.enter(alone)
-        driver.finish([alone])
-        other = greedy(prompt(30, seed=1), 12)
-        for sequence in (other, first):
-            driver.enter(sequence)
-        driver.finish([other, first], chunk=16)
-        driver.enter_after(second, first)
-        driver.finish([second])
-        driver.stream.close()
-        assert alone.tokens == first.tokens == second.tokens
-        found.append(alone.tokens)
+        alone, first, second = in_three_ways(Driver([worker], loaded))
+        assert alone == first == second
+        found.append(alone)
     assert found[0] != found[1]
     assert len(set(sizes)) == 1  # a CPU keeps matrices of floats
 

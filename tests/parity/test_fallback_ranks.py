@@ -10,7 +10,7 @@ import checkpoints
 import pytest
 import torch
 from checkpoints import generate, prompt, reference
-from driver import Driver, greedy, running
+from driver import Driver, running
 from library_types import raw_configuration, write
 from local import LocalWorker, Refused
 from penstock.faults import BadModel
@@ -18,25 +18,17 @@ from penstock.layers import Cut
 from penstock.models.fallback import Fallback
 from penstock.models.fallback.interface import PagedLayer, Step
 from quantized import WIDE
+from together import in_three_ways
 
 LIBRARY = {"model_backend": "transformers", "dtype": "float32"}
 
 
 def tokens_of(path: Path, ranks: int, quantize: str = "") -> list[list[int]]:
-    """Greedy tokens alone, then in chunks beside another sequence, and after a prefix hit."""
+    """As `in_three_ways`, of a group of workers."""
+    found: list[list[int]] = []
     for workers, loaded in running(path, ranks, quantize=quantize, **LIBRARY):
-        driver = Driver(workers, loaded)
-        alone, first, second = (greedy(prompt(60), 12) for _ in range(3))
-        driver.enter(alone)
-        driver.finish([alone])
-        other = greedy(prompt(30, seed=1), 12)
-        for sequence in (other, first):
-            driver.enter(sequence)
-        driver.finish([other, first], chunk=16)
-        driver.enter_after(second, first)
-        driver.finish([second])
-        driver.stream.close()
-    return [sequence.tokens for sequence in (alone, first, second)]
+        found = in_three_ways(Driver(workers, loaded))
+    return found
 
 
 @pytest.mark.parametrize("model_type", ["gpt_neox", "gemma2", "cohere", "dots1", "qwen3_moe"])

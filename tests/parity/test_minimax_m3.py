@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from test_dense_families import changed, run
 from test_experts import FORMATS
 from test_kv_groups import driver_of
+from together import beside_a_longer_prompt
 
 Checkpoints = Callable[[str], Path]
 WEIGHTS = "model.safetensors"
@@ -201,19 +202,7 @@ def test_sequences_in_padded_steps(checkpoint: Checkpoints, case: str) -> None:
     path, worker = checkpoint(case), LocalWorker()
     driver = driver_of([worker], worker.load(path, dtype="float64"))  # type: ignore[list-item]
     worker.runner.packer.pad = True
-    short, long = greedy(prompt(30, seed=1), 90), greedy(prompt(200, seed=2), 12)
-    driver.enter(short)
-    driver.step([short])
-    (fork,) = driver.fork(short)
-    driver.enter(long)
-    for _ in range(4):
-        driver.step([short, fork, long], chunk=24)
-    driver.leave(short)
-    driver.step([fork, long], chunk=24)
-    driver.enter(short)
-    driver.finish([short, fork, long], chunk=24)
-    driver.stream.close()
-    for sequence in (short, fork, long):
+    for sequence in beside_a_longer_prompt(driver):
         alone = greedy(sequence.prompt, sequence.wanted)
         run(path, alone)
         assert alone.tokens == sequence.tokens
