@@ -148,5 +148,6 @@ def reads_weights(error: AttributeError) -> BadModel:
     """What is wrong where the module itself reads the matrix of a layer that we replaced."""
     return BadModel(
         f"transformers' module reads the weights of a linear layer itself ({error}), so they can "
-        "have no weight format; leave --quantize out, or serve the unquantized checkpoint"
+        "have no weight format, and ranks cannot share them; leave --quantize and --tp out, and "
+        "serve the unquantized checkpoint"
     )

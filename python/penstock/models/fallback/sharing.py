@@ -53,6 +53,7 @@ def sharing(model: Any, config: Any, attentions: Iterable[str]) -> Sharing:
             tensors = dict(module.named_parameters(recurse=False))
             if {name: plan.get(f"{pattern}.{name}") for name in tensors} != EXPERTS:
                 refusal = f"its experts at {path} have tensors that the plan does not cut"
+                continue
             experts.append(path)
             sizes.setdefault(tensors["down_proj"].shape[-1], f"the inner size of {path}")
         elif isinstance(module, nn.Linear) and style in LINEAR:
