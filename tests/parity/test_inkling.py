@@ -12,11 +12,10 @@ import torch
 from checkpoints import CASES, SHAPE, VOCAB, prompt, write
 from driver import greedy
 from penstock.cache import KvShape
-from penstock.config import AttentionSpec, ConvolutionsSpec, MlpSpec, MoeSpec, read_config
+from penstock.config import AttentionSpec, ConvolutionsSpec, MlpSpec, MoeSpec
 from penstock.models import family, read_specification
-from penstock.parallel import Group
 from quantized import error_of_quantizing
-from ranks import Threads, prefilled
+from ranks import assert_ranks_agree
 from safetensors.torch import load_file, save_file
 from test_dense_families import PLAIN, run
 from torch import nn
@@ -137,15 +136,7 @@ def test_ranks_read_published_names(
 ) -> None:
     """They cut gates and ups that alternate; each has a part of every shared expert."""
     path, _ = published
-    cls: Any = family(read_config(path))
-
-    @torch.inference_mode()
-    def work(group: Group) -> Any:
-        return prefilled(path, cls, group, PLAIN, expert_parallel=shares_experts)
-
-    alone = work(Group())
-    for found in Threads(ranks).run(work):
-        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
+    assert_ranks_agree(path, PLAIN, ranks, expert_parallel=shares_experts)
 
 
 @pytest.mark.parametrize(("ranks", "heads"), [(1, (2, 4)), (2, (1, 2)), (4, (1, 1))])

@@ -10,14 +10,14 @@ import pytest
 import torch
 from checkpoints import CASES, SHAPE, VOCAB, prompt, reference, write
 from driver import greedy
-from penstock.config import ConvolutionsSpec, NormSpec, ResidualSpec, read_config
+from penstock.config import ConvolutionsSpec, NormSpec, ResidualSpec
 from penstock.layers import Build, Residual
 from penstock.layers.depth import ROWS, DepthAttention, DepthStreams
 from penstock.models import family, read_specification
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from quantized import error_of_quantizing
-from ranks import Threads, prefilled
+from ranks import assert_ranks_agree
 from safetensors.torch import load_file, save_file
 from test_dense_families import PLAIN, changed, run
 from transformers import Inkling2Config, Inkling2ForConditionalGeneration, Inkling2TextConfig
@@ -99,15 +99,7 @@ def test_rows_without_tokens(checkpoint: Any, tmp_path: Path, is_cut: bool) -> N
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_share_out_experts(checkpoint: Any, ranks: int) -> None:
     path = checkpoint("inkling2")
-    cls: Any = family(read_config(path))
-
-    @torch.inference_mode()
-    def work(group: Group) -> Any:
-        return prefilled(path, cls, group, PLAIN, expert_parallel=True)
-
-    alone = work(Group())
-    for found in Threads(ranks).run(work):
-        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
+    assert_ranks_agree(path, PLAIN, ranks, expert_parallel=True)
 
 
 @pytest.mark.parametrize("queries", [1, 3])

@@ -17,7 +17,7 @@ from penstock.faults import BadSetting
 from penstock.models import family, read_specification
 from penstock.parallel import Group
 from quantized import error_of_quantizing
-from ranks import Threads, prefilled
+from ranks import assert_ranks_agree, prefilled
 from safetensors.torch import load_file, save_file
 from test_dense_families import PLAIN, run
 
@@ -79,15 +79,7 @@ def test_chunks_shorter_than_convolutions(checkpoint: Checkpoints, chunk: int) -
 def test_ranks(checkpoint: Checkpoints, case: str, ranks: int, shares_experts: bool) -> None:
     """With as many KV heads, more, and several times as many; of one KV head, values are whole."""
     path = checkpoint(case)
-    cls: Any = family(read_config(path))
-
-    @torch.inference_mode()
-    def work(group: Group) -> Any:
-        return prefilled(path, cls, group, PLAIN, expert_parallel=shares_experts)
-
-    alone = work(Group())
-    for found in Threads(ranks).run(work):
-        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
+    assert_ranks_agree(path, PLAIN, ranks, expert_parallel=shares_experts)
 
 
 def test_an_odd_number_of_ranks_cannot_share_two_halves(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from penstock.cache import kv_format
 from penstock.config import read_config
 from penstock.layers import Build
 from penstock.layers.attention import Chunks, KvPlaces, StepContext
+from penstock.models import family
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods
@@ -76,6 +77,21 @@ class Rank(Group):
 
     def join_columns(self, x: Tensor) -> Tensor:
         return torch.cat(self.threads.gather(self.rank, x), dim=1)
+
+
+def assert_ranks_agree(
+    path: Path, methods: Methods, ranks: int, expert_parallel: bool = False
+) -> None:
+    """Each rank has the logits of one that is alone."""
+    cls: Any = family(read_config(path))
+
+    @torch.inference_mode()
+    def work(group: Group) -> Tensor:
+        return prefilled(path, cls, group, methods, expert_parallel=expert_parallel)
+
+    alone = work(Group())
+    for found in Threads(ranks).run(work):
+        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
 
 
 def prefilled(

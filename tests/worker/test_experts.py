@@ -29,7 +29,7 @@ from quantized import (
     error_of_quantizing,
     quantized,
 )
-from ranks import LENGTH, Threads, prefilled
+from ranks import LENGTH, Threads, assert_ranks_agree, prefilled
 from safetensors.torch import load_file, save_file
 from test_awq import awq
 from test_compressed_ints import by_library
@@ -208,15 +208,7 @@ def test_other_experts_are_quantized_while_loading(
 @pytest.mark.parametrize("case", EXPERTS)
 def test_ranks_share_experts(checkpoint: Callable[[str], Path], case: str) -> None:
     path = checkpoint(case)
-    cls: Any = family(read_config(path))
-
-    @torch.inference_mode()
-    def work(group: Group) -> Tensor:
-        return prefilled(path, cls, group, PLAIN, expert_parallel=True)
-
-    alone = work(Group())
-    for found in Threads(2).run(work):
-        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
+    assert_ranks_agree(path, PLAIN, 2, expert_parallel=True)
 
 
 @pytest.mark.parametrize(
