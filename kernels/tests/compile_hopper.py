@@ -140,7 +140,7 @@ def packed_row_product(kind: Kind, inputs: int, group: int, gated: bool = False)
         assert not packed_row.launch(x.float(), weight, out[0], gated, out.float())
 
 
-def mixture(kind: Kind, tokens: int, group: int, activation: Activation) -> None:
+def mixture(kind: Kind, tokens: int, group: int, activation: Activation, inner: int = 128) -> None:
     """Experts with packed weights: both products."""
 
     def packed_experts(outputs: int, inputs: int) -> PackedWeight:
@@ -149,8 +149,8 @@ def mixture(kind: Kind, tokens: int, group: int, activation: Activation) -> None
         zeros = scales if kind.integer else None
         return PackedWeight(torch.stack([words] * 4), scales, zeros, kind, inputs)
 
-    gate_up = packed_experts(256 if activation.gated else 128, 512)
-    layer = Experts(gate_up, packed_experts(512, 128), activation=activation)
+    gate_up = packed_experts(inner * (1 + activation.gated), 512)
+    layer = Experts(gate_up, packed_experts(512, inner), activation=activation)
     ids = torch.empty((tokens, 2), dtype=torch.int32)
     x = torch.empty((tokens, 512), dtype=torch.bfloat16)
     experts.expert_mlp(x, Routed(ids, torch.empty(ids.shape)), layer)
@@ -188,6 +188,7 @@ def main() -> None:
         packed_product(kind, rows=256, group=128)
         packed_row_product(kind, inputs=4096, group=128, gated=True)
         packed_row_product(kind, inputs=14336, group=14336 if kind is Kind.FP8 else 16)
+        packed_row_product(kind, inputs=28672, group=128)
     packed_many_product(Kind.INT4, group=128)
     packed_many_product(Kind.INT4, group=16)  # its zeros and scales do not fit the ring
     packed_many_product(Kind.INT4, group=512, gated=True)
@@ -199,7 +200,7 @@ def main() -> None:
     for tokens in (1, 5):
         mixture(Kind.FP4, tokens, 32, Activation.SILU)
         mixture(Kind.FP8, tokens, 128, Activation.SILU)
-    mixture(Kind.FP8, 1, 128, Activation.RELU_SQUARED)
+    mixture(Kind.FP8, 1, 128, Activation.RELU_SQUARED, inner=2048)  # two programs share it
     mixture(Kind.FP4, 5, 32, Activation.RELU_SQUARED)
     mixture(Kind.FP4, 2000, 32, Activation.CLAMPED_SWIGLU)
     for activation in (Activation.SILU, Activation.RELU_SQUARED):

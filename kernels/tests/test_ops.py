@@ -148,7 +148,14 @@ def test_kernel_in_the_interpreter(op: Op[..., Any], case: Case) -> None:
     compare(op, op.triton, case, torch.device("cpu"))
 
 
+@pytest.fixture
+def no_second_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that cannot be built fails the test, and no other one computes its case."""
+    monkeypatch.setattr("penstock_kernels.op.cannot_build", lambda _error: False)
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("no_second_choice")
 @pytest.mark.parametrize(("op", "case"), EVERY_CASE)
 def test_kernel_on_the_device(op: Op[..., Any], case: Case) -> None:
     compare(op, op.triton, case, torch.device("cuda"))

@@ -124,9 +124,10 @@ def test_large_tiles_are_for_many_rows_and_where_they_fill_the_gpu() -> None:
 def test_plans_for_one_row_cover_the_inputs_and_waste_no_turn(
     bits: int, gated: bool, sums: int
 ) -> None:
-    for outputs, inputs in ((16, 16), (4096, 14336), (14336, 4096), (100, 1216), (8192, 16384)):
+    sizes = (16, 16), (4096, 14336), (14336, 4096), (100, 1216), (8192, 16384), (8192, 28672)
+    for outputs, inputs in sizes:
         chosen = row_plan(Problem(1, outputs, inputs, gated, bits, 0), sums, 132)
-        step = chosen.warps * DEPTH
+        step = chosen.warps * DEPTH * chosen.splits
         assert (chosen.turns - 1) * step < inputs <= chosen.turns * step
         assert chosen.turns % chosen.stages == 0
         sides = 2 if gated else 1

@@ -246,6 +246,11 @@ FULL = [
         for tokens in (1, 5, 600)
     ),
     ("bf16", Problem(1, 8, 4, 1024, 512, UNGATED, packing=FP8), ""),
+    # Programs share the inputs of the second product of one token.
+    *(
+        ("bf16", replace(QWEN3, tokens=tokens, experts=18, bias=True, packing=FP8, first=2), "rank")
+        for tokens in (1, 2)
+    ),
 ]
 
 BENCH = [

@@ -4,7 +4,8 @@ As in `vectors` nothing is sorted: a choice's expert is read where its weights a
 16 outputs, of a choice's gates and ups, or of the weighted sum over a token's choices. Its warps
 share a choice's inputs; in the second kernel, each choice has warps of its own. A warp makes
 numbers of its words as operands of a small matrix instruction (m16n8k16), all of whose 8 columns
-are the same row. At the end the warps' sums are added, in the order of warps.
+are the same row. At the end the warps' sums are added, in the order of warps. Words of fp8 are
+loaded as whole lines, as `packed_linear.hopper_row` does.
 
 The second kernel loads its first words before the first one has ended.
 """
@@ -22,11 +23,17 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..device import arrivals, divided_up, early_options, power_of_two, processors
+from ..device import divided_up, early_options, power_of_two, processors
 from ..hopper import KINDS, as_blocks, barrier
-from ..packed_linear.hopper_codes import pieces, strip_layout, x_layout
-from ..packed_linear.line_codes import numbers_of_line, powers_of, unit
-from ..packed_linear.plan import COUNTERS
+from ..packed_linear.hopper_codes import (
+    halves_of_lines,
+    lines_layout,
+    pieces,
+    strip_layout,
+    x_layout,
+)
+from ..packed_linear.line_codes import add_lines, by_output, numbers_of_line, powers_of, unit
+from ..packed_linear.parts import add_parts, with_parts
 from ..packed_linear.weight import Kind, PackedWeight
 from ..route_experts.routing import Routed
 from .experts import Experts
@@ -37,15 +44,14 @@ TURN = gl.constexpr(128)  # inputs of a warp's turn
 HALF = gl.constexpr(64)
 # Of a program. With gpt-oss 20b's MXFP4 experts, one token and an H100, both products take 34.6 us
 # with 4 warps in the first, 36.4 with 8; 45.9 us if nothing splits the second's inputs, 37.9 if
-# three programs share them. Qwen3 30B-A3B in fp8: 22.2 with two programs, 19.8 with three.
+# three programs share them. Qwen3 30B-A3B in fp8 on an H200: 15.4 us, of two tokens 24.7, and 32.7
+# if threads of the first product have so few registers that they spill.
 FIRST_WARPS, SECOND_WARPS = 4, 8
 MOST_CHOICES = 16  # of a token: each has a warp of its own in the second product
 FIRST_STAGES, SECOND_STAGES = 1, 2  # turns whose words a warp has in its registers
 RESIDENT = 3  # programs of the second product on a multiprocessor, unless they had MOST_TURNS
 MOST_TURNS = 6
-MANY = (
-    5  # programs of the first product on a multiprocessor from which threads have fewer registers
-)
+LEAST_REGISTERS, MOST_REGISTERS = 80, 128  # of a thread
 
 
 @gluon.jit
@@ -61,26 +67,42 @@ def _experts(routed, token, L: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.cons
 
 @gluon.jit
 def _words(
-    words, line, turn, sizes, half: gl.constexpr,
-    KIND: gl.constexpr, EVEN: gl.constexpr, PARTS: gl.constexpr,
-    WARPS: gl.constexpr,
+    words, line, turn, sizes,
+    KIND: gl.constexpr, EVEN: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """Loads the words of 16 outputs and of half a turn of every warp; `words` [WARPS] point at
-    their matrices."""
+    """Loads the words of 16 outputs and of a turn of every warp; `words` [WARPS] point at their
+    matrices. Of fp8, (those of 8 outputs, those of the others), else of half a turn each."""
     outputs, _, width = sizes
+    if KIND == "fp8":
+        L: gl.constexpr = lines_layout(WARPS)
+        W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
+        k = (turn * PARTS + gl.arange(0, WARPS, W) % PARTS) * TURN
+        n = line * LINE + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, L)))
+        at = (words + k // 4)[:, None, None]
+        at += gl.minimum(n, outputs - 1).to(gl.int64)[None, :, None] * (width // 4)
+        at += gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, L)))[None, None, :]
+        found = gl.load(at) if EVEN else gl.load(at, mask=(k < width)[:, None, None], other=0)
+        return halves_of_lines(found)
+    else:  # noqa: RET505
+        return (
+            _half_of_words(words, line, turn, width, 0, KIND, EVEN, PARTS, WARPS),
+            _half_of_words(words, line, turn, width, 1, KIND, EVEN, PARTS, WARPS),
+        )
+
+
+@gluon.jit
+def _half_of_words(
+    words, line, turn, width, half: gl.constexpr,
+    KIND: gl.constexpr, EVEN: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
     L: gl.constexpr = strip_layout(KIND, 4, WARPS)
     W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
     N: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
     C: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
     k = (turn * PARTS + gl.arange(0, WARPS, W) % PARTS) * TURN + half * HALF
-    if KIND == "fp8":
-        n = gl.minimum(line * LINE + gl.arange(0, 16, N), outputs - 1)
-        at = (words + k // 4)[:, None, None] + n.to(gl.int64)[None, :, None] * (width // 4)
-        at += gl.arange(0, 16, C)[None, None, :]
-    else:
-        block = (line // 4).to(gl.int64) * width * 8 + line % 4 * 128
-        at = (words + (block + k * 8))[:, None, None] + gl.arange(0, 1, N)[None, :, None]
-        at += gl.arange(0, 128, C)[None, None, :]
+    block = (line // 4).to(gl.int64) * width * 8 + line % 4 * 128
+    at = (words + (block + k * 8))[:, None, None] + gl.arange(0, 1, N)[None, :, None]
+    at += gl.arange(0, 128, C)[None, None, :]
     if EVEN:
         return gl.load(at)
     return gl.load(at, mask=(k < width)[:, None, None], other=0)
@@ -88,18 +110,21 @@ def _words(
 
 @gluon.jit
 def _of_groups(
-    table, line, turn, sizes, place: gl.constexpr, GROUP: gl.constexpr, L: gl.constexpr,
-    PARTS: gl.constexpr, WARPS: gl.constexpr,
+    table, line, turn, sizes, at: gl.constexpr, PIECE: gl.constexpr, KIND: gl.constexpr,
+    GROUP: gl.constexpr, L: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """Scales [WARPS, 16] of the groups that have the input `place` of each warp's turn."""
+    """Scales [WARPS, 16] of sum `at` of each warp's turn, of fp8 of set `at` of outputs."""
     outputs, inputs, _ = sizes
-    n = gl.minimum(line * LINE + gl.arange(0, 16, gl.SliceLayout(0, L)), outputs - 1)
+    row = gl.arange(0, 16, gl.SliceLayout(0, L))
+    n = line * LINE + (at * 8 + row // 2 if KIND == "fp8" else row)
+    n = gl.minimum(n, outputs - 1)
     if GROUP == 0:
         return gl.load(table[:, None] + n[None, :])
     else:  # noqa: RET505
-        k = (turn * PARTS + gl.arange(0, WARPS, gl.SliceLayout(1, L)) % PARTS) * TURN + place
-        row = gl.minimum(k, inputs - 1) // GROUP  # beyond the inputs x is 0
-        return gl.load((table + row * outputs)[:, None] + n[None, :])
+        k = (turn * PARTS + gl.arange(0, WARPS, gl.SliceLayout(1, L)) % PARTS) * TURN
+        k += at * PIECE if KIND != "fp8" else 0
+        group = gl.minimum(k, inputs - 1) // GROUP  # beyond the inputs x is 0
+        return gl.load((table + group * outputs)[:, None] + n[None, :])
 
 
 @gluon.jit
@@ -108,21 +133,29 @@ def _load(
     GROUP: gl.constexpr, EVEN: gl.constexpr, SUM: gl.constexpr, PARTS: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
-    """A line's words of both halves of a turn, and the scale of each sum."""
+    """A line's words of a turn, and the scale of each sum."""
     words, scales = tables
     L: gl.constexpr = gl.SliceLayout(2, SUM)
-    found, factors = (), ()
-    for half in gl.static_range(2):
-        one = _words(words, line, turn, sizes, half, KIND, EVEN, PARTS, WARPS)
-        found = found + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
-    for at in gl.static_range(TURN // PIECE):
-        one = _of_groups(scales, line, turn, sizes, at * PIECE, GROUP, L, PARTS, WARPS)
-        factors = factors + (one,)  # noqa: RUF005
+    found = _words(words, line, turn, sizes, KIND, EVEN, PARTS, WARPS)
+    factors = ()
+    for at in gl.static_range(2 if KIND == "fp8" else TURN // PIECE):
+        one = _of_groups(scales, line, turn, sizes, at, PIECE, KIND, GROUP, L, PARTS, WARPS)
+        factors = factors + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
     return found, factors
 
 
 @gluon.jit
-def _add(
+def _add(sums, loaded, ring, turn, KIND: gl.constexpr, PIECE: gl.constexpr, WARPS: gl.constexpr):
+    """The sums of a side, with a turn's products: [WARPS, 16, 8] of fp8's sets of outputs, else of
+    all, and zeros."""
+    if KIND == "fp8":
+        return add_lines(sums, loaded[0], loaded[1], ring.index(turn), True)
+    else:  # noqa: RET505
+        return _add_halves(sums[0], loaded, ring, turn, KIND, PIECE, WARPS), sums[1]
+
+
+@gluon.jit
+def _add_halves(
     total, loaded, ring, turn, KIND: gl.constexpr, PIECE: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
@@ -182,7 +215,9 @@ def _spread(
     every = down[:, None].broadcast_to([CHOICES, PARTS])
     downs = gl.convert_layout(every.reshape([WARPS]), L)
     barrier()
-    ring = as_blocks(memory, COUNT, WARPS, HALF, gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    HALVES: gl.constexpr = 2 if KIND == "fp8" else 1  # of a block
+    BLOCKS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    ring = as_blocks(memory, COUNT // HALVES, HALVES * WARPS, HALF, BLOCKS)
     return ring, downs
 
 
@@ -193,31 +228,38 @@ def _bases(tables, strides, experts):
 
 
 @gluon.jit
+def _scaled(sums, units, KIND: gl.constexpr):
+    """The sums of a side, as of `by_output`, their scales undone by `units` [WARPS]."""
+    wide = units[:, None, None]
+    return by_output((sums[0] * wide, sums[1] * wide), KIND)
+
+
+@gluon.jit
 def _gates(
     sums, units, out, bias, line, inner, expert,
-    HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+    KIND: gl.constexpr, HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Writes a choice's 16 outputs: gates and ups of all warps added up, and multiplied; or the
     ups, activated. `units` undo the scales of sums."""
     SIDES: gl.constexpr = len(sums)
-    L: gl.constexpr = gl.SliceLayout(0, sums[0].type.layout)
-    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
-    keep = n < inner
-    gate = gl.sum(sums[0] * units, 0)
-    up = gl.sum(sums[1] * units, 0) if SIDES == 2 else gate
-    if HAS_BIAS:
-        at = bias + expert * (SIDES * inner) + n
-        gate += gl.load(at, mask=keep, other=0).to(gl.float32)[:, None]
-        if SIDES == 2:
-            up += gl.load(at + inner, mask=keep, other=0).to(gl.float32)[:, None]
-    value = activated(gate, up, ACTIVATION).to(out.dtype.element_ty)
-    column = gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
-    gl.store(out + n[:, None] + 0 * column, value, mask=keep[:, None] & (column == 0))
+    gates = _scaled(sums[0], units, KIND)
+    ups = _scaled(sums[1], units, KIND) if SIDES == 2 else gates
+    for i in gl.static_range(len(gates)):
+        gate, up = gl.sum(gates[i], 0), gl.sum(ups[i], 0)
+        n = line * LINE + i * 8 + gl.arange(0, gate.shape[0], gate.type.layout)
+        keep = n < inner
+        if HAS_BIAS:
+            at = bias + expert * (SIDES * inner) + n
+            gate += gl.load(at, mask=keep, other=0).to(gl.float32)
+            if SIDES == 2:
+                up += gl.load(at + inner, mask=keep, other=0).to(gl.float32)
+        value = activated(gate, up, ACTIVATION).to(out.dtype.element_ty)
+        gl.store(out + n, value, mask=keep)
 
 
 @gluon.jit
 def _weighted(
-    total, outs, bias, line, hidden, places, factors,
+    totals, outs, bias, line, hidden, places, factors,
     HAS_BIAS: gl.constexpr, PARTS: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
     """Writes a token's 16 outputs: the sum over the warps' choices, weighted.
@@ -225,36 +267,40 @@ def _weighted(
     Of programs that share inputs, the one that comes last adds up their sums, in their order.
     """
     out, partial, arrived = outs
-    SUM: gl.constexpr = total.type.layout
-    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
-    L: gl.constexpr = gl.SliceLayout(0, SUM)
-    expert, choice, here = places
     split, token = gl.program_id(2), gl.program_id(1)
-    if HAS_BIAS:
-        n = line * LINE + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, SUM)))
-        once = here & (gl.arange(0, total.shape[0], W) % PARTS + split == 0)
-        at = (bias + expert * hidden)[:, None] + n[None, :]
-        keep = once[:, None] & (n < hidden)[None, :]
-        total += gl.load(at, mask=keep, other=0).to(gl.float32)[:, :, None]
-    factor = gl.load(factors + choice, mask=here, other=0).to(gl.float32)
-    sums = gl.sum(gl.where(here[:, None, None], total * factor[:, None, None], 0.0), 0)
-    n = line * LINE + gl.arange(0, 16, gl.SliceLayout(1, L))
-    at = n[:, None] + 0 * gl.arange(0, 8, gl.SliceLayout(0, L))[None, :]
-    keep = (n < hidden)[:, None] & (gl.arange(0, 8, gl.SliceLayout(0, L)) == 0)[None, :]
     out += token.to(gl.int64) * hidden
-    if SPLITS == 1:
-        gl.store(out + at, sums.to(out.dtype.element_ty), mask=keep)
-    else:
-        parts = partial + token * SPLITS * hidden
-        gl.store(parts + split * hidden + at, sums, mask=keep)
-        barrier()  # all of the part is written before it is announced
+    parts = partial + token * SPLITS * hidden
+    for i in gl.static_range(len(totals)):
+        one = _sum_of_choices(totals[i], bias, line, i, hidden, places, factors, HAS_BIAS, PARTS)
+        n = line * LINE + i * 8 + gl.arange(0, one.shape[0], one.type.layout)
+        if SPLITS == 1:
+            gl.store(out + n, one.to(out.dtype.element_ty), mask=n < hidden)
+        else:
+            gl.store(parts + split * hidden + n, one, mask=n < hidden)
+    if SPLITS > 1:
         arrived += token * gl.num_programs(0) + line
-        if gl.atomic_add(arrived, 1, sem="acq_rel") == SPLITS - 1:
-            gl.store(arrived, 0)  # for the next launch
-            sums = gl.zeros([16, 8], gl.float32, L)
-            for i in gl.static_range(SPLITS):
-                sums += gl.load(parts + i * hidden + at, mask=keep, other=0, cache_modifier=".cg")
-            gl.store(out + at, sums.to(out.dtype.element_ty), mask=keep)
+        add_parts(out, parts, arrived, line * LINE, hidden, SPLITS, totals[0].shape[0])
+
+
+@gluon.jit
+def _sum_of_choices(
+    total, bias, line, i: gl.constexpr, hidden, places, factors,
+    HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
+):  # fmt: skip
+    """The weighted sum of the warps' sums [WARPS, outputs], of set `i` of the outputs."""
+    W: gl.constexpr = gl.SliceLayout(1, total.type.layout)
+    WARPS: gl.constexpr = total.shape[0]
+    expert, choice = gl.convert_layout(places[0], W), gl.convert_layout(places[1], W)
+    here = gl.convert_layout(places[2], W)
+    if HAS_BIAS:
+        n = gl.arange(0, total.shape[1], gl.SliceLayout(0, total.type.layout))
+        n += line * LINE + i * 8
+        once = here & (gl.arange(0, WARPS, W) % PARTS + gl.program_id(2) == 0)
+        keep = once[:, None] & (n < hidden)[None, :]
+        at = (bias + expert * hidden)[:, None] + n[None, :]
+        total += gl.load(at, mask=keep, other=0).to(gl.float32)
+    factor = gl.load(factors + choice, mask=here, other=0).to(gl.float32)
+    return gl.sum(gl.where(here[:, None], total * factor[:, None], 0.0), 0)
 
 
 @gluon.jit
@@ -283,10 +329,10 @@ def _sums(
     EVEN: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr,
     SUM: gl.constexpr, PARTS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """The sums [WARPS, 16, 8] of each side; the words of the first STAGES turns are `loaded`."""
+    """The sums of each side, as of `_add`; the words of the first STAGES turns are `loaded`."""
     up = sizes[0] // SIDES // LINE
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
-    sums = (blank,) * SIDES
+    sums = ((blank, blank),) * SIDES
     for begin in range(0, TURNS - STAGES, STAGES):
         following = ()
         for i in gl.static_range(STAGES):
@@ -332,7 +378,6 @@ def _product(
     WARPS: gl.constexpr = CHOICES * PARTS
     SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     line, number = gl.program_id(0), gl.program_id(1)
-    out, partial, arrived = outs
     ids, first, count = routed
     if FIRST:
         if EARLY:
@@ -342,7 +387,8 @@ def _product(
         if (expert < 0) | (expert >= count):
             return
     routed = ids, first, count, 1 if FIRST else TOP_K
-    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, strip_layout(KIND, 4, WARPS)))
+    WORDS: gl.constexpr = lines_layout(WARPS) if KIND == "fp8" else strip_layout(KIND, 4, WARPS)
+    W: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, WORDS))
     of_words = _experts(routed, number, W, PARTS, WARPS)
     V: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUM))
     places = _experts(routed, number, V, PARTS, WARPS)
@@ -364,16 +410,16 @@ def _product(
         loaded, bases, ring, line, origin, sizes, KIND, PIECE, GROUP, EVEN, TURNS, STAGES,
         SIDES, SUM, PARTS, WARPS,
     )  # fmt: skip
-    units = (downs * unit(KIND))[:, None, None]
+    units = downs * unit(KIND)
     if FIRST:
         _gates(
-            sums, units, out + number.to(gl.int64) * outputs, bias, line, outputs,
-            expert.to(gl.int64), HAS_BIAS, ACTIVATION,
+            sums, units, outs[0] + number.to(gl.int64) * outputs, bias, line, outputs,
+            expert.to(gl.int64), KIND, HAS_BIAS, ACTIVATION,
         )  # fmt: skip
     else:
         _weighted(
-            sums[0] * units, (out, partial, arrived), bias, line, outputs, places, factors,
-            HAS_BIAS, PARTS, SPLITS,
+            _scaled(sums[0], units, KIND), outs, bias, line, outputs, places,
+            factors, HAS_BIAS, PARTS, SPLITS,
         )  # fmt: skip
 
 
@@ -390,16 +436,26 @@ def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
     choices = power_of_two(top_k)
     count = processors(x.device)
     lines = tokens * top_k * divided_up(experts.inner, LINE.value)
-    first = Shares(1, FIRST_WARPS, FIRST_STAGES, 80 if lines > MANY * count else 96, 1)
+    # Whole lines of both sides do not fit fewer registers.
+    least = MOST_REGISTERS if gate_up.kind is Kind.FP8 else LEAST_REGISTERS
+    room = registers(divided_up(lines, count), FIRST_WARPS, least)
+    first = Shares(1, FIRST_WARPS, FIRST_STAGES, room, 1)
     parts = max(1, SECOND_WARPS // choices)
     lines = tokens * divided_up(x.shape[1], LINE.value)
     turns = divided_up(experts.inner, parts * TURN.value)
     splits = min(RESIDENT * count // lines, turns // SECOND_STAGES)
     splits = max(1, splits, divided_up(turns, MOST_TURNS))
-    second = Shares(choices, parts, SECOND_STAGES, 80, splits)
+    room = registers(divided_up(lines * splits, count), choices * parts, LEAST_REGISTERS)
+    second = Shares(choices, parts, SECOND_STAGES, room, splits)
     _multiply(first, x, gate_up, (routed, experts), experts.gate_up_bias, rows, first=True)
     _multiply(second, rows, down, (routed, experts), experts.down_bias, out, first=False)
     return True
+
+
+def registers(programs: int, warps: int, least: int) -> int:
+    """Of a thread, with which that many programs run on a multiprocessor at once, within bounds."""
+    fitting = (1 << 16) // (programs * warps * 32) // 8 * 8
+    return max(least, min(MOST_REGISTERS, fitting))
 
 
 class Shares(NamedTuple):
@@ -439,11 +495,6 @@ def _multiply(
     turns, stages = shares.turns(weight.inputs)
     words = weight.words.view(torch.int32)
     eight = weight.kind is Kind.FP8
-    partial, arrived = out, out
-    if shares.splits > 1:
-        shape = (len(out), shares.splits, outputs)
-        partial = torch.empty(shape, dtype=torch.float32, device=x.device)
-        arrived = arrivals(x.device, COUNTERS)
     _product[(divided_up(outputs, LINE.value), len(out), shares.splits)](
         (words, weight.scales),
         (words.stride(0), weight.scales.stride(0)),
@@ -451,7 +502,7 @@ def _multiply(
         x.stride(0),
         (routed.ids, experts.first, experts.count),
         routed.weights,
-        (out, partial, arrived),
+        with_parts(out, shares.splits),
         x if bias is None else bias,
         outputs,
         weight.inputs,

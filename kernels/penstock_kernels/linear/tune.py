@@ -36,6 +36,7 @@ TILES = (  # of few rows: weight rows, inputs of a turn, warps
 WIDE_TILES = ((128, 64, 8), (64, 64, 4), (64, 64, 8), (128, 64, 4), (64, 128, 8), (128, 128, 8))
 STAGES = (4, 5, 8, 3, 6)
 WIDE_STAGES = (4, 3, 5)
+SPLITS = (1, 2, 4, 8, 5, 3, 7)  # 17,920 inputs, as of Phi-4, want 5
 REGISTERS = 128  # of a thread, for sums
 SHARED_BYTES = 200_000  # of a multiprocessor
 WEIGHTS_BYTES = 300_000_000  # more than any L2 cache
@@ -116,7 +117,7 @@ def skinnies(problem: Problem, rows: int) -> list[Plan]:
         Skinny(tile, depth, splits, warps, stages)
         for tile, depth, warps in (TILES if rows <= FEW else WIDE_TILES)
         for stages in (STAGES if rows <= FEW else WIDE_STAGES)
-        for splits in ((1,) if problem.gated else (1, 2, 4, 8))
+        for splits in ((1,) if problem.gated else SPLITS)
         if _fits(problem, rows, Skinny(tile, depth, splits, warps, stages))
     ]
 
@@ -295,7 +296,7 @@ def best(ranked: dict[int, list[Timed]], library: dict[int, float], free: bool) 
     def cost(splits: int) -> float:
         return sum(fastest(rows, splits).us / fastest(rows, None).us for rows in many)
 
-    splits = None if free or not many else min((1, 2, 4, 8), key=cost)
+    splits = None if free or not many else min(SPLITS, key=cost)
     return {rows: fastest(rows, splits if rows in many else None) for rows in ranked}
 
 

@@ -113,9 +113,13 @@ def _full() -> list[Case]:
         ]
         found.append(_case(Size.FULL, kind, "bf16", Problem(9, 333, 200, 0)))
         found.append(_case(Size.FULL, kind, "bf16", Problem(3, 4096, 14336)))
-        # One row has 4 or 8 warps, and a stage or several; the last has too many inputs for them.
-        for outputs, inputs in ((4128, 4096), (6144, 4096), (208, 14336), (272, 20480)):
+        # One row has 4 or 8 warps, a stage or several, and programs that share inputs; the last has
+        # too many of them.
+        sizes = (4128, 4096), (6144, 4096), (208, 14336), (272, 20480), (80, 33024)
+        for outputs, inputs in sizes:
             found.append(_case(Size.FULL, kind, "bf16", Problem(1, outputs, inputs, zeros=integer)))
+        uneven = Problem(1, 280, 17040, 0, zeros=integer, bias=True)
+        found.append(_case(Size.FULL, kind, "bf16", uneven))
         found.append(_case(Size.FULL, kind, "bf16", Problem(1600, 512, 384)))
         # Many rows: tiles of two blocks of outputs, an odd number of them, more than one program
         # takes, and more blocks of rows than are computed at a time.

@@ -3,7 +3,7 @@
 A program multiplies 16 outputs, of both sides if gated. Each of its warps takes other inputs, 128 a
 turn, and makes numbers of its words as operands of a small matrix instruction (m16n8k16), all of
 whose columns are the row x: so it adds up the products of four lanes in float32. At the end the
-sums of all warps are added.
+sums of all warps are added. Programs share the inputs of an output if x does not fit one.
 
 An instruction that loads words asks for whole lines of 128 bytes: with half lines an H200 reads 3.7
 TB/s instead of 4.05. A line of fp8 is of one output, and eight lanes load it; but only four lanes
@@ -44,9 +44,9 @@ from .hopper_codes import (
     pieces,
     strip_layout,
     x_layout,
-    x_of_lines,
 )
-from .line_codes import numbers_of_line, powers_of, unit
+from .line_codes import add_lines, by_output, numbers_of_line, powers_of, unit
+from .parts import add_parts, with_parts
 from .weight import BLOCK, Kind, PackedWeight
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
@@ -139,24 +139,6 @@ def _load(
     return found, factors, points
 
 
-@gluon.jit
-def _add_lines(sums, loaded, ring, turn, PIECE: gl.constexpr):
-    """The sums [warps, 16, 8] of both sets of outputs of fp8, with a turn's products."""
-    words, scales, _ = loaded
-    SUM: gl.constexpr = sums[0].type.layout
-    x = x_of_lines(ring.index(turn), gl.DotOperandLayout(1, SUM, 2))
-    more = ()
-    for i in gl.static_range(2):
-        a = numbers_of_line(words[i], "fp8")
-        a = gl.convert_layout(a, gl.DotOperandLayout(0, SUM, 2), assert_trivial=True)
-        if PIECE > 0:
-            part = mma_v2(a, x, gl.zeros_like(sums[i]))
-            more = more + (sums[i] + part * scales[i].to(gl.float32)[:, :, None],)  # noqa: RUF005
-        else:
-            more = more + (mma_v2(a, x, sums[i]),)  # noqa: RUF005
-    return more
-
-
 @gluon.constexpr_function
 def _place(half, count, at, piece):
     """Which sum of a turn has part `at` of a half."""
@@ -219,7 +201,7 @@ def _add(
 ):  # fmt: skip
     """The two sums of a side, with a turn's products."""
     if KIND == "fp8":
-        return _add_lines(sums, loaded, ring, turn, PIECE)
+        return add_lines(sums, loaded[0], loaded[1], ring.index(turn), PIECE > 0)
     else:  # noqa: RET505
         return _add_halves(sums, loaded, ring, turn, KIND, BITS, PIECE, ZERO, HAS_ZEROS, WARPS)
 
@@ -296,24 +278,26 @@ def _spread(row, KIND: gl.constexpr, SPAN: gl.constexpr, WARPS: gl.constexpr):
 
 @gluon.jit
 def _product(
-    words, scales, zeros, x, norm, norm_scale, out, bias, outputs, inputs, width,
+    words, scales, zeros, x, norm, norm_scale, outs, bias, outputs, inputs, width,
     KIND: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PIECE: gl.constexpr,
     SIDES: gl.constexpr, ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, HAS_BIAS: gl.constexpr,
     NORM: gl.constexpr, HAS_RESIDUAL: gl.constexpr, EVEN: gl.constexpr, TURNS: gl.constexpr,
-    STAGES: gl.constexpr, SPAN: gl.constexpr, EARLY: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, SPAN: gl.constexpr, EARLY: gl.constexpr,
+    WARPS: gl.constexpr,
 ):  # fmt: skip
-    """out [outputs] = x [inputs] weight^T; `outputs` are those of a side."""
+    """out [outputs] = x [inputs] weight^T; `outputs` are a side's, `outs` as of `with_parts`."""
     SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     strip = gl.program_id(0)
     above = outputs // STRIP
     sizes = outputs * SIDES, inputs, width
     tables = words, scales, zeros
+    origin = gl.program_id(1) * TURNS
     loaded = ()
     for i in gl.static_range(STAGES):
         for side in gl.static_range(SIDES):
             one = _load(
-                tables, strip + side * above, i, sizes, KIND, BITS, GROUP, PIECE, HAS_ZEROS, EVEN,
-                SUM, WARPS,
+                tables, strip + side * above, origin + i, sizes, KIND, BITS, GROUP, PIECE,
+                HAS_ZEROS, EVEN, SUM, WARPS,
             )  # fmt: skip
             loaded = loaded + (one,)  # noqa: RUF005
     of_outputs = _of_outputs(scales, zeros, strip, outputs, KIND, PIECE, SIDES, HAS_ZEROS, SUM)
@@ -323,7 +307,8 @@ def _product(
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    row = _row(x, norm, norm_scale, inputs, NORM, HAS_RESIDUAL, SPAN, WARPS)
+    skipped = origin * (WARPS * TURN)
+    row = _row(x + skipped, norm, norm_scale, inputs - skipped, NORM, HAS_RESIDUAL, SPAN, WARPS)
     row, unit_of_x = _operand(row, KIND)
     ring = _spread(row, KIND, SPAN, WARPS)
     blank = gl.zeros([WARPS, 16, 8], gl.float32, SUM)
@@ -339,16 +324,16 @@ def _product(
                 )  # fmt: skip
                 more = more + (one,)  # noqa: RUF005
                 one = _load(
-                    tables, strip + side * above, first + i + STAGES, sizes, KIND, BITS, GROUP,
-                    PIECE, HAS_ZEROS, EVEN, SUM, WARPS,
+                    tables, strip + side * above, origin + first + i + STAGES, sizes, KIND, BITS,
+                    GROUP, PIECE, HAS_ZEROS, EVEN, SUM, WARPS,
                 )  # fmt: skip
                 following = following + (one,)  # noqa: RUF005
             sums = more
         loaded = following
     sums = _add_last(sums, loaded, ring, TURNS - STAGES, KIND, BITS, PIECE, ZERO, HAS_ZEROS, WARPS)
     _finish(
-        sums, of_outputs, unit_of_x, out, bias, strip, outputs, KIND, PIECE, SIDES, ZERO,
-        HAS_ZEROS, HAS_BIAS, row.dtype,
+        sums, of_outputs, unit_of_x, outs, bias, strip, outputs, KIND, PIECE, SIDES, ZERO,
+        HAS_ZEROS, HAS_BIAS, SPLITS, row.dtype,
     )  # fmt: skip
 
 
@@ -374,31 +359,26 @@ def _scaled(
     sums, of_outputs, unit_of_x, KIND: gl.constexpr, PIECE: gl.constexpr, SIDES: gl.constexpr,
     ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr, dtype: gl.constexpr,
 ):  # fmt: skip
-    """The sums [warps, 16, 8] of products by side, of fp8 by set too, as they are to be added."""
+    """The sums [warps, outputs] of products by side, of fp8 by set too, as they are to be added."""
     scales, zeros = of_outputs
-    SUM: gl.constexpr = sums[0][0].type.layout
-    # Columns are equal; of fp8 the even ones, which have the first half of x, are of even rows.
-    row = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, SUM)))[None, :, None]
-    column = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, SUM)))[None, None, :]
-    SETS: gl.constexpr = 2 if KIND == "fp8" else 1
     OFFSET: gl.constexpr = offset_of_strip(KIND, dtype)
     done = ()
-    for i in gl.static_range(SIDES * SETS):
-        total = sums[i // SETS][i % SETS]
+    for side in gl.static_range(SIDES):
+        first, second = sums[side]
         if PIECE == 0:
-            if HAS_ZEROS:
-                total -= sums[i][1] * (zeros[i] + OFFSET)[None, :, None]
-            elif KIND == "int4":
-                total -= sums[i][1] * (ZERO + OFFSET)
-            total *= scales[i][None, :, None]
-        if KIND == "fp8":
-            total = gl.sum(gl.where(column == row % 2, total, 0.0), 2)
-            total = gl.sum(total.reshape([total.shape[0], 8, 2]), 2)
-        else:
-            total = gl.sum(gl.where(column == 0, total, 0.0), 2)
+            if KIND == "fp8":
+                first *= scales[side * 2][None, :, None]
+                second *= scales[side * 2 + 1][None, :, None]
+            else:
+                if HAS_ZEROS:
+                    first -= second * (zeros[side] + OFFSET)[None, :, None]
+                elif KIND == "int4":
+                    first -= second * (ZERO + OFFSET)
+                first *= scales[side][None, :, None]
         if KIND == "fp8" or KIND == "fp4":
-            total *= unit_of_x
-        done = done + (total,)  # noqa: RUF005
+            first *= unit_of_x
+            second *= unit_of_x
+        done = done + by_output((first, second), KIND)
     return done
 
 
@@ -414,11 +394,13 @@ def _add_4(a, b, c, d, e, f, g, h):
 
 @gluon.jit
 def _finish(
-    sums, of_outputs, unit_of_x, out, bias, strip, outputs, KIND: gl.constexpr,
+    sums, of_outputs, unit_of_x, outs, bias, strip, outputs, KIND: gl.constexpr,
     PIECE: gl.constexpr, SIDES: gl.constexpr, ZERO: gl.constexpr, HAS_ZEROS: gl.constexpr,
-    HAS_BIAS: gl.constexpr, dtype: gl.constexpr,
+    HAS_BIAS: gl.constexpr, SPLITS: gl.constexpr, dtype: gl.constexpr,
 ):  # fmt: skip
-    """Adds the sums of all warps, and writes the outputs."""
+    """Adds the sums of all warps, and writes the outputs, or a part of each."""
+    out, parts_of_outputs, arrived = outs
+    split = gl.program_id(1)
     SETS: gl.constexpr = 2 if KIND == "fp8" else 1
     parts = _scaled(sums, of_outputs, unit_of_x, KIND, PIECE, SIDES, ZERO, HAS_ZEROS, dtype)
     if SIDES * SETS == 4:
@@ -433,8 +415,14 @@ def _finish(
         if SIDES == 2:
             total = total / (1 + gl.exp2(total * MINUS_LOG2_E)) * totals[SETS + i]
         if HAS_BIAS:
-            total += gl.load(bias + n, mask=n < outputs, other=0).to(gl.float32)
-        gl.store(out + n, total.to(out.dtype.element_ty), mask=n < outputs)
+            total += gl.load(bias + n, mask=(n < outputs) & (split == 0), other=0).to(gl.float32)
+        if SPLITS > 1:
+            gl.store(parts_of_outputs + split * outputs + n, total, mask=n < outputs)
+        else:
+            gl.store(out + n, total.to(out.dtype.element_ty), mask=n < outputs)
+    if SPLITS > 1:
+        first = strip * STRIP
+        add_parts(out, parts_of_outputs, arrived + strip, first, outputs, SPLITS, parts[0].shape[0])
 
 
 def launch(
@@ -456,21 +444,21 @@ def launch(
     piece = inputs_of_sum(weight)
     # The up outputs must begin with a strip.
     whole = not gated or outputs % plan.STRIP == 0
-    fits = inputs <= (plan.MOST_INPUTS if scale is None else plan.MOST_NORMED)
+    fits = inputs <= plan.row_inputs(gated, normed=scale is not None)
     if piece is None or x.dtype not in KINDS or not whole or not fits:
         return False
     sums = (1 if weight.zeros is None else 2) * (plan.DEPTH // piece if piece else 0)
     problem = plan.Problem(1, outputs, inputs, gated, kind.bits, 0)
     chosen = plan.row_plan(problem, sums, processors(x.device))
     early = early_launch(x.device)
-    _product[(divided_up(outputs, plan.STRIP),)](
+    _product[(divided_up(outputs, plan.STRIP), chosen.splits)](
         weight.words.view(torch.int32),
         weight.scales,
         weight.scales if weight.zeros is None else weight.zeros,
         x,
         (residual, total, eps),
         scale,
-        out,
+        with_parts(out, chosen.splits),
         bias,
         outputs,
         inputs,
@@ -485,9 +473,10 @@ def launch(
         HAS_BIAS=bias is not None,
         NORM=scale is not None,
         HAS_RESIDUAL=residual is not None,
-        EVEN=chosen.turns * chosen.warps * plan.DEPTH == inputs,
+        EVEN=chosen.splits * chosen.turns * chosen.warps * plan.DEPTH == inputs,
         TURNS=chosen.turns,
         STAGES=chosen.stages,
+        SPLITS=chosen.splits,
         SPAN=power_of_two(chosen.turns * chosen.warps * plan.DEPTH),
         EARLY=early,
         WARPS=chosen.warps,

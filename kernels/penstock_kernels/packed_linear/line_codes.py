@@ -1,4 +1,4 @@
-"""Numbers of floating-point codes for kernels of single rows: words in registers become float16.
+"""Floating-point codes in kernels of single rows: words in registers become float16 operands.
 
 Codes of 4 bits are moved to the places of exponent and fraction, which makes 2^-14 of their value;
 those of 8 bits an instruction converts.
@@ -8,6 +8,9 @@ those of 8 bits an instruction converts.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+
+from .hopper_codes import x_of_lines
 
 
 @gluon.constexpr_function
@@ -86,3 +89,45 @@ def numbers_of_line(words, KIND: gl.constexpr):
     else:  # lowest, column + 8
         block = every.permute((0, 1, 3, 5, 2, 4))
     return block.reshape([WARPS, 16, 64])
+
+
+@gluon.jit
+def add_lines(sums, words, scales, x, SCALED: gl.constexpr):
+    """The sums [warps, 16, 8] of both sets of outputs of fp8, with a turn's products.
+
+    `words` as of `halves_of_lines`, `scales` [warps, 16] of both sets, `x` in shared memory.
+    """
+    SUM: gl.constexpr = sums[0].type.layout
+    right = x_of_lines(x, gl.DotOperandLayout(1, SUM, 2))
+    more = ()
+    for i in gl.static_range(2):
+        left = numbers_of_line(words[i], "fp8")
+        left = gl.convert_layout(left, gl.DotOperandLayout(0, SUM, 2), assert_trivial=True)
+        if SCALED:
+            part = mma_v2(left, right, gl.zeros_like(sums[i]))
+            one = sums[i] + part * scales[i].to(gl.float32)[:, :, None]
+        else:
+            one = mma_v2(left, right, sums[i])
+        more = more + (one,)  # noqa: RUF005 (Triton unpacks no tuples)
+    return more
+
+
+@gluon.jit
+def by_output(sums, KIND: gl.constexpr):
+    """The sums of outputs, of sums [warps, 16, 8] of a matrix instruction: of fp8 ([warps, 8] of
+    each set), else ([warps, 16],).
+
+    Columns are equal; of fp8 the even ones, which have the first half of x, are of even rows, and
+    two rows are of one output.
+    """
+    SUM: gl.constexpr = sums[0].type.layout
+    column = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, SUM)))[None, None, :]
+    if KIND == "fp8":
+        row = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, SUM)))[None, :, None]
+        found = ()
+        for i in gl.static_range(2):
+            one = gl.sum(gl.where(column == row % 2, sums[i], 0.0), 2)
+            found = found + (gl.sum(one.reshape([one.shape[0], 8, 2]), 2),)  # noqa: RUF005
+        return found
+    else:  # noqa: RET505
+        return (gl.sum(gl.where(column == 0, sums[0], 0.0), 2),)
