@@ -111,8 +111,7 @@ def prefilled(
         shapes = {name: checkpoint[name].shape for name in checkpoint}
         model = cls(cls.as_stored(spec, shapes), build)
         checkpoint.renew(cls.older)
-        ignored = (*model.ignored, *methods.unused)
-        load_weights(checkpoint, model, ignored, lambda *_: None)
+        load_weights(checkpoint, model, model.ignored, lambda *_: None)
 
     def ints(*values: int) -> Tensor:
         return torch.tensor(values, dtype=torch.int32)

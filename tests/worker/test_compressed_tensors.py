@@ -231,6 +231,21 @@ def test_groups_have_their_own_formats(checkpoint: Callable[[str], Path], tmp_pa
     assert_equal_model(*quantized(checkpoint("llama31"), tmp_path, quantize, config))
 
 
+def test_scales_of_a_kv_cache_stand_beside_the_matrices(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """They are for a cache in fp8; another one does without them."""
+    made = by_library(*FORMATS["fp8-tensor-static"]), config_of(*FORMATS["fp8-tensor-static"])
+    path, exact = quantized(checkpoint("llama31"), tmp_path, *made)
+
+    def add(tensors: dict[str, Tensor]) -> None:
+        for name in ("k_scale", "v_scale"):
+            tensors[f"model.layers.1.self_attn.{name}"] = torch.tensor([0.5])
+
+    scheme = {**FP8, "strategy": "tensor", "dynamic": False}
+    assert_equal_model(changed(path, add, kv_cache_scheme=scheme), exact)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [

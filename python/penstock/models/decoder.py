@@ -119,7 +119,7 @@ class Decoder(Layer):
         self.streams = self.stream_ends(spec, build)
         self.norm = self.last_norm(spec, build)
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
-        self.ignored = (*self.ignored, *build.methods.unused)
+        self.ignored = (*self.ignored, *build.methods.unread)
         if spec.tied:
             self.ignored = (*self.ignored, r"lm_head\.weight")
         for layer in range(self.predicts_further):

@@ -41,7 +41,7 @@ class Methods:
         return self.quantized
 
     @property
-    def ignored(self) -> tuple[str, ...]:
+    def unread(self) -> tuple[str, ...]:
         """Patterns of names of tensors that no matrix has."""
         return (*self.unused, *KV_SCALES)
 

@@ -99,7 +99,7 @@ class OwnLinears:
         mis-shaped."""
         for path, module in self.modules.items():
             self.layers[path] = module.build(self.build.below(path), self.cuts.get(path))
-        ignored = (f"(?!{self._names}).*", *self.build.methods.ignored)
+        ignored = (f"(?!{self._names}).*", *self.build.methods.unread)
         with Checkpoint(directory) as checkpoint:
             load_weights(checkpoint, self, ignored, progress)
         log.info("%d linear layers of transformers' module are Penstock's", len(self.layers))

@@ -193,8 +193,7 @@ class _Loader:
             checkpoint.renew(model.older)
             if self.geometry.format.dtype in FP8:
                 scale_caches(model, checkpoint)
-            ignored = (*model.ignored, *self.build.methods.ignored)
-            return model, load_weights(checkpoint, model, ignored, report)
+            return model, load_weights(checkpoint, model, model.ignored, report)
 
     def _sized(self, capacity: memory.Capacity) -> memory.Capacity:
         """Returns the settings with the step and batch sizes that the worker chooses after loading
