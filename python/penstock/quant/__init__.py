@@ -1,5 +1,6 @@
 """How linear weights are stored and multiplied. Layers implement sharding, methods the formats."""
 
+from penstock.quant.auto_round import read_auto_round
 from penstock.quant.awq import read_awq
 from penstock.quant.bitsandbytes import FourBit, Int8, read_bitsandbytes
 from penstock.quant.compressed_tensors import read_compressed_tensors
@@ -30,6 +31,7 @@ from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
 FORMATS |= {
+    "auto-round": read_auto_round,
     "awq": read_awq,
     "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
@@ -37,6 +39,7 @@ FORMATS |= {
     "fbgemm_fp8": read_fbgemm_fp8,
     "fp8": read_fp8_and_fp4,
     "gptq": read_gptq,
+    "intel/auto-round": read_auto_round,
     "marlin": read_marlin,
     "modelopt": read_modelopt,
     "mxfp4": read_mxfp4,

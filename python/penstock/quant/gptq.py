@@ -37,6 +37,8 @@ class GptqLayout:
     grouping: Grouping
     less_one: bool
     """Whether zero points are stored minus 1 (checkpoint_format gptq, not gptq_v2)."""
+    indexed: bool = True
+    """Whether there is a g_idx."""
 
 
 class Gptq(Packed):
@@ -47,7 +49,7 @@ class Gptq(Packed):
         self.layout = layout
 
     def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
-        """qweight [inputs / codes of a word, outputs], qzeros, scales and g_idx."""
+        """qweight [inputs / codes of a word, outputs], qzeros, scales, and a g_idx if stored."""
         return self.allocate_share(outputs, inputs, 1)
 
     def allocate_share(self, outputs: int, inputs: int, ranks: int) -> dict[str, WeightTensor]:
@@ -60,12 +62,12 @@ class Gptq(Packed):
             return torch.empty((rows, columns), dtype=torch.int32, device=device)
 
         scales = torch.empty((groups.count, outputs), dtype=torch.float32, device=device)
-        return {
+        found = {
             "qweight": WeightTensor(words(inputs // pack, outputs), 1, 0),
             "qzeros": groups.tensor(words(groups.count, outputs // pack), 1),
             "scales": groups.tensor(scales, 1),
-            "g_idx": grouping.index(inputs, device),
         }
+        return {**found, "g_idx": grouping.index(inputs, device)} if self.layout.indexed else found
 
     def read(self, weights: Weights) -> Quantized:
         """Unpacks codes and zero points."""
