@@ -433,23 +433,34 @@ def launch(x: Tensor, routed: Routed, experts: Experts, out: Tensor) -> bool:
     if x.dtype not in KINDS or None in pieces or not fits:
         return False
     rows = torch.empty((tokens * top_k, experts.inner), dtype=x.dtype, device=x.device)
-    choices = power_of_two(top_k)
     count = processors(x.device)
-    lines = tokens * top_k * divided_up(experts.inner, LINE.value)
-    # Whole lines of both sides do not fit fewer registers.
-    least = MOST_REGISTERS if gate_up.kind is Kind.FP8 else LEAST_REGISTERS
-    room = registers(divided_up(lines, count), FIRST_WARPS, least)
-    first = Shares(1, FIRST_WARPS, FIRST_STAGES, room, 1)
-    parts = max(1, SECOND_WARPS // choices)
-    lines = tokens * divided_up(x.shape[1], LINE.value)
-    turns = divided_up(experts.inner, parts * TURN.value)
-    splits = min(RESIDENT * count // lines, turns // SECOND_STAGES)
-    splits = max(1, splits, divided_up(turns, MOST_TURNS))
-    room = registers(divided_up(lines * splits, count), choices * parts, LEAST_REGISTERS)
-    second = Shares(choices, parts, SECOND_STAGES, room, splits)
+    first = _shares_of_first(tokens * top_k, experts.inner, gate_up.kind, count)
+    second = _shares_of_second(routed, x.shape[1], experts.inner, count)
     _multiply(first, x, gate_up, (routed, experts), experts.gate_up_bias, rows, first=True)
     _multiply(second, rows, down, (routed, experts), experts.down_bias, out, first=False)
     return True
+
+
+def _shares_of_first(choices: int, inner: int, kind: Kind, count: int) -> Shares:
+    """For the gates and ups of `choices`, on `count` multiprocessors."""
+    programs = choices * divided_up(inner, LINE.value)
+    # Whole lines of both sides do not fit fewer registers.
+    least = MOST_REGISTERS if kind is Kind.FP8 else LEAST_REGISTERS
+    room = registers(divided_up(programs, count), FIRST_WARPS, least)
+    return Shares(1, FIRST_WARPS, FIRST_STAGES, room, splits=1)
+
+
+def _shares_of_second(routed: Routed, hidden: int, inner: int, count: int) -> Shares:
+    """For the weighted sums of all tokens."""
+    tokens, top_k = routed.ids.shape
+    choices = power_of_two(top_k)
+    parts = max(1, SECOND_WARPS // choices)
+    lines = tokens * divided_up(hidden, LINE.value)
+    turns = divided_up(inner, parts * TURN.value)
+    splits = min(RESIDENT * count // lines, turns // SECOND_STAGES)
+    splits = max(1, splits, divided_up(turns, MOST_TURNS))
+    room = registers(divided_up(lines * splits, count), choices * parts, LEAST_REGISTERS)
+    return Shares(choices, parts, SECOND_STAGES, room, splits)
 
 
 def registers(programs: int, warps: int, least: int) -> int:
