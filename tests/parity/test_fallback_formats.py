@@ -15,6 +15,7 @@ from local import LocalWorker, Refused
 from quantized import assert_equal_model, changed, quantized
 from test_awq import AWQ, awq
 from test_gptq import GPTQ, gptq, settings
+from test_mxfp8 import FORMATS as MXFP8
 from test_quantize_while_loading import EXACT, made
 from together import in_three_ways
 from torch.nn import functional
@@ -46,6 +47,11 @@ def test_gptq(checkpoint: Callable[[str], Path], name: str, tmp_path: Path) -> N
 def test_awq(checkpoint: Callable[[str], Path], name: str, kept: str, tmp_path: Path) -> None:
     pair = quantized(checkpoint("llama31"), tmp_path, awq(32), AWQ[name], f"lm_head{kept}")
     assert_equal_model(*pair, **LIBRARY)
+
+
+@pytest.mark.parametrize("name", ["modelopt", "fp8"])
+def test_mxfp8(checkpoint: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+    assert_equal_model(*quantized(checkpoint("llama31"), tmp_path, *MXFP8[name]), **LIBRARY)
 
 
 def test_a_type_without_a_family_is_quantized(tmp_path: Path) -> None:

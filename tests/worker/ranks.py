@@ -16,7 +16,7 @@ from penstock.layers.attention import Chunks, KvPlaces, StepContext
 from penstock.models import family
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
-from penstock.quant import Methods
+from penstock.quant import Methods, with_stored_experts
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker.startup.loader import kv_geometry
 from penstock_kernels.rms_norm import NormInput
@@ -106,9 +106,10 @@ def prefilled(
     if any, in place of its tokens' embeddings."""
     device = torch.device("cpu")
     spec = cls.read_config(read_config(path))
-    build = Build(torch.float64, device, group, methods, 128, expert_parallel)
     with Checkpoint(path) as checkpoint:
         shapes = {name: checkpoint[name].shape for name in checkpoint}
+        methods = with_stored_experts(methods, cls.expert_scales, shapes)
+        build = Build(torch.float64, device, group, methods, 128, expert_parallel)
         model = cls(cls.as_stored(spec, shapes), build)
         checkpoint.renew(cls.older)
         load_weights(checkpoint, model, model.ignored, lambda *_: None)

@@ -35,6 +35,7 @@ from transformers import AutoModelForCausalLM
 HOST = torch.device("cpu")
 FP8: dict[str, Any] = {"num_bits": 8, "type": "float", "symmetric": True}
 FP4: dict[str, Any] = {**FP8, "num_bits": 4}
+MXFP8 = {**FP8, "strategy": "group", "group_size": 32, "scale_dtype": torch.uint8}
 TOKEN = {**FP8, "strategy": "token", "dynamic": True}
 
 
@@ -134,6 +135,8 @@ FORMATS = {
         {**FP4, "strategy": "tensor_group", "group_size": 16},
         {**FP4, "strategy": "tensor_group", "group_size": 16, "dynamic": "local"},
     ),
+    "mxfp8": scheme("mxfp8-quantized", MXFP8),
+    "mxfp8-activations": scheme("mxfp8-quantized", MXFP8, {**MXFP8, "dynamic": True}),
     "fp8-group": scheme("naive-quantized", {**FP8, "strategy": "group", "group_size": 32}),
 }
 
@@ -152,11 +155,11 @@ def test_the_model_computes_what_the_library_reads(
 def test_two_ranks(checkpoint: Callable[[str], Path], case: str, name: str, tmp_path: Path) -> None:
     made = by_library(*FORMATS[name]), config_of(*FORMATS[name])
     # Of 96, each rank would have 48 inputs, which groups of 32 do not divide.
-    path = wide(case, tmp_path) if name == "mxfp4" else checkpoint(case)
+    path = wide(case, tmp_path) if name.startswith("mx") else checkpoint(case)
     assert_equal_ranks(*quantized(path, tmp_path, *made))
 
 
-@pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp8", "nvfp4"])
 def test_shares_that_cut_groups_are_refused(name: str) -> None:
     config = config_of(*FORMATS[name])
     methods = read_methods({"quantization_config": config}, torch.bfloat16, HOST)
@@ -251,6 +254,12 @@ def test_scales_of_a_kv_cache_stand_beside_the_matrices(
     [
         ("fp8-block", drop("weight_scale"), f"lacks tensors: {UP}.weight_scale"),
         ("mxfp4", drop("weight_scale"), f"lacks tensors: {UP}.weight_scale"),
+        ("mxfp8", drop("weight_scale"), f"lacks tensors: {UP}.weight_scale"),
+        (
+            "mxfp8",
+            put("weight_scale", lambda t: t.to(torch.bfloat16)),
+            f"{UP}.weight_scale is bfloat16, but its layer takes uint8",
+        ),
         ("nvfp4", drop("weight_global_scale"), f"lacks tensors: {UP}.weight_global_scale"),
         (
             "nvfp4",
@@ -302,6 +311,16 @@ def test_checkpoints_that_do_not_fit_are_refused(
         (
             {"num_bits": 4, "strategy": "group", "group_size": 32},
             {"format": "mxfp4-pack-quantized", "input_activations": {"dynamic": False}},
+            "input_activations with static scales",
+        ),
+        (
+            {"strategy": "group", "group_size": 16},
+            {"format": "mxfp8-quantized"},
+            "weights.group_size 16 is not supported; supported: 32",
+        ),
+        (
+            {"strategy": "group", "group_size": 32},
+            {"format": "mxfp8-quantized", "input_activations": {"dynamic": False}},
             "input_activations with static scales",
         ),
         ({"num_bits": 8}, NV, "weights.num_bits 8 is not supported; supported: 4"),

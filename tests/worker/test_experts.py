@@ -37,6 +37,7 @@ from test_compressed_tensors import config_of, scheme
 from test_fp8 import DEEPSEEK, in_blocks
 from test_gptq import gptq, settings
 from test_mx import mxfp4
+from test_mxfp8 import mxfp8
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Mxfp4Config
 from transformers.models.phimoe.modeling_phimoe import sparsemixer
@@ -109,6 +110,7 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "awq": (awq(128), AWQ),
     "w4a16": (by_library(*WORDS), config_of(*WORDS)),
     "mxfp4": (mxfp4, {"quant_method": "mxfp4"}),
+    "mxfp8": (mxfp8(), {"quant_method": "modelopt", "quant_algo": "MXFP8"}),
 }
 
 
@@ -382,11 +384,13 @@ def test_weight_formats_that_experts_lack(
         LocalWorker().load(tmp_path)
 
 
+@pytest.mark.parametrize("block", [[128, 128], [1, 32]])
 def test_blocks_do_not_fit_tensors_of_all_experts(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Callable[[str], Path], block: list[int], tmp_path: Path
 ) -> None:
     raw = json.loads((checkpoint("gpt-oss") / "config.json").read_text())
-    config = {**FP8[1], "modules_to_not_convert": ["self_attn"]}
+    config = {**FP8[1], "modules_to_not_convert": ["self_attn"], "weight_block_size": block}
+    config["scale_fmt"] = "ue8m0"  # of groups of 32 it is mxfp8
     (tmp_path / "config.json").write_text(json.dumps({**raw, "quantization_config": config}))
     shutil.copy(checkpoint("gpt-oss") / WEIGHTS, tmp_path)
     with pytest.raises(Refused, match="one tensor holds all experts"):

@@ -21,6 +21,7 @@ from penstock.quant import (
     Int8,
     LinearMethod,
     Methods,
+    MxFp8,
     Unquantized,
     Weights,
 )
@@ -39,6 +40,7 @@ METHODS: dict[str, Callable[[Unquantized], LinearMethod]] = {
     "fp8-block": lambda plain: Fp8(plain, Fp8Layout(None, (128, 128))),
     "fp8-cut-block": lambda plain: Fp8(plain, Fp8Layout(None, (128, 64))),
     "mxfp4": lambda plain: MxFp4(plain, MxNames("codes", "scales")),
+    "mxfp8": MxFp8,
     "nvfp4": lambda plain: NvFp4(plain, NvNames("codes", "scale", True)),
     "int8": Int8,
     "stored-int8": StoredInt8,
@@ -59,7 +61,7 @@ def finished(
     weights = {}
     for name, stored in method.allocate(OUTPUTS, INPUTS).items():
         data = torch.empty_like(stored.data, device="cpu")
-        if data.dtype == torch.uint8 and name == "scales":
+        if data.dtype == torch.uint8 and name in ("scales", "weight_scale"):
             data.random_(118, 122, generator=generator)  # of e8m0: 2^-9 to 2^-6
         elif data.dtype in (torch.uint8, torch.int8):
             data.random_(-127 if data.dtype == torch.int8 else 0, 127, generator=generator)
@@ -96,7 +98,7 @@ class Scale:
     eps: float = 1e-5
 
 
-@pytest.mark.parametrize("name", ["fp8-output", "fp8-block", "mxfp4", "nvfp4", "int8"])
+@pytest.mark.parametrize("name", ["fp8-output", "fp8-block", "mxfp4", "mxfp8", "nvfp4", "int8"])
 @pytest.mark.parametrize("rows", [1, 5, 80])
 @pytest.mark.parametrize("codes", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
@@ -118,7 +120,7 @@ def test_products_of_a_norm(device: str, name: str, rows: int, codes: bool, orde
         torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * size)
 
 
-@pytest.mark.parametrize("name", ["fp8-output", "fp8-block", "mxfp4"])
+@pytest.mark.parametrize("name", ["fp8-output", "fp8-block", "mxfp4", "mxfp8"])
 @pytest.mark.parametrize("rows", [1, 80])
 @pytest.mark.parametrize("codes", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])

@@ -30,6 +30,7 @@ from safetensors.torch import load_file, save_file
 from test_fp8 import DEEPSEEK, in_blocks
 from test_gptq import settings
 from test_mx import MODELOPT, nvfp4
+from test_mxfp8 import mxfp8
 from test_quantize import BROOK, dequantized, logits
 from test_quantize_while_loading import EXACT
 from torch import Tensor
@@ -46,6 +47,7 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "tensors": (in_blocks(0, 0), DEEPSEEK),
     "outputs": (in_blocks(1, 0), DEEPSEEK),
     "nvfp4": (nvfp4, {**MODELOPT, "quant_algo": "NVFP4"}),
+    "mxfp8": (mxfp8(), {**MODELOPT, "quant_algo": "MXFP8"}),
 }
 
 

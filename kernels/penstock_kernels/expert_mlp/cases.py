@@ -162,6 +162,7 @@ INT4 = Packing(Kind.INT4, 64)
 INT4_ZEROS = Packing(Kind.INT4, 32, zeros=True)
 FP8 = Packing(Kind.FP8, 128)
 MXFP4 = Packing(Kind.FP4, 32)
+MXFP8 = Packing(Kind.FP8, 32)
 CLAMPED, GELU = Activation.CLAMPED_SWIGLU, Activation.GELU_TANH
 UNGATED, LIMITED = Activation.RELU_SQUARED, Activation.LIMITED_SILU
 CAPPED, SOFTCAPPED = Activation.CAPPED_SILU, Activation.SOFTCAPPED_SILU
@@ -184,6 +185,7 @@ SMALL = [
     ("f16", Problem(3, 4, 2, 128, 64, packing=INT4), ""),
     ("f16", Problem(2, 3, 2, 64, 96, CLAMPED, bias=True, packing=MXFP4), "tail"),
     ("f16", Problem(1, 3, 2, 128, 128, packing=FP8), ""),
+    ("f16", Problem(2, 3, 2, 64, 96, SOFTCAPPED, packing=MXFP8), "tail"),
     ("f16", Problem(4, 3, 2, 64, 64, packing=INT4_ZEROS, first=1), "rank"),
     ("f16", Problem(1, 5, 3, 80, 40, UNGATED, bias=True), "one"),
     ("f16", Problem(9, 4, 2, 64, 72, UNGATED, bias=True, first=2, after=1), "rank"),
@@ -237,6 +239,10 @@ FULL = [
             Problem(700, 20, 4, 384, 256, UNGATED, skew=1.5),
             replace(QWEN3, tokens=500, skew=0.8),
         )
+    ),
+    *(
+        ("bf16", Problem(tokens, 24, 4, 1024, 384, SOFTCAPPED, packing=MXFP8), "")
+        for tokens in (1, 7, 60, 600)
     ),
     ("bf16", Problem(11, 6, 2, 320, 96, packing=MXFP4), "tail"),
     *(("bf16", replace(NEMOTRON, tokens=tokens), "") for tokens in (1, 5, 60, 700)),

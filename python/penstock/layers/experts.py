@@ -28,7 +28,8 @@ from penstock.parallel import Group, Share
 from penstock.quant import LinearMethod, StacksExperts, WeightTensor, stacks_experts
 from penstock.weights import AnyOf, Blocks, Flat, Form, Merged, Target
 
-# Storages in which a tensor holds a matrix of all experts, gates and ups apart.
+SCALES = "weight_scale"  # of codes in "weight"
+# Storages in which a tensor holds a matrix of all experts.
 WHOLE_TENSORS = (
     ExpertStorage.STACKED,
     ExpertStorage.TRANSPOSED,
@@ -168,6 +169,9 @@ class ExpertMlps(Layer):
         self.parts = {"gate": inner, "up": inner} if spec.expert.gated else {"up": inner}
         first = sum(self.parts.values())
         gate_up, down = self._methods(build)
+        # Of tensors of all experts: what checkpoints of the family have beside their matrices.
+        of_all = build.names.module(f"{build.path}.gate_up.{SCALES}")
+        self.known = ["weight"] if of_all is None else ["weight", SCALES]
         self.gate_up = ExpertMatrix(gate_up, count, (first, hidden), 1)
         try:
             self.down = ExpertMatrix(down, count, (hidden, inner), self.group.size)
@@ -219,34 +223,36 @@ class ExpertMlps(Layer):
         return found | {f"down.{name}": target for name, target in rows.items()}
 
     def _whole_tensors(self) -> dict[str, Target]:
-        """The targets of tensors of all experts, of floats."""
-        stored = self.gate_up.stored, self.down.stored
-        if any(list(tensors) != ["weight"] for tensors in stored):
-            raise BadModel(
-                "the weight format is not supported where one tensor holds all experts; use the "
-                "unquantized model, with --quantize"
-            )
-        gate_up, down = (tensors["weight"].data for tensors in stored)
+        """The targets of tensors of all experts: of floats, or of codes and scales by rows."""
+        for tensors in (self.gate_up.stored, self.down.stored):
+            formed = any(tensor.form is not None for tensor in tensors.values())
+            if formed or not set(tensors) <= set(self.known):
+                raise BadModel(
+                    "the weight format is not supported where one tensor holds all experts; use "
+                    "the unquantized model, with --quantize"
+                )
+        found: dict[str, Target] = {}
+        for name, tensor in self.gate_up.stored.items():
+            of_all = self._of_all(tensor.data, self.down.stored[name].data)
+            found |= {f"{matrix}.{name}": target for matrix, target in of_all.items()}
+        return found
+
+    def _of_all(self, gate_up: Tensor, down: Tensor) -> dict[str, Target]:
+        """The targets of gates and ups [experts, outputs, ..] and of downs, by matrix."""
         halves = gate_up.unflatten(1, (2, -1))
         if self.storage is ExpertStorage.TRANSPOSED:
             return {
-                "gate_up.weight": self._stacked(halves.permute(0, 3, 1, 2), 3, Merged(2)),
-                "down.weight": self._stacked(down.transpose(1, 2), 1),
+                "gate_up": self._stacked(halves.permute(0, 3, 1, 2), 3, Merged(2)),
+                "down": self._stacked(down.transpose(1, 2), 1),
             }
         if self.storage is ExpertStorage.JOINED:
             parts = {"gate": halves[:, 0], "up": halves[:, 1], "down": down.transpose(1, 2)}
-            return {
-                f"{name}.weight": self._stacked(data, 1, Merged(0)) for name, data in parts.items()
-            }
+            return {name: self._stacked(data, 1, Merged(0)) for name, data in parts.items()}
         if self.storage is ExpertStorage.ALTERNATING:
-            return {
-                "gate_up.weight": self._stacked(halves.transpose(1, 2), 1, Merged(1)),
-                "down.weight": self._stacked(down, 2),
-            }
-        return {
-            "gate_up.weight": self._stacked(halves, 2, Merged(1)),
-            "down.weight": self._stacked(down, 2),
-        }
+            gates_and_ups = self._stacked(halves.transpose(1, 2), 1, Merged(1))
+        else:
+            gates_and_ups = self._stacked(halves, 2, Merged(1))
+        return {"gate_up": gates_and_ups, "down": self._stacked(down, 2)}
 
     def _gates_and_ups(self) -> dict[str, Target]:
         """The targets of tensors of all experts, of gates, ups and downs each."""
@@ -261,8 +267,10 @@ class ExpertMlps(Layer):
     def _interleaved(self) -> dict[str, Target]:
         """The targets of tensors of all experts, in which gate and up alternate."""
         found: dict[str, Target] = {}
-        for name, tensor in (self.gate_up.stored | self.down.stored).items():
-            if tensor.form is not None:
+        stored = self.gate_up.stored | self.down.stored
+        for name, tensor in stored.items():
+            # Matrices are by inputs here, which only floats are.
+            if tensor.form is not None or (name == "weight" and len(stored) > 1):
                 raise BadModel(
                     f"the weight format stores {name} in blocks, which is not supported where one "
                     "tensor holds all experts"

@@ -181,6 +181,7 @@ class Model(Protocol):
 
     older: Mapping[str, str]  # old to new: beginnings of names, or parts that begin with a dot
     ignored: tuple[str, ...]  # patterns of checkpoint tensors that are not loaded
+    expert_scales: str  # the end of their names, where config.json has no weight format
     blocks: list[Any]  # the layers in their order; those of equal `kind` launch the same kernels
 
     def __init__(self, spec: Specification, build: Build) -> None: ...

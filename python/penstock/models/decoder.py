@@ -107,6 +107,9 @@ class Decoder(Layer):
     names: ClassVar[Mapping[str, str]] = LLAMA_NAMES
     older: ClassVar[Mapping[str, str]] = {}
     ignored: tuple[str, ...] = ()
+    expert_scales: ClassVar[str] = ""
+    """How names of experts' scales end in checkpoints whose config.json does not say that experts
+    are in mxfp8; they have no other tensor of that name."""
     predicts_further: ClassVar[int] = 0
     """Layers that checkpoints have behind the last one, for further tokens; they are not loaded."""
 

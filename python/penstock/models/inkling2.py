@@ -13,21 +13,19 @@ from penstock.config import (
     read_residual,
     read_text_config,
 )
-from penstock.faults import Unsupported
 from penstock.layers import Build, DepthBlock
 from penstock.models.decoder import Decoder
 from penstock.models.inkling2_config import read_layers
 from penstock.models.inkling2_fields import in_newer_fields
-from penstock.models.inkling2_names import NAMES, WITH_SPARE_ROWS, of_layers
-from penstock.weights import FirstRows, Form, Names, Shapes
-
-SCALES = "mlp.experts.w13_weight_scale"  # of MXFP8
+from penstock.models.inkling2_names import NAMES, SCALES, WITH_SPARE_ROWS, of_layers
+from penstock.weights import FirstRows, Form, Names
 
 
 class Inkling2Text(Decoder):
     """The text model alone."""
 
     names: ClassVar[Mapping[str, str]] = NAMES
+    expert_scales: ClassVar[str] = SCALES
 
     @classmethod
     def checkpoint_names(cls, spec: Specification) -> Names:
@@ -52,16 +50,6 @@ class Inkling2Text(Decoder):
             embedding_weight=True,
             logits_softcap=fields.positive("final_logit_softcapping", 30.0),
         )
-
-    @classmethod
-    def as_stored(cls, spec: Specification, shapes: Shapes) -> Specification:
-        """Raises BadModel for experts in MXFP8, whose config.json does not say so."""
-        if any(name.endswith(SCALES) for name in shapes):
-            raise Unsupported(
-                "the checkpoint's experts are in MXFP8, which is not supported; take weights in "
-                "bfloat16, and quantize them while loading if you like (--quantize fp8)"
-            )
-        return spec
 
     @staticmethod
     def block(spec: Specification, build: Build, index: int) -> DepthBlock:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from penstock.config import AttentionSpec, Specification
 
 LAYER, BLOCK = "model.llm.layers.{}.", "blocks.{}."
+SCALES = "mlp.experts.w13_weight_scale"  # of experts in mxfp8
 # By the path of a layer in its block.
 PARTS = {
     "attention_norms.{}": "attn_norm",
@@ -27,7 +28,9 @@ PARTS = {
     "mlp.router": "mlp.gate",
     "mlp.router.e_score_correction_bias": "mlp.gate.bias",
     "mlp.experts.gate_up.weight": "mlp.experts.w13_weight",
+    "mlp.experts.gate_up.weight_scale": SCALES,
     "mlp.experts.down.weight": "mlp.experts.w2_weight",
+    "mlp.experts.down.weight_scale": "mlp.experts.w2_weight_scale",
     "mlp_convolution": "mlp_sconv",
 }
 # Of a layer whose queries, keys and values each have an input of their own, as transformers

@@ -7,7 +7,6 @@ from penstock.quant.compressed_tensors import read_compressed_tensors
 from penstock.quant.eetq import read_eetq
 from penstock.quant.experts import stacks_experts
 from penstock.quant.formats import FORMATS, WHILE_LOADING, read_methods
-from penstock.quant.fp4_experts import read_fp8_and_fp4
 from penstock.quant.fp8 import Fp8, Fp8Layout, read_fbgemm_fp8
 from penstock.quant.gptq import read_gptq
 from penstock.quant.marlin import read_marlin
@@ -26,6 +25,7 @@ from penstock.quant.method import (
 from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.modelopt import read_modelopt
 from penstock.quant.mx import read_mxfp4
+from penstock.quant.mxfp8 import MxFp8, read_fp8_or_mxfp8, read_mxfp8, with_stored_experts
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
@@ -37,12 +37,13 @@ FORMATS |= {
     "compressed-tensors": read_compressed_tensors,
     "eetq": read_eetq,
     "fbgemm_fp8": read_fbgemm_fp8,
-    "fp8": read_fp8_and_fp4,
+    "fp8": read_fp8_or_mxfp8,
     "gptq": read_gptq,
     "intel/auto-round": read_auto_round,
     "marlin": read_marlin,
     "modelopt": read_modelopt,
     "mxfp4": read_mxfp4,
+    "mxfp8": read_mxfp8,
 }
 WHILE_LOADING |= {
     "bitsandbytes": Int8,
@@ -62,6 +63,7 @@ __all__ = [
     "GatesInputs",
     "LinearMethod",
     "Methods",
+    "MxFp8",
     "OrdersOutputs",
     "Packed",
     "Plain",
@@ -75,4 +77,5 @@ __all__ = [
     "kept_modules",
     "read_methods",
     "stacks_experts",
+    "with_stored_experts",
 ]

@@ -13,6 +13,7 @@ from penstock.quant.fp8 import read_float_quantized
 from penstock.quant.method import LinearMethod
 from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.mx import read_mxfp4_packed, read_nvfp4_packed
+from penstock.quant.mxfp8 import read_mxfp8_quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
 
@@ -29,6 +30,7 @@ SCHEMES: dict[str, Callable[[Settings, Plain], LinearMethod]] = {
     "float-quantized": read_float_quantized,
     "int-quantized": read_int_quantized,
     "mxfp4-pack-quantized": read_mxfp4_packed,
+    "mxfp8-quantized": read_mxfp8_quantized,
     "naive-quantized": read_naive_quantized,
     "nvfp4-pack-quantized": read_nvfp4_packed,
     "pack-quantized": read_pack_quantized,

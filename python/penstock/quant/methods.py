@@ -9,8 +9,9 @@ from typing import Any
 
 from penstock.faults import BadModel
 from penstock.quant.method import LinearMethod
+from penstock.quant.unquantized import Plain
 
-_EXPERT = re.compile(r"\.experts\.\d+\.")
+_EXPERT = re.compile(r"\.experts\.")
 KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
 """Scales of a quantized KV cache: only caches in fp8 use them (`worker/startup/kv_scales.py`)."""
 
@@ -19,10 +20,10 @@ KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
 class Methods:
     """The method of each matrix of a checkpoint."""
 
-    plain: LinearMethod
+    plain: Plain
     """Of matrices that no format converts, and of embeddings that serve as heads."""
     quantized: LinearMethod | None = None
-    """Of all others; None = there are none."""
+    """Of all others; None = they are plain, too."""
     kept: tuple[str, ...] = ()
     """Modules that stay plain: a path in the checkpoint, or components that follow each other. A
     star stands for anything."""
@@ -33,12 +34,11 @@ class Methods:
 
     def of(self, path: str) -> LinearMethod:
         """The method of the module at a path of the checkpoint."""
-        inside = any(_inside(path, module) for module in self.kept)
-        if self.quantized is None or inside:
+        if any(_inside(path, module) for module in self.kept):
             return self.plain
         if self.experts is not None and _EXPERT.search(path):
             return self.experts
-        return self.quantized
+        return self.plain if self.quantized is None else self.quantized
 
     @property
     def unread(self) -> tuple[str, ...]:

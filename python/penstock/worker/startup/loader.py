@@ -28,7 +28,7 @@ from penstock.models import (
     read_specification,
 )
 from penstock.parallel import Group
-from penstock.quant import read_methods
+from penstock.quant import read_methods, with_stored_experts
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker.batch import step_sizes
 from penstock.worker.protocol.settings import KvPool, Limits, Loaded, MemoryReport, Settings
@@ -181,6 +181,8 @@ class _Loader:
             if not issubclass(cls, LoadsItself):
                 shapes = {name: checkpoint[name].shape for name in checkpoint}
                 self.config = cls.as_stored(self.config, shapes)
+                methods = with_stored_experts(self.build.methods, cls.expert_scales, shapes)
+                self.build = replace(self.build, methods=methods)
             model = cls(self.config, self.build)
             self.phases.end("device")
 
