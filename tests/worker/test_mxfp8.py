@@ -25,12 +25,13 @@ from quantized import (
     quantized,
     wide,
 )
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_mx import MODELOPT
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 HOST = torch.device("cpu")
+WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,31 @@ def test_experts_of_minimax(check: Callable[..., None], tmp_path: Path) -> None:
     check(*quantized(wide("minimax-m2", tmp_path), tmp_path, quantize, config))
 
 
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_experts_of_hunyuan(check: Callable[..., None], tmp_path: Path) -> None:
+    """A tensor holds a matrix of all experts, gates before ups, and another one the scales."""
+    path = wide("hy-v4", tmp_path, moe_intermediate_size=64)
+    quantize, tensors = mxfp8(), load_file(path / WEIGHTS)
+    exact = {name: one.double() for name, one in tensors.items()}
+    for name in [name for name in tensors if re.search(r"\.experts\.\w+_proj$", name)]:
+        made = [quantize(matrix) for matrix in tensors[name]]
+        tensors[name] = torch.stack([parts["weight"] for parts, _ in made])
+        tensors[f"{name}_scale"] = torch.stack([parts["weight_scale"] for parts, _ in made])
+        exact[name] = torch.stack([one for _, one in made])
+    kept = ["lm_head", "*self_attn*", "*shared_experts*", "model.layers.1.mlp"]
+    settings = {"quant_algo": "MXFP8", "exclude_modules": kept}
+    config = {"quantization_config": {"quant_method": "modelopt", "quantization": settings}}
+    raw = json.loads((path / "config.json").read_text())
+    for folder, made, fields in (
+        ("stored", tensors, config),
+        ("exact", exact, {"dtype": "float64"}),
+    ):
+        (tmp_path / folder).mkdir()
+        save_file(made, tmp_path / folder / WEIGHTS, {"format": "pt"})
+        (tmp_path / folder / "config.json").write_text(json.dumps({**raw, **fields}))
+    check(tmp_path / "stored", tmp_path / "exact")
+
+
 def test_settings_in_a_file_of_their_own(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     path, exact = quantized(checkpoint("llama31"), tmp_path, *FORMATS["modelopt"])
     raw = json.loads((path / "config.json").read_text())
@@ -120,7 +146,7 @@ def test_transformers_reads_the_same_numbers(
     """It dequantizes the matrices, as there is no GPU."""
     path, exact = quantized(checkpoint("llama31"), tmp_path, *FORMATS[name])
     theirs = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    expected = load_file(exact / "model.safetensors")
+    expected = load_file(exact / WEIGHTS)
     for matrix in (UP, "model.layers.2.self_attn.o_proj", "lm_head"):
         found = theirs.get_parameter(f"{matrix}.weight").double()
         assert torch.equal(found, expected[f"{matrix}.weight"])

@@ -30,6 +30,9 @@ class HyV4(GlmMoeDsa):
     names: ClassVar[Mapping[str, str]] = {
         **DeepseekV32.names,
         **STACKED_NAMES,
+        # Of experts in mxfp8, by the names that vLLM reads.
+        LAYER + "mlp.experts.gate_up_proj_scale": PATH + "mlp.experts.gate_up.weight_scale",
+        LAYER + "mlp.experts.down_proj_scale": PATH + "mlp.experts.down.weight_scale",
         **CONNECTIONS,
         HEAD + "fn": "streams.logits.matrix",
         HEAD + "base": "streams.logits.base",
