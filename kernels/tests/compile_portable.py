@@ -133,6 +133,7 @@ LAYERS = [
     (Heads(64, 8, 128, 16), 0, Scoring(extent=1024), BF16),
     (Heads(64, 16, 128, 16), 512, Scoring(extent=512), BF16),
     (Heads(48, 8, 128, 16), 1024, Scoring(extent=1024, by_query=True), BF16),
+    (Heads(16, 16, 464, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 512, 16), 0, PLAIN, BF16),
     (Heads(32, 4, 512, 16), 0, PLAIN, BF16),
     (Heads(8, 1, 512, 16), 0, PLAIN, F32),
@@ -381,13 +382,20 @@ def lightning(kind: torch.dtype) -> None:
 
 
 def mamba1(kind: torch.dtype) -> None:
-    """Mamba-1 of Jamba 1.7 Mini, of decodes and a prompt."""
-    channels, rows = 8192, 16
+    """Mamba-1 of Jamba 1.7 Mini, and of Zamba 7B with two heads, of decodes and a prompt."""
+    for channels, heads in ((8192, 1), (7424, 2)):
+        channels_of(channels, heads, kind)
+
+
+def channels_of(channels: int, heads: int, kind: torch.dtype) -> None:
+    """Heads of Mamba-1 with these channels together."""
+    rows = 16
     decay, others = torch.empty((channels, rows)), torch.empty(channels)
     for lengths in ([(1, 1), (1, 7)], [(5, 9), (300, 300)]):
         tokens = sum(count for count, _ in lengths)
         x, step, gate = torch.empty((3, tokens, channels), dtype=kind)
-        _, b, c = torch.empty((tokens, 256 + 2 * rows), dtype=kind).split([256, rows, rows], 1)
+        mixed = torch.empty((tokens, heads, 256 + 2 * rows), dtype=kind)
+        _, b, c = mixed.split([256, rows, rows], 2)
         memory = torch.empty((4, 1, 1, rows, channels))
         given = x, b, c, step, gate, (decay, others, others), memory
         channel_scan.channel_scan(*given, runs(lengths, CPU))

@@ -29,14 +29,16 @@ def test_token_by_token(case: Case) -> None:
     given = made(case)
     x, b, c = given["x"], given["b"], given["c"]
     decay_log, bias, skip = (each.double() for each in given["channels"])
-    states = given["states"].clone()
+    states, size = given["states"].clone(), x.shape[1] // b.shape[1]
     out = reference(**given)
     for rows, block, begun in given["runs"].each():
         state = states[block, 0, 0].T * begun
         for token in range(rows.start, rows.stop):
             dt = torch.log1p((given["step"][token] + bias).exp())[:, None]
-            state = torch.exp(-decay_log.exp() * dt) * state + dt * torch.outer(x[token], b[token])
-            expected = (state @ c[token] + skip * x[token]) * silu(given["gate"][token])
+            added, asked = (each[token].repeat_interleave(size, 0) for each in (b, c))  # [D, N]
+            state = torch.exp(-decay_log.exp() * dt) * state + dt * x[token, :, None] * added
+            read = (state * asked).sum(1) + skip * x[token]
+            expected = read * silu(given["gate"][token])
             torch.testing.assert_close(out[token], expected, rtol=0, atol=1e-10)
         torch.testing.assert_close(given["states"][block, 0, 0].T, state, rtol=0, atol=1e-10)
 
@@ -45,7 +47,8 @@ def test_arguments_are_checked() -> None:
     given = made(SMALL[0])
     decay_log, bias, skip = given["channels"]
     wrong: dict[str, tuple[Any, str]] = {
-        "b": (given["b"][:, :4], "c has shape"),
+        "b": (given["b"][:, :, :4], "c has shape"),
+        "x": (given["x"][:, 1:], "step has shape"),
         "c": (given["c"].float(), "c is torch.float32"),
         "gate": (given["gate"][:, 1:], "gate has shape"),
         "step": (given["step"].T.contiguous().T, "step has strides"),

@@ -281,11 +281,11 @@ fn slides(config: &Value) -> bool {
     }
 }
 
-/// Returns the elements that attention reads of a token: Zamba2's reads the embedding beside the
+/// Returns the elements that attention reads of a token: Zamba's reads the embedding beside the
 /// hidden state.
 fn read_size(text: &Value) -> Result<u64, String> {
     let hidden = count(text, "hidden_size")?;
-    let is_double = model_type(text) == Some("zamba2");
+    let is_double = matches!(model_type(text), Some("zamba" | "zamba2"));
     Ok(if is_double { 2 * hidden } else { hidden })
 }
 
@@ -327,6 +327,7 @@ fn index_key(text: &Value) -> Result<u64, String> {
 fn head_dim_field(config: &Value) -> &'static str {
     match model_type(config) {
         Some(family) if INKLING.contains(&family) => "swa_head_dim",
+        Some("zamba") => "attention_head_dim",
         _ => "head_dim",
     }
 }

@@ -74,7 +74,11 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("swa_num_key_value_heads", 8, "inkling2_text"),
     ("swa_num_key_value_heads", 16, "inkling_text"),
     ("max_position_embeddings", 2048, "bloom falcon mamba"),
-    ("max_position_embeddings", 4096, "helium nemotron_h zamba2"),
+    (
+        "max_position_embeddings",
+        4096,
+        "helium nemotron_h zamba zamba2",
+    ),
     (
         "max_position_embeddings",
         8192,
@@ -116,7 +120,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "dots3_note dots3_note_text minimax_m3_vl_text",
     ),
     ("num_hidden_layers", 30, "gemma4_text gemma4_unified_text"),
-    ("num_attention_heads", 16, "youtu"),
+    ("num_attention_heads", 16, "youtu zamba"),
     (
         "num_attention_heads",
         32,
@@ -163,6 +167,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("num_hidden_layers", 60, "minimax_m3_vl_text"),
     ("num_hidden_layers", 62, "minicpm3"),
     ("num_hidden_layers", 66, "inkling_text"),
+    ("num_hidden_layers", 76, "zamba"),
     ("num_key_value_heads", 1, "deepseek_v4"),
     (
         "num_key_value_heads",
@@ -175,6 +180,7 @@ const SIZES: &[(&str, u64, &str)] = &[
         "flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa kolibri1 lfm3 mellum mimo_v2_flash \
         minimax_m3_vl_text smollm3 vaultgemma",
     ),
+    ("num_key_value_heads", 16, "zamba"),
     (
         "num_key_value_heads",
         8,

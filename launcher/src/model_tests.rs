@@ -84,6 +84,27 @@ fn layers_of_zamba2_may_have_a_transformer_before_mamba() {
 }
 
 #[test]
+fn places_of_zamba_follow_a_period() {
+    let mut config = json!({"model_type": "zamba", "hidden_size": 3712});
+    let found = facts(&config).unwrap();
+    // Heads share twice the hidden size.
+    assert_eq!(
+        (found.layers, found.kv_heads, found.head_dim),
+        (13, 16, 464)
+    );
+    let states = found.states.unwrap();
+    let layer = 7424 * 16 * 4 + 3 * 7424 * 2;
+    assert_eq!(states.bytes(Dtype::Bfloat16, 1), 76 * layer);
+    assert_eq!(states.shared, ("the number of Mamba channels", 7424));
+    config["num_hidden_layers"] = json!(3);
+    config["layers_block_type"] = json!(["mamba", "hybrid", "hybrid"]);
+    config["attention_head_dim"] = json!(128);
+    let found = facts(&config).unwrap();
+    assert_eq!((found.layers, found.head_dim), (2, 128));
+    assert_eq!(found.states.unwrap().layers, 3);
+}
+
+#[test]
 fn quantized_weights_take_their_bits_on_cuda_and_become_floats_on_the_cpu() {
     let mut config = json!({
         "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,

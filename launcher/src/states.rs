@@ -56,12 +56,14 @@ impl States {
             "inkling2_text" => Self::of_inkling(config, layers, [48, 8, 4608]),
             "zaya" => Self::of_cca(config, layers),
             "jamba" => {
-                let period = size(config, "attn_layer_period", 8).max(1);
-                let first = size(config, "attn_layer_offset", 4);
-                let step = usize::try_from(period).unwrap_or(usize::MAX);
-                let attending = (first..layers).step_by(step).count() as u64;
+                let attending = chosen(config, layers, 8);
                 Self::of_channels(config, layers.saturating_sub(attending), &JAMBA)
             }
+            // All layers are recurrent, also those with a transformer before them.
+            "zamba" => Self {
+                layers,
+                ..Self::of_channels(config, layers, &JAMBA)
+            },
             "falcon_mamba" | "mamba" => Self::of_channels(config, layers, &CHANNELS),
             "mamba2" => Self::of_mamba(config, layers, &MAMBA2),
             "zamba2" => Self::of_mamba(config, layers, &ZAMBA2),
@@ -272,7 +274,9 @@ impl States {
         let model_type = config.get("model_type").and_then(Value::as_str);
         let other = match model_type {
             Some("falcon_h1" | "zaya") => layers, // each has both
-            Some("zamba2") => layers / 6,         // of the default list
+            // The third one, and those that follow it in periods.
+            Some("zamba") => 1 + chosen(config, layers.saturating_sub(3), 6),
+            Some("zamba2") => layers / 6, // of the default list
             _ => layers.saturating_sub(self.layers),
         };
         kinds(
@@ -318,6 +322,14 @@ const BOTH: &str = "hybrid";
 
 fn size(config: &Value, name: &str, default: u64) -> u64 {
     config.get(name).and_then(Value::as_u64).unwrap_or(default)
+}
+
+/// Returns how many of a model's `layers` have attention by config.json: one of each period.
+fn chosen(config: &Value, layers: u64, period: u64) -> u64 {
+    let period = size(config, "attn_layer_period", period).max(1);
+    let first = size(config, "attn_layer_offset", 4);
+    let step = usize::try_from(period).unwrap_or(usize::MAX);
+    (first..layers).step_by(step).count() as u64
 }
 
 /// Returns heads and sizes of OLMo Hybrid's keys and values where config.json lacks them.

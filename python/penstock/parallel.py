@@ -122,17 +122,17 @@ class Group:
         """This rank's part of what the ranks share equally."""
         return Share(self.rank, self.size)
 
-    def kv_share(self, heads: int) -> Share:
+    def kv_share(self, heads: int, what: str = "num_key_value_heads") -> Share:
         """Returns this rank's part of `heads` KV heads. With more ranks than heads, each head is on
         several ranks: those that have its query heads.
 
-        Raises BadSetting if neither number is a multiple of the other.
+        Raises BadSetting naming `what` if neither number is a multiple of the other.
         """
         if heads % self.size == 0:
             return self.own
         if self.size % heads:
             raise BadSetting(
-                f"num_key_value_heads is {heads}, which {self.size} ranks cannot share equally; "
+                f"{what} is {heads}, which {self.size} ranks cannot share equally; "
                 f"set --tp to a divisor or a multiple of {heads}"
             )
         return Share(self.rank * heads // self.size, heads)

@@ -81,6 +81,22 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         "use_sandwich_norm": True, "vocab_size": 128000,
     }),
     # Sizes from descriptions of these three models; the counts are those of transformers' models.
+    # As transformers' defaults describe it: the published file was not at hand.
+    "Zyphra/Zamba-7B-v1": (7_232_490_496, {
+        "architectures": ["ZambaForCausalLM"], "attention_dropout": 0.0, "attn_layer_offset": 4,
+        "attention_head_dim": 464, "attention_hidden_size": 7424, "attn_layer_period": 6,
+        "hidden_act": "gelu", "hidden_mamba_act": "silu", "hidden_size": 3712,
+        "initializer_range": 0.02, "intermediate_size": 14848, "layers_block_type": [
+            "hybrid" if i == 2 or (i % 6 == 1 and i > 1) else "mamba" for i in range(76)
+        ],
+        "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_state": 16, "mamba_dt_rank": 232,
+        "mamba_expand": 2, "mamba_proj_bias": False, "max_position_embeddings": 4096,
+        "model_type": "zamba", "n_mamba_heads": 2, "num_attention_heads": 16,
+        "num_hidden_layers": 76, "num_key_value_heads": 16, "num_logits_to_keep": 1,
+        "pad_token_id": 0, "rms_norm_eps": 1e-05, "tie_word_embeddings": True,
+        "time_step_floor": 0.0001, "time_step_max": 0.1, "time_step_min": 0.001,
+        "use_associative_scan": True, "use_mamba_kernels": True, "vocab_size": 32000,
+    }),
     "Zyphra/Zamba2-1.2B": (1_215_064_704, {
         **ZAMBA2, "adapter_rank": 128, "attention_head_dim": 128, "attention_hidden_size": 4096,
         "hidden_act": "gelu", "hidden_size": 2048, "hybrid_layer_ids": [5, 11, 17, 23, 29, 35],

@@ -12,7 +12,8 @@ from test_experts import FORMATS
 
 # Two ranks have inputs in whole groups of 128.
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "vocab_size": 512}
-RANKS = {"jamba": "mamba_dt_rank", "jamba-dense": "mamba_dt_rank", "falcon_mamba": "time_step_rank"}
+RANKS = dict.fromkeys(("jamba", "jamba-dense", "zamba-list"), "mamba_dt_rank")
+RANKS |= {"falcon_mamba": "time_step_rank"}
 
 
 @pytest.mark.parametrize("name", FORMATS)

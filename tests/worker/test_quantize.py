@@ -515,6 +515,7 @@ def test_a_quantized_model_is_refused(model: Path, texts: Path, tmp_path: Path) 
         ("falcon_h1", "recurrent layers beside attention"),
         ("inkling-dense", "recurrent layers beside attention"),
         ("longcat-flash", "pairs of layers"),
+        ("zamba", "weights of several layers"),
         ("zamba2", "weights of several layers"),
         ("hy-v4", "several residual streams"),
         ("inkling2", "several residual streams"),

@@ -34,6 +34,7 @@ STATEFUL = [
     "qwen4_exp",
     "inkling",
     "inkling2",
+    "zamba",
     "zamba2",
     "zaya",
 ]
@@ -53,6 +54,7 @@ TWO_RANKS = [
     "qwen4_exp",
     "inkling",
     "inkling2",
+    "zamba",
     "zamba2",
     "zaya",
 ]  # one of each kind of layer

@@ -28,9 +28,11 @@ def channel_scan(
 
         S = exp(-exp(decay_log) dt) S + dt x b;  out = (c^T S + skip x) silu(gate)
 
-    with dt = softplus(step + step_bias). All channels of a token share its b and c.
+    with dt = softplus(step + step_bias). Channels of a head share its b and c; there are H heads of
+    D / H channels, one after the other.
 
-    Args: x, step and gate [T, D], b and c [T, N] of one float dtype, tokens may be strided;
+    Args: x, step and gate [T, D], b and c [T, H, N] of one float dtype, tokens and heads may be
+        strided;
         channels: decay_log [D, N], step_bias [D] and skip [D], contiguous, of float32 or float64;
         states [blocks, 1, 1, N, D] float32 (float64 for float64 inputs), written in place; runs:
         what runs, and where its states are; out [T, D]: where to put the result.
@@ -39,15 +41,18 @@ def channel_scan(
     Raises: ValueError for a shape, dtype or stride that is not as above.
     Precision: float32 inside; the result is rounded once.
     Reproducible: a row depends by rounding alone on how its sequence was cut into runs.
-    Bytes moved: T (4 D + 2 N) elements, and 8 D N bytes for each sequence.
-    Source: Gu and Dao, Mamba, 2023 (arXiv:2312.00752), section 3.2 and algorithm 2.
+    Bytes moved: T (4 D + 2 H N) elements, and 8 D N bytes for each sequence.
+    Source: Gu and Dao, Mamba, 2023 (arXiv:2312.00752), section 3.2 and algorithm 2. Several heads:
+        Glorioso et al., Zamba, 2024 (arXiv:2405.16712).
     """
     expect_rank("x", x, "T, D")
-    expect_rank("b", b, "T, N")
-    (tokens, count), stored = x.shape, b.shape[1]
+    expect_rank("b", b, "T, H, N")
+    (tokens, count), (heads, stored) = x.shape, b.shape[1:]
+    if not heads or count % heads:
+        raise ValueError(f"{heads} heads cannot share {count} channels equally")
     expect("x", x, (tokens, count), FLOATS)
-    expect("b", b, (tokens, stored), (x.dtype,))
-    expect("c", c, (tokens, stored), (x.dtype,))
+    expect("b", b, (tokens, heads, stored), (x.dtype,))
+    expect("c", c, (tokens, heads, stored), (x.dtype,))
     expect("step", step, (tokens, count), (x.dtype,))
     expect("gate", gate, (tokens, count), (x.dtype,))
     for name, tensor in (("x", x), ("b", b), ("c", c), ("step", step), ("gate", gate)):

@@ -21,11 +21,13 @@ class Layer:
     state: int
     step_rank: int
     """Elements that stand before b and c in the projection they are parts of."""
+    heads: int = 1
 
 
 TINY, UNEVEN = Layer(64, 16, 8), Layer(75, 11, 5)
 JAMBA = Layer(8192, 16, 256)  # Jamba 1.7 Mini
 SMALL = Layer(5120, 16, 160)  # Jamba Reasoning 3B
+ZAMBA = Layer(7424, 16, 232, heads=2)  # Zamba 7B
 
 
 def _case(
@@ -42,12 +44,13 @@ def _case(
     tokens = sum(n for n, _ in lengths)
     decodes = all(n == 1 for n, _ in lengths)
     rows = tokens + pad * decodes
-    count, stored = layer.channels, layer.state
+    count, stored, heads = layer.channels, layer.state, layer.heads
     beside = 8 if fused else 0
 
     def make(device: torch.device) -> dict[str, Any]:
-        mixed = torch.randn(rows, layer.step_rank + 2 * stored, device=device, dtype=dtype)
-        _, b, c = mixed.split([layer.step_rank, stored, stored], 1)
+        width = layer.step_rank + 2 * stored
+        mixed = torch.randn(rows, heads, width, device=device, dtype=dtype)
+        _, b, c = mixed.split([layer.step_rank, stored, stored], 2)
         both = torch.randn(3, rows, beside + count, device=device, dtype=dtype)
         x, step, gate = both[..., beside:]
         decay = 15 * torch.rand(count, stored, device=device) + 1
@@ -64,8 +67,9 @@ def _case(
             "runs": runs(lengths, device, pad=pad),
         }
 
-    moved = tokens * (4 * count + 2 * stored) * dtype.itemsize + 8 * len(lengths) * count * stored
-    more = f"-pad{pad}" * bool(pad) + "-fused" * fused
+    numbers = 4 * count + 2 * heads * stored
+    moved = tokens * numbers * dtype.itemsize + 8 * len(lengths) * count * stored
+    more = f"-heads{heads}" * (heads > 1) + f"-pad{pad}" * bool(pad) + "-fused" * fused
     name = f"{kind}-{len(lengths)}of{tokens}x{count}x{stored}{more}"
     # States of long runs add up errors of float32.
     tolerance = max(TOLERANCE[dtype], 1e-5)
@@ -80,8 +84,12 @@ CASES = [
     _case(Size.SMALL, "f16", [(3, 3), (1, 9), (33, 40)], UNEVEN, pad=1),
     _case(Size.SMALL, "bf16", [(9, 12)], Layer(130, 20, 3), fused=True),
     _case(Size.SMALL, "f32", [(8, 8), (17, 40)], Layer(7, 1, 1)),
+    _case(Size.SMALL, "f32", DECODES, Layer(80, 16, 8, heads=2), pad=2),
+    _case(Size.SMALL, "f32", CHUNKS, Layer(111, 11, 5, heads=3), fused=True),
     _case(Size.FULL, "bf16", [(1, 700)] * 70, JAMBA),
     _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], JAMBA),
+    _case(Size.FULL, "bf16", [(700, 700), (1000, 3000), (3, 9)], ZAMBA),
+    _case(Size.FULL, "bf16", [(1, 700)] * 70, ZAMBA),
     _case(Size.FULL, "f16", CHUNKS, SMALL),
     _case(Size.FULL, "f32", CHUNKS, SMALL),
     _case(Size.BENCH, "bf16", [(1, 700)], JAMBA),

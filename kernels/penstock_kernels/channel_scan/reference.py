@@ -36,6 +36,7 @@ def channel_scan(
     decay_log, step_bias, skip = (each.to(values.dtype) for each in channels)
     dt = softplus(wide(step) + step_bias)
     rate = -decay_log.exp().T  # [N, D]
+    b, c = b.mT, c.mT  # [T, N, H]
     tokens = b, c, values * dt, dt, values * skip, silu(wide(gate))
 
     def chunk(some: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,8 +44,8 @@ def channel_scan(
 
     if runs.query_start is None:
         return _one_each(tokens, rate, states, runs, out)
-    one_head = [each[:, None] for each in tokens]
-    in_chunks(chunk, one_head, states, runs, out[:, None], CHUNK)
+    alone = [each[:, None] for each in tokens]
+    in_chunks(chunk, alone, states, runs, out[:, None], CHUNK)
     return out
 
 
@@ -54,8 +55,8 @@ def _one_each(
     b, c, added, dt, skipped, gate = tokens
     live, blocks = runs.kv_len > 0, runs.blocks()
     state = states[blocks, 0, 0].masked_fill((runs.kv_len < 2)[:, None, None], 0)
-    state = state * (rate * dt[:, None]).exp() + b[:, :, None] * added[:, None]
-    found = ((torch.einsum("sn,snd->sd", c, state) + skipped) * gate).to(out.dtype)
+    state = state * (rate * dt[:, None]).exp() + _outer(b, added)
+    found = ((_read(c, state) + skipped) * gate).to(out.dtype)
     out.copy_(found.masked_fill(~live[:, None], 0))
     states[blocks[live], 0, 0] = state[live]
     return out
@@ -66,12 +67,25 @@ def _chunk(tokens: list[Tensor], rate: Tensor, state: Tensor) -> tuple[Tensor, T
     the next state [1, N, D]."""
     b, c, added, dt, skipped, gate = (each[0] for each in tokens)
     decay = (rate * dt[:, None]).exp()  # [n, N, D]
-    total = b[:, :, None] * added[:, None]
+    total = _outer(b, added)
     total[0] += decay[0] * state[0]
     reach = 1
     while reach < len(total):
         total = torch.cat((total[:reach], decay[reach:] * total[:-reach] + total[reach:]))
         decay = torch.cat((decay[:reach], decay[reach:] * decay[:-reach]))
         reach *= 2
-    out = (torch.einsum("tn,tnd->td", c, total) + skipped) * gate
+    out = (_read(c, total) + skipped) * gate
     return out[None], total[-1:]
+
+
+def _outer(b: Tensor, added: Tensor) -> Tensor:
+    """What tokens add to states [n, N, D]: b [n, N, H] of each channel's head times `added` [n,
+    D]."""
+    heads: Tensor = added.unflatten(1, (b.shape[2], -1))
+    return (b[..., None] * heads[:, None]).flatten(2)
+
+
+def _read(c: Tensor, state: Tensor) -> Tensor:
+    """c [n, N, H] of each channel's head times its state, of [n, N, D] -> [n, D]."""
+    heads: Tensor = state.unflatten(2, (c.shape[2], -1))
+    return torch.einsum("tnh,tnhd->thd", c, heads).flatten(1)

@@ -1,4 +1,4 @@
-"""Triton kernel of channel_scan: a program takes some channels of a sequence.
+"""Triton kernel of channel_scan: a program takes some channels of a head of a sequence.
 
 Their states stay in registers while it goes through the tokens, one after the other. Elements of a
 state decay differently, so there is no product of matrices to make of several tokens. Loads are a
@@ -47,19 +47,24 @@ def _take(state, token, rate, bias, kept, live):
 @triton.jit
 def _scan(
     x, b, c, step, gate, decay_log, step_bias, skip, states,
-    tables, slots, query_start, kv_len, out, strides, table_stride,
-    D: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-    AHEAD: tl.constexpr, ONE: tl.constexpr,
+    tables, slots, query_start, kv_len, out, strides, head_strides, table_stride,
+    D: tl.constexpr, SIZE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, AHEAD: tl.constexpr, ONE: tl.constexpr,
 ):  # fmt: skip
-    """`strides`: of the tokens of x, b, c, step and gate. With ONE, a row of each sequence."""
+    """`strides`: of the tokens of x, b, c, step and gate; `head_strides`: of the heads of b and c,
+    whose channels are SIZE. With ONE, a row of each sequence."""
     sequence = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    head = tl.program_id(2)
+    inner = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    channel = head * SIZE + inner  # those of the next head are read, but not written
+    b += head * head_strides[0]
+    c += head * head_strides[1]
     element = tl.arange(0, ROWS)
     start, count, length = run_of(query_start, kv_len, sequence, ONE)
     if length == 0:
         if ONE:
             zeros = tl.zeros((CHANNELS,), out.dtype.element_ty)
-            tl.store(out + start * D + channel, zeros, channel < D)
+            tl.store(out + start * D + channel, zeros, inner < SIZE)
         return
     if count == 0:
         return
@@ -86,9 +91,10 @@ def _scan(
             )
             following = following + (token,)  # noqa: RUF005
             place = out + (start + here) * D + channel
-            tl.store(place, found.to(out.dtype.element_ty), channel < tl.where(here < count, D, 0))
+            own = inner < tl.where(here < count, SIZE, 0)
+            tl.store(place, found.to(out.dtype.element_ty), own)
         loaded = following
-    tl.store(places, state, inside)
+    tl.store(places, state, inside & (inner[None, :] < SIZE))
 
 
 def channel_scan(
@@ -105,17 +111,20 @@ def channel_scan(
     """See the public function."""
     if out is None:
         out = x.new_empty(x.shape)
-    count, stored = x.shape[1], b.shape[1]
+    count, (heads, stored) = x.shape[1], b.shape[1:]
+    size = count // heads
     rows = power_of_two(stored)
-    columns = min(power_of_two(count), max(ELEMENTS // rows, 1))
+    columns = min(power_of_two(size), max(ELEMENTS // rows, 1))
     strides = tuple(each.stride(0) for each in (x, b, c, step, gate))
+    head_strides = b.stride(1), c.stride(1)
     places = runs.block_tables, runs.slots, runs.query_start, runs.kv_len
     one = runs.query_start is None
     if len(runs.slots):
-        _scan[(len(runs.slots), divided_up(count, columns))](
+        _scan[(len(runs.slots), divided_up(size, columns), heads)](
             *(x, b, c, step, gate, *channels, states, *places, out),
-            *(strides, runs.block_tables.stride(0)),
+            *(strides, head_strides, runs.block_tables.stride(0)),
             D=count,
+            SIZE=size,
             N=stored,
             ROWS=rows,
             CHANNELS=columns,

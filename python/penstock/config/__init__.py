@@ -87,7 +87,7 @@ from penstock.config.layer_types import (
 )
 from penstock.config.lightning import Slopes, falling_slopes, read_lightning
 from penstock.config.mamba import MAMBA, read_mamba, with_head_dim
-from penstock.config.mamba1 import read_mamba1
+from penstock.config.mamba1 import MAMBA1, read_mamba1
 from penstock.config.ngram import read_ngrams
 from penstock.config.pattern import read_pattern_layers
 from penstock.config.place import HYBRID, PlaceSpec, read_place_kinds
@@ -134,6 +134,7 @@ __all__ = [
     "HYBRID",
     "LINEAR",
     "MAMBA",
+    "MAMBA1",
     "SLIDING",
     "Activation",
     "AltUpSpec",

@@ -10,6 +10,7 @@ from penstock.config.recurrent_spec import Mamba1Spec
 
 # Names of the fields: those of Jamba.
 MAMBA1 = {
+    "activation": "hidden_act",
     "expand": "mamba_expand",
     "state": "mamba_d_state",
     "rank": "mamba_dt_rank",
@@ -24,10 +25,12 @@ def read_mamba1(
     norm: NormSpec | None,
     names: Mapping[str, str] = MAMBA1,
     channels: int | None = None,
+    heads: int | None = None,
 ) -> Mamba1Spec:
     """Mamba-1 by these names, with transformers' defaults. The rank of the steps may be "auto", a
-    sixteenth of the hidden size. `channels`: if a field says so itself."""
-    fields.require("hidden_act", "silu")  # of the convolution and of gates
+    sixteenth of the hidden size. `channels`: if a field says so itself. `heads`: if the family has
+    any."""
+    fields.require(names["activation"], "silu")  # of the convolution and of gates
     hidden, expand = fields.count("hidden_size"), fields.count(names["expand"], 2)
     given = fields.raw.get(names["rank"])
     rank = -(-hidden // 16) if given in (None, "auto") else fields.count(names["rank"])
@@ -39,4 +42,5 @@ def read_mamba1(
         norm=norm,
         conv_bias=fields.flag(names["conv_bias"], True),
         bias=fields.flag(names["bias"]),
+        heads=heads,
     )

@@ -14,18 +14,20 @@ HYBRID = "hybrid"  # a recurrent layer with a place of a shared transformer befo
 
 @dataclass(frozen=True)
 class PlaceSpec:
-    """A place of a shared transformer (Zamba2, arXiv:2411.15242), which reads the embedding beside
-    the hidden state. What it yields is added to what the norm of the layer behind it reads, not to
-    the residual stream."""
+    """A place of a shared transformer (Zamba, arXiv:2405.16712; Zamba2, arXiv:2411.15242), which
+    reads the embedding beside the hidden state. What it yields is added to what the norm of the
+    layer behind it reads, not to the residual stream."""
 
     weights: int = field(compare=False)
     """Which of the transformers."""
     number: int = field(compare=False)
     """Which of the places, those of all transformers counted."""
     rank: int
-    """Elements between the two matrices of the adapters, which each place has of its own."""
+    """Elements between the two matrices of the adapters, which each place has of its own; 0 = there
+    are none."""
     adapts_attention: bool
-    """Whether queries, keys and values have adapters; gate and up have them in any case."""
+    """Whether queries, keys and values have adapters; gate and up have them wherever there are
+    any."""
 
 
 def read_place_kinds(fields: Fields, places: Collection[int]) -> Sequence[str]:

@@ -212,9 +212,18 @@ class Mamba1Spec:
     conv_bias: bool = True
     bias: bool = False
     """Whether the projections to x and of the output have a bias."""
+    heads: int | None = None
+    """Heads that share the channels, each with B, C and what yields its steps from its own channels
+    (Zamba, arXiv:2405.16712). Checkpoints then store x and gate in turns, and all else by head;
+    None = one head, which they do not name."""
 
     def __post_init__(self) -> None:
-        """Raises BadModel for a width without inputs to keep."""
+        """Raises BadModel for sizes that do not fit each other."""
+        if self.heads and self.channels % self.heads:
+            raise BadModel(
+                f"config.json: Mamba has {self.channels} channels, not a multiple of {self.heads} "
+                "heads"
+            )
         _require_width("Mamba's convolution must have a width of", self.width)
 
     @property

@@ -1,7 +1,7 @@
 """Mamba-1 (arXiv:2312.00752): a state per channel, each of whose elements decays by itself.
 
-Ranks share the channels, and with them the states. B, C and the few numbers that yield all steps
-are sums over all channels, so every rank has the whole of them.
+Ranks share the channels, and with them the states. B, C and the few numbers that yield all steps of
+a head are sums over its channels, so every rank with some of these has the whole of them.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from penstock.config import Mamba1Spec, ResidualSpec
 from penstock.layers.attention import StepContext
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
+from penstock.layers.mamba1_heads import OwnHeads, beside
 from penstock.layers.norm import RmsNorm
-from penstock.layers.recurrent import Convolution, Recurrent
-from penstock.parallel import Group
+from penstock.layers.recurrent import Convolution, Recurrent, by_kind
 from penstock.weights import Target
 
 
 class Selection(Layer):
-    """B, C and the steps of a token, by way of a projection of its channels.
+    """B, C and the steps of a token, by way of a projection of each head's channels.
 
     Both matrices are floats whatever the checkpoint's format is: a step acts on all that follows.
     """
 
-    def __init__(self, build: Build, spec: Mamba1Spec) -> None:
-        self.group: Group = build.group
-        channels = spec.channels // build.group.size
+    def __init__(self, build: Build, spec: Mamba1Spec, heads: OwnHeads) -> None:
+        self.heads = heads
         self.sizes = [spec.step_rank, spec.state_dim, spec.state_dim]
-        self.narrow = build.empty(sum(self.sizes), channels)
-        self.step = build.empty(channels, spec.step_rank)
-        self.step_bias = build.empty(channels, dtype=torch.float32)
+        self.narrow = build.empty(heads.count, sum(self.sizes), heads.size)
+        self.step = build.empty(heads.count, heads.size, spec.step_rank)
+        self.step_bias = build.empty(heads.channels, dtype=torch.float32)
         self.step_norm = self.b_norm = self.c_norm = None
         if spec.norm is not None:
             self.step_norm = RmsNorm(build, spec.step_rank, spec.norm)  # of what yields the steps
@@ -45,19 +44,24 @@ class Selection(Layer):
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of this rank's columns of the first matrix, and rows of the other."""
-        rank, size = self.group.rank, self.group.size
+        bias = self.step_bias.view(self.heads.count, -1)
         return {
-            "narrow.weight": Target.share(self.narrow, 1, rank, size),
-            "step.weight": Target.share(self.step, 0, rank, size),
-            "step.bias": Target.share(self.step_bias, 0, rank, size),
+            "narrow.weight": self.heads.target(self.narrow, 2),
+            "step.weight": self.heads.target(self.step, 1),
+            "step.bias": self.heads.target(bias, 1),
         }
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [T, this rank's channels] -> B and C [T, state_dim], the same on every rank, and the
-        steps [T, this rank's channels], to which `step_bias` is not added yet."""
-        few, b, c = self.group.summed(linear(x, self.narrow, None)).split(self.sizes, 1)
-        few, b = _normed(self.step_norm, few), _normed(self.b_norm, b)
-        return b, _normed(self.c_norm, c), linear(few, self.step, None)
+        """x [T, this rank's channels] -> B and C [T, its heads, state_dim], the same on every rank
+        with channels of a head, and the steps [T, its channels], to which `step_bias` is not added
+        yet."""
+        parts = zip(x.split(self.heads.size, 1), self.narrow.unbind(), strict=True)
+        found = self.heads.summed(beside([linear(part, matrix, None) for part, matrix in parts]))
+        few, b, c = found.flatten(0, 1).split(self.sizes, 1)
+        normed = _normed(self.step_norm, few), _normed(self.b_norm, b), _normed(self.c_norm, c)
+        few, b, c = (each.unflatten(0, (len(x), self.heads.count)) for each in normed)
+        parts = zip(few.unbind(1), self.step.unbind(), strict=True)
+        return b, c, beside([linear(each, matrix, None) for each, matrix in parts]).flatten(1)
 
 
 def _normed(norm: RmsNorm | None, x: Tensor) -> Tensor:
@@ -70,21 +74,28 @@ class Mamba1(Recurrent):
 
     def __init__(self, build: Build, residual: ResidualSpec, spec: Mamba1Spec, index: int) -> None:
         self.index = index
-        self.group = build.group
-        self.channels = build.group.share(spec.channels, spec.shared[0])
+        self.heads = OwnHeads(build, spec)
+        self.channels = self.heads.channels
         parts = dict.fromkeys(("x", "gate"), spec.channels)
+        if self.heads.named:
+            parts = {"both": 2 * spec.channels}
         self.inputs = ColumnLinear(build.below("inputs"), parts, residual, spec.bias)
         self.convolution = Convolution(build, {"x": self.channels}, spec.width, spec.conv_bias)
-        self.selection = Selection(build, spec)
+        self.selection = Selection(build, spec, self.heads)
         self.decay_log = build.empty(self.channels, spec.state_dim, dtype=torch.float32)
         self.skip = build.empty(self.channels, dtype=torch.float32)
         self.output = RowLinear(build.below("output"), residual, spec.channels, spec.bias)
 
     def targets(self) -> dict[str, Target]:
         """Returns the targets of the numbers of this rank's channels."""
+        own = self.heads.count, self.heads.size
         found = {"A_log": self.decay_log, "D": self.skip}
-        rank, size = self.group.rank, self.group.size
-        return {name: Target.share(data, 0, rank, size) for name, data in found.items()}
+        return {n: self.heads.target(data.unflatten(0, own), 1) for n, data in found.items()}
+
+    def finish(self) -> None:
+        """Puts all of x before the gate."""
+        if self.heads.named:
+            self.inputs.reorder(by_kind(self.channels, [1, 1], self.skip.device))
 
     def mix(self, x: Tensor, context: StepContext, rows: Tensor | None) -> Tensor:
         """x [T, hidden] -> the input of `output` [T, channels], or [R, channels] of `rows`."""

@@ -1,6 +1,7 @@
-"""Transformers whose weights several places of a model share (Zamba2, arXiv:2411.15242).
+"""Transformers whose weights several places of a model share (Zamba, arXiv:2405.16712; Zamba2,
+arXiv:2411.15242).
 
-A place has adapters, a KV cache, and a matrix behind the transformer, all of its own.
+A place has a KV cache, a matrix behind the transformer, and in Zamba2 adapters, all of its own.
 """
 
 from __future__ import annotations
@@ -98,10 +99,12 @@ class Place(Layer):
         self.shared = shared
         self.partial = build.group.size > 1
         self.qkv: Adapter | ColumnLinear = shared.qkv
+        self.gate_up: Adapter | ColumnLinear = shared.gate_up
         hidden = residual.hidden
         if place.adapts_attention:
             self.qkv = Adapter(build, place.rank, shared.qkv, 2 * hidden)
-        self.gate_up = Adapter(build, place.rank, shared.gate_up, hidden)
+        if place.rank:
+            self.gate_up = Adapter(build, place.rank, shared.gate_up, hidden)
         self.activation = mlp.activation.value
         # It multiplies partial sums, so every rank has the whole of it.
         whole = {"all": Share()}
@@ -122,7 +125,7 @@ class Place(Layer):
 
     def children(self) -> Iterator[tuple[str, Layer]]:
         """Without the weights that other places share."""
-        theirs = self.shared, self.shared.qkv
+        theirs = self.shared, self.shared.qkv, self.shared.gate_up
         return (child for child in super().children() if child[1] not in theirs)
 
     def __call__(self, total: Tensor, context: StepContext) -> Tensor:
@@ -131,12 +134,13 @@ class Place(Layer):
         assert context.embeddings is not None
         shared, both = self.shared, torch.cat((total, context.embeddings), 1)
         x, _ = shared.attention_norm(Residual(both, None, False))
-        heads = self._qkv(x).view(len(x), -1, self.head_dim)
+        heads = _product(self.qkv, x).view(len(x), -1, self.head_dim)
         q, k, v = heads.split(self.split, 1)
         mixed = attend(q, k, v, self, context).view(len(x), -1)
         x, _ = shared.mlp_norm(Residual(shared.out.product(mixed), None, self.partial))
-        gated = act_mul(self.gate_up(x), self.activation)
+        gated = act_mul(_product(self.gate_up, x), self.activation)
         return self.output.product(shared.down.product(gated))
 
-    def _qkv(self, x: Tensor) -> Tensor:
-        return self.qkv(x) if isinstance(self.qkv, Adapter) else self.qkv.product(x)
+
+def _product(matrix: Adapter | ColumnLinear, x: Tensor) -> Tensor:
+    return matrix(x) if isinstance(matrix, Adapter) else matrix.product(x)

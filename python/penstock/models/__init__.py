@@ -172,6 +172,7 @@ FAMILIES: dict[str, str] = {
     "VaultGemmaForCausalLM": "vaultgemma:VaultGemma",
     "YoutuForCausalLM": "youtu:Youtu",
     "Zamba2ForCausalLM": "zamba2:Zamba2",
+    "ZambaForCausalLM": "zamba:Zamba",
     "ZayaForCausalLM": "zaya:Zaya",
 }
 

@@ -11,6 +11,7 @@ from penstock.models.decoder import Decoder
 from penstock.models.mamba_backbone import BACKBONE_NAMES, LAYER, OLDER_NAMES, PATH, read_backbone
 
 NAMES = {
+    "activation": "hidden_act",
     "expand": "expand",
     "state": "state_size",
     "rank": "time_step_rank",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,14 +12,22 @@ from penstock.config import Specification
 from penstock.layers import Build, Place, SharedTransformer
 from penstock.layers.attention import StepContext
 from penstock.models.decoder import Decoder
-from penstock.models.zamba2_block import Zamba2Block
 from penstock.models.zamba2_config import read_zamba2
-from penstock.models.zamba2_names import first_places, names_of, places_of
+from penstock.models.zamba_block import ZambaBlock
+from penstock.models.zamba_names import MAMBA, SHARED, Modules, first_places, names_of, places_of
 from penstock.weights import Names
+
+MODULES = Modules(
+    "shared_transformer",
+    {**MAMBA, "mamba.norm": "attention.norm"},
+    {**SHARED, "feed_forward.gate_up_proj": "gate_up"},
+)
 
 
 class Zamba2(Decoder):
     """Zamba2 1.2B, 2.7B and 7B. A layer of the checkpoint with a transformer is two here."""
+
+    modules: ClassVar[Modules] = MODULES
 
     def __init__(self, spec: Specification, build: Build) -> None:
         super().__init__(spec, build)
@@ -36,7 +44,8 @@ class Zamba2(Decoder):
             self.blocks[index].place = Place(below, stream, spec.layers[at], at, shared)
         # Some files have the weights at each place.
         again = "|".join(str(index) for index in places.keys() - firsts.values())
-        self.ignored = (*self.ignored, rf"model\.layers\.({again or '-'})\.shared_transformer\..*")
+        copies = rf"model\.layers\.({again or '-'})\.{self.modules.transformer}\..*"
+        self.ignored = (*self.ignored, copies)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
@@ -46,12 +55,12 @@ class Zamba2(Decoder):
     @classmethod
     def checkpoint_names(cls, spec: Specification) -> Names:
         """The first place of a transformer has its weights, and the adapters of all places."""
-        return Names(names_of(spec))
+        return Names(names_of(spec, cls.modules))
 
     @staticmethod
-    def block(spec: Specification, build: Build, index: int) -> Zamba2Block:
+    def block(spec: Specification, build: Build, index: int) -> ZambaBlock:
         """Builds block `index`."""
-        return Zamba2Block(spec, build, index)
+        return ZambaBlock(spec, build, index)
 
     def forward(
         self,
