@@ -31,6 +31,7 @@ from .packed_norm_linear import packed_norm_linear
 from .paged_decode_attention import paged_decode_attention
 from .paged_prefill_attention import paged_prefill_attention
 from .process_logits import process_logits
+from .rg_lru import rg_lru
 from .rms_norm import rms_norm
 from .rope_kv_write import rope_kv_write
 from .route_experts import route_experts
@@ -66,6 +67,7 @@ __all__ = [
     "paged_decode_attention",
     "paged_prefill_attention",
     "process_logits",
+    "rg_lru",
     "rms_norm",
     "rope_kv_write",
     "route_experts",

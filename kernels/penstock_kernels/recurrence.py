@@ -78,6 +78,23 @@ def in_chunks(
     return out
 
 
+def accumulated(decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
+    """The states [n, ...] after each of n tokens, which multiply them by decays of at most 1 and
+    add something, [n, ...] each; `state` [...] is before them.
+
+    Two maps of a state to a S + s in a row are one: (a2 a1, a2 s1 + s2). So those from the start to
+    each token are a prefix sum, which takes as many passes as n has binary digits (Hillis and
+    Steele, Data parallel algorithms, 1986).
+    """
+    total = torch.cat((decay[:1] * state + added[:1], added[1:]))
+    reach = 1
+    while reach < len(total):
+        total = torch.cat((total[:reach], decay[reach:] * total[:-reach] + total[reach:]))
+        decay = torch.cat((decay[:reach], decay[reach:] * decay[:-reach]))
+        reach *= 2
+    return total
+
+
 def expect_states(name: str, states: Tensor, shape: tuple[int, ...]) -> None:
     """Raises ValueError unless `states` is contiguous, with blocks of this shape, of floats."""
     floats = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -63,6 +63,7 @@ from penstock_kernels.paged_decode_attention import splits
 from penstock_kernels.paged_decode_attention import triton as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import triton as prefill
+from penstock_kernels.rg_lru import triton as gated_unit
 from penstock_kernels.rope_kv_write import triton as rope
 from penstock_kernels.route_experts import Routed, Routing
 from penstock_kernels.route_experts import triton as router
@@ -401,6 +402,18 @@ def channels_of(channels: int, heads: int, kind: torch.dtype) -> None:
         channel_scan.channel_scan(*given, runs(lengths, CPU))
 
 
+def rg_lru(kind: torch.dtype) -> None:
+    """RecurrentGemma 2B, of decodes and a prompt."""
+    channels, of_gates = 2560, (10, 2, 256)
+    for lengths in ([(1, 1), (1, 7)], [(5, 9), (300, 300)]):
+        tokens = sum(count for count, _ in lengths)
+        x, beside = torch.empty((2, tokens, channels), dtype=kind)
+        gates = torch.empty((tokens, *of_gates), dtype=kind)
+        numbers, memory = (torch.empty(channels), torch.empty(of_gates)), torch.empty((4, channels))
+        given = x, gates, beside, numbers, memory.view(4, 1, 1, 1, channels)
+        gated_unit.rg_lru(*given, runs(lengths, CPU))
+
+
 def pretend() -> None:
     """A GPU with these processors and this shared memory."""
     driver.set_active(Absent(CAPABILITY))
@@ -450,6 +463,7 @@ def main() -> None:
         mamba(kind, 48, 1, 256)  # Falcon-H1 1.5B
         lightning(kind)
         mamba1(kind)
+        rg_lru(kind)
     for activation in ACTIVATIONS:
         limit = {"limited_silu": 10.0, "clamped_swiglu": 7.0}.get(activation, 0.0)
         act_mul(torch.empty((3, 2 * 14336), dtype=torch.bfloat16), activation, limit)

@@ -19,7 +19,7 @@ pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
 ];
 
 /// Families whose layers have a sliding window where config.json has no field for it.
-pub(crate) const SLIDING_BY_DEFAULT: [&str; 30] = [
+pub(crate) const SLIDING_BY_DEFAULT: [&str; 31] = [
     "afmoe",
     "cohere2",
     "cohere2_moe",
@@ -49,6 +49,7 @@ pub(crate) const SLIDING_BY_DEFAULT: [&str; 30] = [
     "ministral",
     "muse_glimmer_text",
     "olmo3",
+    "recurrent_gemma",
     "vaultgemma",
 ];
 
@@ -82,7 +83,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     (
         "max_position_embeddings",
         8192,
-        "falcon_h1 falcon_mamba gemma gemma2 vaultgemma",
+        "falcon_h1 falcon_mamba gemma gemma2 recurrent_gemma vaultgemma",
     ),
     (
         "max_position_embeddings",

@@ -1,4 +1,6 @@
-//! What families call the sizes of their Mamba layers in config.json.
+//! What families call the kinds and sizes of their recurrent layers in config.json.
+
+use serde_json::Value;
 
 /// The names of a family's fields, and the sizes that transformers assumes without them.
 pub(crate) struct Mamba {
@@ -67,3 +69,47 @@ pub(crate) const CHANNELS: Channels = Channels {
     state: "state_size",
     width: "conv_kernel",
 };
+
+/// Returns how many of `layers` are recurrent in `RecurrentGemma`, whose config.json has a pattern
+/// that is repeated.
+pub(crate) fn griffin_layers(config: &Value, layers: u64) -> u64 {
+    let kinds = config.get("block_types").and_then(Value::as_array);
+    let pattern: Vec<bool> = match kinds {
+        Some(kinds) => kinds.iter().map(|kind| kind == "recurrent").collect(),
+        None => vec![true, true, false],
+    };
+    let length = (pattern.len() as u64).max(1);
+    let rest = usize::try_from(layers % length).unwrap_or(0);
+    let recurrent =
+        |kinds: &[bool]| kinds.iter().filter(|is_recurrent| **is_recurrent).count() as u64;
+    layers / length * recurrent(&pattern) + recurrent(&pattern[..rest])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::states::States;
+    use crate::values::Dtype;
+
+    #[test]
+    fn patterns_of_griffin_are_repeated() {
+        let mut config = json!({
+            "model_type": "recurrent_gemma", "hidden_size": 2560, "num_attention_heads": 10,
+        });
+        let states = States::of(&config, 26).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 26)), (18, 8));
+        let layer = 2560 * 4 + 3 * 2560 * 2;
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), 18 * layer);
+        assert_eq!(states.bytes(Dtype::Bfloat16, 2), 18 * layer / 2);
+        assert!(states.divides(5) && !states.divides(4));
+        config["block_types"] = json!(["attention", "recurrent"]);
+        config["lru_width"] = json!(1280);
+        let states = States::of(&config, 5).unwrap();
+        assert_eq!((states.layers, states.attending(&config, 5)), (2, 3));
+        assert_eq!(states.bytes(Dtype::Bfloat16, 1), layer);
+        config["block_types"] = json!(["attention"]);
+        assert_eq!(States::of(&config, 5), None);
+    }
+}

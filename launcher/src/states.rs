@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use crate::state_fields::{CHANNELS, Channels, GRANITE, JAMBA, MAMBA2, Mamba, NEMOTRON, ZAMBA2};
+use crate::state_fields::{
+    CHANNELS, Channels, GRANITE, JAMBA, MAMBA2, Mamba, NEMOTRON, ZAMBA2, griffin_layers,
+};
 use crate::values::Dtype;
 
 /// States of the typical sequence: its own, and a checkpoint.
@@ -66,6 +68,7 @@ impl States {
             },
             "falcon_mamba" | "mamba" => Self::of_channels(config, layers, &CHANNELS),
             "mamba2" => Self::of_mamba(config, layers, &MAMBA2),
+            "recurrent_gemma" => Self::of_rg_lru(config, griffin_layers(config, layers)),
             "zamba2" => Self::of_mamba(config, layers, &ZAMBA2),
             "minimax" | "minimax_m1" | "minimax_text_01" => Self::of_lightning(config, layers),
             _ => return None,
@@ -241,6 +244,22 @@ impl States {
             inputs: channels * size(config, names.width, 4).saturating_sub(1),
             grouped: (0, 1),
             memory: channels * size(config, names.state, 16),
+            whole: 0,
+        }
+    }
+
+    /// RG-LRU: a number per channel in this many `layers`.
+    fn of_rg_lru(config: &Value, layers: u64) -> Self {
+        let channels = size(config, "lru_width", size(config, "hidden_size", 2560));
+        Self {
+            layers,
+            shared: (
+                "num_attention_heads",
+                size(config, "num_attention_heads", 10),
+            ),
+            inputs: channels * size(config, "conv1d_width", 4).saturating_sub(1),
+            grouped: (0, 1),
+            memory: channels,
             whole: 0,
         }
     }

@@ -42,6 +42,16 @@ ZAMBA2: dict[str, Any] = {
     "time_step_min": 0.001, "use_conv_bias": True, "use_long_context": False,
     "use_mamba_kernels": True, "use_mem_eff_path": False, "vocab_size": 32000,
 }  # fmt: skip
+GRIFFIN: dict[str, Any] = {
+    "architectures": ["RecurrentGemmaForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "attention_window_size": 2048,
+    "block_types": ["recurrent", "recurrent", "attention"], "conv1d_width": 4,
+    "embeddings_scale_by_sqrt_dim": True, "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh", "logits_soft_cap": 30.0,
+    "model_type": "recurrent_gemma", "num_key_value_heads": 1, "pad_token_id": 0,
+    "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+    "vocab_size": 256000, "w_init_variance_scale": 0.01,
+}  # fmt: skip
 PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
     "tiiuae/falcon-mamba-7b": (7_272_665_088, {
         **MAMBA, "architectures": ["FalconMambaForCausalLM"], "expand": 16, "hidden_size": 4096,
@@ -141,6 +151,18 @@ PUBLISHED_RECURRENT: dict[str, tuple[int, dict[str, Any]]] = {
         },
         "router_hidden_size": 256, "sliding_window": None, "tie_word_embeddings": True,
         "use_cache": True, "vocab_size": 262272,
+    }),
+    # Sizes from descriptions of these two models, the other fields as transformers has them.
+    "google/recurrentgemma-2b": (2_682_862_080, {
+        **GRIFFIN, "_block_types": (["recurrent"] * 2 + ["attention"]) * 8 + ["recurrent"] * 2,
+        "final_w_init_variance_scale": 0.07692307692307693, "hidden_size": 2560,
+        "intermediate_size": 15360, "lru_width": 2560, "num_attention_heads": 10,
+        "num_hidden_layers": 26,
+    }),
+    "google/recurrentgemma-9b": (8_579_977_216, {
+        **GRIFFIN, "final_w_init_variance_scale": 0.05263157894736842, "hidden_size": 4096,
+        "intermediate_size": 24576, "lru_width": 4096, "num_attention_heads": 16,
+        "num_hidden_layers": 38,
     }),
     "ai21labs/AI21-Jamba-1.5-Mini": (51_570_323_328, JAMBA),
     # Sizes from descriptions of these two models, the other fields as in Mini.

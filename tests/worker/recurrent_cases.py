@@ -74,6 +74,8 @@ MAMBA_FACTORS["zaya"] = ("states_scale", "residual_scale", "balancing_biases")
 MAMBA_FACTORS["glm5_next"] = ("A_log", "compress_ape", "compress_gate")
 MAMBA_FACTORS["inkling2_text"] = ("convolution.conv1d.weight", "static_weight", "l2_clip.scale")
 MAMBA_FACTORS["inkling2_text"] += ("query",)
+MAMBA_FACTORS["recurrent_gemma"] = ("_gate_weight", "_proj.weight", "linear_out.weight")
+MAMBA_FACTORS["recurrent_gemma"] += ("linear_x.weight", "linear_y.weight")
 ZAMBA2: dict[str, Any] = {
     "model_type": "zamba2",
     "num_hidden_layers": 4,
@@ -107,6 +109,19 @@ KIMI: dict[str, Any] = {
     "moe_intermediate_size": 32,
     "linear_head_dim": 12,
     "linear_num_heads": 8,
+}
+
+# Sequences are longer than the window. The root of the hidden size is no number of bfloat16.
+GRIFFIN: dict[str, Any] = {
+    "model_type": "recurrent_gemma",
+    "hidden_size": 96,
+    "intermediate_size": 192,
+    "num_hidden_layers": 4,
+    "attention_window_size": 24,
+    "lru_width": 64,
+    "logits_soft_cap": 6.0,
+    "w_init_variance_scale": 0.1,
+    "tie_word_embeddings": True,
 }
 
 MIXTURES: dict[str, dict[str, Any]] = {
@@ -561,6 +576,20 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "mamba_dt_rank": 5,
         "mamba_expand": 3,
         "hidden_act": "silu",
+    },
+    "recurrent_gemma": {**GRIFFIN, "num_key_value_heads": 1, "rms_norm_eps": 1e-4},
+    "recurrent_gemma-plain": {
+        **GRIFFIN,
+        "block_types": ["attention", "recurrent", "recurrent"],
+        "lru_width": None,
+        "conv1d_width": 3,
+        "attention_bias": True,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 9000.0,
+            "partial_rotary_factor": 0.25,
+        },
+        "tie_word_embeddings": False,
     },
     # Two transformers at five places: not in the first layer, but in the last one.
     "zamba2": {

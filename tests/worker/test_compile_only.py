@@ -9,7 +9,16 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("compile_only.py")
 CASES = ["llama31", "phimoe", "hy-v4", "deepseek-v4", "glm5_next", "qwen4_exp", "kimi_linear"]
-CASES += ["dots3-note", "inkling", "inkling2", "minimax_m3_vl", "zamba", "zamba2", "zaya"]
+CASES += [
+    "dots3-note",
+    "inkling",
+    "inkling2",
+    "minimax_m3_vl",
+    "recurrent_gemma",
+    "zamba",
+    "zamba2",
+    "zaya",
+]
 
 
 def test_no_layer_takes_what_a_kernel_writes_for_a_place() -> None:

@@ -80,6 +80,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "nemotron_h": {"intermediate_size": 128, "vocab_size": 4096, "ssm_state_size": 32},
     "gpt_bigcode": {"n_inner": 128, "vocab_size": 4096},
     "opt": {"ffn_dim": 128, "vocab_size": 4096},
+    "recurrent_gemma": {"vocab_size": 4096},
     "qwen3_5": {"intermediate_size": 128, "vocab_size": 4096},
     "afmoe": {"intermediate_size": 128, "vocab_size": 4096},
     "minimax": {"intermediate_size": 128, "vocab_size": 4096, "head_dim": 16},
@@ -185,7 +186,7 @@ def test_what_is_written_loads_as_what_it_stands_for(
     [
         *product([*FAMILIES, *EXPERTS], ["awq", "gptq"]),
         *product(["deepseek-v3", "deepseek-v32", "minimax", "minimax_m3_vl"], ["awq"]),
-        *product(["nemotron_h", "qwen3_next"], ["awq"]),
+        *product(["nemotron_h", "qwen3_next", "recurrent_gemma"], ["awq"]),
         *product(OTHERS, ["gptq"]),
     ],
 )

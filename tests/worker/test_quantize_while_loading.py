@@ -77,7 +77,8 @@ def made(
 
 @pytest.mark.parametrize("quantize", EXACT)
 @pytest.mark.parametrize(
-    "case", ["llama-biases", "phi3-window", "qwen3-moe", "minimax", "zamba", "zamba2"]
+    "case",
+    ["llama-biases", "phi3-window", "qwen3-moe", "minimax", "recurrent_gemma", "zamba", "zamba2"],
 )
 def test_tokens_are_those_of_the_quantized_weights(
     checkpoint: Callable[[str], Path], quantize: str, case: str, tmp_path: Path

@@ -1,10 +1,4 @@
-"""Reference of channel_scan in torch: token by token of decodes, in chunks of prompts.
-
-A token maps a state S to a S + s, with a decay a and an addition s for each element. Two such maps
-in a row are one: (a2 a1, a2 s1 + s2). So the maps from the start of a chunk to each of its tokens
-are a prefix sum, which takes as many passes over the chunk as its length has binary digits (Hillis
-and Steele, Data parallel algorithms, 1986). Decays are at most 1, so no number grows on the way.
-"""
+"""Reference of channel_scan in torch: token by token of decodes, in chunks of prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from ..recurrence import Runs, in_chunks
+from ..recurrence import Runs, accumulated, in_chunks
 from ..shared import wide
 
 CHUNK = 16  # tokens
@@ -67,13 +61,7 @@ def _chunk(tokens: list[Tensor], rate: Tensor, state: Tensor) -> tuple[Tensor, T
     the next state [1, N, D]."""
     b, c, added, dt, skipped, gate = (each[0] for each in tokens)
     decay = (rate * dt[:, None]).exp()  # [n, N, D]
-    total = _outer(b, added)
-    total[0] += decay[0] * state[0]
-    reach = 1
-    while reach < len(total):
-        total = torch.cat((total[:reach], decay[reach:] * total[:-reach] + total[reach:]))
-        decay = torch.cat((decay[:reach], decay[reach:] * decay[:-reach]))
-        reach *= 2
+    total = accumulated(decay, _outer(b, added), state[0])
     out = (_read(c, total) + skipped) * gate
     return out[None], total[-1:]
 

@@ -52,6 +52,12 @@ from penstock.config.experts import (
 )
 from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
 from penstock.config.fields import Fields, ReadFields, layered, read_config
+from penstock.config.griffin import (
+    ATTENTION,
+    read_block_types,
+    read_local_attention,
+    read_rg_lru,
+)
 from penstock.config.kimi_delta import (
     read_decay_bound,
     read_kimi_delta,
@@ -102,6 +108,7 @@ from penstock.config.recurrent_spec import (
     NgramSpec,
     ProjectionOrder,
     RecurrentSpec,
+    RgLruSpec,
     ShortConvSpec,
     StateSizes,
 )
@@ -128,6 +135,7 @@ from penstock.config.streams import (
 )
 
 __all__ = [
+    "ATTENTION",
     "CHUNKED",
     "CONV",
     "FULL",
@@ -174,6 +182,7 @@ __all__ = [
     "RecurrentSpec",
     "RelativeSpec",
     "ResidualSpec",
+    "RgLruSpec",
     "RopeSpec",
     "RouterSpec",
     "SharedKeySpec",
@@ -192,6 +201,7 @@ __all__ = [
     "read_altup",
     "read_attention",
     "read_block_indexer",
+    "read_block_types",
     "read_config",
     "read_corrected_moe",
     "read_decay_bound",
@@ -222,6 +232,7 @@ __all__ = [
     "read_layer_types",
     "read_lightning",
     "read_listed_sparse_layers",
+    "read_local_attention",
     "read_mamba",
     "read_mamba1",
     "read_mlp",
@@ -231,6 +242,7 @@ __all__ = [
     "read_place_kinds",
     "read_pooled_indexed_attention",
     "read_residual",
+    "read_rg_lru",
     "read_rope",
     "read_rotating_layers",
     "read_routing",

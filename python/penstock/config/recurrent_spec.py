@@ -239,6 +239,38 @@ class Mamba1Spec:
 
 
 @dataclass(frozen=True)
+class RgLruSpec:
+    """A gated linear recurrence of one layer (RG-LRU, arXiv:2402.19427): a short convolution, and a
+    number per channel that decays by a gate. Sizes are those of the whole model, not of one
+    rank."""
+
+    channels: int
+    heads: int
+    """Blocks of channels; gates of a block are products of its channels alone."""
+    width: int
+    """Tokens that the convolution reads."""
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for sizes that do not fit each other."""
+        if self.channels % self.heads:
+            raise BadModel(
+                f"config.json: lru_width is {self.channels}, not a multiple of "
+                f"num_attention_heads, {self.heads}"
+            )
+        _require_width("conv1d_width must be", self.width)
+
+    @property
+    def shared(self) -> tuple[str, int]:
+        """What ranks must be able to share equally, by config.json's name."""
+        return "num_attention_heads", self.heads
+
+    def state(self, ranks: int) -> StateSizes:
+        """Returns the sizes on one of `ranks` ranks. A state is a row of channels."""
+        channels = self.channels // ranks
+        return StateSizes(channels, self.width, 1, 1, channels)
+
+
+@dataclass(frozen=True)
 class LightningSpec:
     """Lightning attention of one layer (arXiv:2401.04658): linear attention over a state per head
     that decays by a constant. Head counts are those of the whole model, not of one rank."""
@@ -391,5 +423,6 @@ RecurrentSpec = (
     | Mamba1Spec
     | Mamba2Spec
     | NgramSpec
+    | RgLruSpec
     | ShortConvSpec
 )

@@ -40,6 +40,7 @@ from penstock.layers.norm import (
 from penstock.layers.own_norm_experts import OwnNormMoeMlp
 from penstock.layers.per_layer import PerLayerEmbeddings, PerLayerInput
 from penstock.layers.recurrent import Convolution, Recurrent
+from penstock.layers.rg_lru import RgLru
 from penstock.layers.rope import rope_order, rope_table
 from penstock.layers.scaled_stream import ScaledStream
 from penstock.layers.shared_transformer import Place, SharedTransformer
@@ -101,6 +102,7 @@ __all__ = [
     "PostBlock",
     "Recurrent",
     "Residual",
+    "RgLru",
     "RmsNorm",
     "Router",
     "RowLinear",

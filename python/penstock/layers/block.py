@@ -23,6 +23,7 @@ from penstock.config import (
     Placement,
     RecurrentSpec,
     ResidualSpec,
+    RgLruSpec,
     ShortConvSpec,
     Specification,
 )
@@ -66,6 +67,7 @@ from penstock.layers.norm import Norm, norm_of
 from penstock.layers.own_norm_experts import OwnNormMoeMlp
 from penstock.layers.pooled_indexer import PooledLatentAttention
 from penstock.layers.recurrent import Recurrent
+from penstock.layers.rg_lru import RgLru
 from penstock.layers.shared_key_attention import SharedKeyAttention
 from penstock.layers.short_conv import ShortConv
 from penstock.layers.weighed_experts import WeighedMoeMlp
@@ -155,6 +157,8 @@ def _recurrent_of(
         return Mamba2(build, residual, spec, index)
     if isinstance(spec, Mamba1Spec):
         return Mamba1(build, residual, spec, index)
+    if isinstance(spec, RgLruSpec):
+        return RgLru(build, residual, spec, index)
     if isinstance(spec, LightningSpec):
         return LightningAttention(build, residual, spec, index)
     if isinstance(spec, ShortConvSpec):

@@ -162,6 +162,7 @@ FAMILIES: dict[str, str] = {
     "Qwen3_5MoeForConditionalGeneration": "qwen_hybrid_moe:Qwen35Moe",
     "Qwen4ExpForCausalLM": "qwen4_exp:Qwen4ExpText",
     "Qwen4ExpForConditionalGeneration": "qwen4_exp:Qwen4Exp",
+    "RecurrentGemmaForCausalLM": "recurrent_gemma:RecurrentGemma",
     "SeedOssForCausalLM": "seed_oss:SeedOss",
     "SmolLM3ForCausalLM": "smollm3:SmolLM3",
     "SolarOpenForCausalLM": "solar_open:SolarOpen",

@@ -31,6 +31,7 @@ from penstock.layers.indexed_attention import HeadWeights, IndexMatrix
 from penstock.layers.kimi_delta import HeadGates, WholeHeadGates
 from penstock.layers.latent_attention import LatentUp
 from penstock.layers.mamba1 import Selection
+from penstock.layers.rg_lru import BlockGates
 from penstock.models.decoder import Decoder
 from penstock.parallel import Group
 from penstock.quant import Methods, Plain, Weights, WeightTensor
@@ -38,7 +39,7 @@ from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.statistics import Inputs
 from penstock.weights import Checkpoint
 
-FLOATS = (GatedNorm, LatentUp, HeadInputs, HeadGates, Selection, WholeHeadGates)
+FLOATS = (BlockGates, GatedNorm, LatentUp, HeadInputs, HeadGates, Selection, WholeHeadGates)
 """Layers whose matrices servers keep as floats in any format."""
 KEPT = (Router, SharedGate, IndexMatrix, HeadIndexMatrix, HeadWeights, *FLOATS)
 """Layers whose matrices stay as they are."""
