@@ -89,7 +89,6 @@ pub(crate) fn griffin_layers(config: &Value, layers: u64) -> u64 {
 mod tests {
     use serde_json::json;
 
-    use super::*;
     use crate::states::States;
     use crate::values::Dtype;
 

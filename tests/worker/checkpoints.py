@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from channel_cases import CHANNELS
 from dense_cases import FURTHER
 from expert_cases import SIGMOID, SOFTMAX
 from hunyuan_cases import HUNYUAN_DENSE, HUNYUAN_EXPERTS
@@ -535,7 +536,7 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 24},
 }
-DENSE |= FURTHER | HUNYUAN_DENSE | RECURRENT
+DENSE |= FURTHER | HUNYUAN_DENSE | RECURRENT | CHANNELS
 CASES |= HUNYUAN_EXPERTS | MIXTURES | SIGMOID | SOFTMAX
 CASES |= {name: {"pad_token_id": 0, **fields} for name, fields in DENSE.items()}
 
