@@ -90,6 +90,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "lfm2_moe": CONVOLVED,
     "longcat_flash": {**LATENT, "head_dim": 8, "num_layers": 2, "ffn_hidden_size": 96}
     | {"expert_ffn_hidden_size": 32, "moe_topk": 2, "zero_expert_num": 2},
+    "minimax_m3_vl_text": {"dense_intermediate_size": 96, "shared_intermediate_size": 32},
     "moshi": {"ffn_dim": 96},
     "nemotron": {**HEAD, "num_key_value_heads": 2},
     "roc_bert": {**DECODER, "shape_vocab_size": 50, "pronunciation_vocab_size": 50},

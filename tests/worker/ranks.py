@@ -104,24 +104,29 @@ def prefilled(
 ) -> Tensor:
     """The last logits [1, vocab] float64 of a prompt, on a rank of a group; of the rows `given`,
     if any, in place of its tokens' embeddings."""
-    device = torch.device("cpu")
     spec = cls.read_config(read_config(path))
     with Checkpoint(path) as checkpoint:
         shapes = {name: checkpoint[name].shape for name in checkpoint}
         methods = with_stored_experts(methods, cls.expert_scales, shapes)
-        build = Build(torch.float64, device, group, methods, 128, expert_parallel)
+        build = Build(torch.float64, torch.device("cpu"), group, methods, 128, expert_parallel)
         model = cls(cls.as_stored(spec, shapes), build)
         checkpoint.renew(cls.older)
         load_weights(checkpoint, model, model.ignored, lambda *_: None)
+    return last_logits(model, spec, build, given)
+
+
+def last_logits(model: Any, spec: Any, build: Build, given: Tensor | None = None) -> Tensor:
+    """The last logits [1, vocab] of the prompt of `prefilled`, of a loaded model."""
 
     def ints(*values: int) -> Tensor:
         return torch.tensor(values, dtype=torch.int32)
 
-    geometry = kv_geometry(spec, build, 16, kv_format("auto", torch.float64))
-    caches = geometry.allocate([5] * len(geometry.groups), device).caches
+    geometry = kv_geometry(spec, build, 16, kv_format("auto", build.dtype))
+    caches = geometry.allocate([5] * len(geometry.groups), build.device).caches
     positions = ints(*range(LENGTH))
     chunks = Chunks(ints(0), ints(0, LENGTH), ints(LENGTH), LENGTH)
     places = [KvPlaces(ints(*range(5))[None], positions)] * len(caches)
     context = StepContext(positions, places, caches, None, chunks)
     ids = torch.tensor(prompt(LENGTH)) if given is None else torch.zeros(LENGTH, dtype=torch.int64)
-    return model.logits(model.forward(ids, context, ints(LENGTH - 1), given))
+    logits: Tensor = model.logits(model.forward(ids, context, ints(LENGTH - 1), given))
+    return logits

@@ -117,6 +117,10 @@ class Checkpoint:
         older = {old: new for old, new in older.items() if not self._has(new)}
         self._stored = {_renewed(name, older): stored for name, stored in self._stored.items()}
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Replaces whole names, old by new ones."""
+        self._stored = {names.get(name, name): stored for name, stored in self._stored.items()}
+
     def _has(self, part: str) -> bool:
         if part.startswith("."):
             return any(part in name for name in self._stored)

@@ -86,7 +86,8 @@ class Description:
     def shared_sizes(self, expert_parallel: bool = False) -> list[tuple[str, int]]:
         """Returns the sizes that ranks must be able to share equally."""
         heads = {layer.heads: "num_attention_heads" for layer in self.softmax_layers}
-        heads |= {layer.kv_heads: "num_key_value_heads" for layer in self.softmax_layers}
+        divided = (layer for layer in self.layers if layer.module not in self.sharing.whole)
+        heads |= {layer.attention.kv_heads: "num_key_value_heads" for layer in divided}
         return [*((name, size) for size, name in heads.items()), *self.sharing.sizes]
 
     def within(self, tokens: int) -> Description:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from penstock.faults import BadModel
 from penstock.layers.attention import KvScales, StepContext, attend
+from penstock.models.fallback.heads import Heads
 
 PAGED, PROBED = "penstock", "penstock_probed"
 LAYER = "penstock_layer"  # the attribute of an attention module that holds its PagedLayer
@@ -59,13 +60,13 @@ class PagedLayer:
     softcap: float
     width: int
     """Elements of a head in the cache."""
-    heads: tuple[int, int]
-    """Query heads and KV heads of this rank."""
+    heads: Heads
     cos_sin: Tensor
     """Of no rotation: the module has rotated queries and keys."""
     step: Step
     sinks: Tensor | None = None
-    """Copied from the module's argument at the first call; weights do not change."""
+    """Of this rank's heads: copied from the module's argument at the first call; weights do not
+    change."""
     kv_scales: KvScales | None = None
     aligned: bool = False
     """Masks of chunks are refused."""
@@ -80,17 +81,19 @@ class PagedLayer:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
         """q [1, heads, T, D], k [1, kv_heads, T, D], v [1, kv_heads, T, E] -> [1, T, heads, E]."""
         if self.step.context is None:  # the first passes
-            if (q.shape[1], k.shape[1]) != self.heads:
+            given, expected = (q.shape[1], k.shape[1]), self.heads.given
+            if given != expected:
                 raise BadModel(
-                    f"this rank has {q.shape[1]} query heads and {k.shape[1]} KV heads of layer "
-                    f"{self.index}, not {self.heads[0]} and {self.heads[1]}; leave --tp out"
+                    f"this rank has {given[0]} query heads and {given[1]} KV heads of layer "
+                    f"{self.index}, not {expected[0]} and {expected[1]}; leave --tp out"
                 )
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1).transpose(1, 2).contiguous()
         if self.sinks is None and sinks is not None:
-            self.sinks = sinks.detach().float().contiguous()
+            self.sinks = self.heads.own_queries(sinks.detach(), 0).float().contiguous()
+        q, k, v = self.heads.own(q, k, v)
         rows = self._rows
         mixed = attend(rows(q), rows(k), rows(v), self, self.step.context)
-        return mixed[None, ..., : v.shape[-1]].contiguous()
+        return self.heads.joined(mixed[..., : v.shape[-1]])[None].contiguous()
 
     def _rows(self, x: Tensor) -> Tensor:
         """[1, heads, T, D] -> [T, heads, width], a view if a token's heads are side by side."""

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from penstock.faults import BadModel, BadSetting
 from penstock.layers import Build, Cut, FreeLinear
+from penstock.models.fallback.names import renamed
+from penstock.models.fallback.plan import ROUTERS, LinearShare
 from penstock.weights import Checkpoint, Stage, Target, load_weights
 
 log = logging.getLogger("penstock.worker")
 
-# Components of paths whose matrices choose experts: small, and sensitive to rounding.
-ROUTERS = {"gate", "router", "shared_expert_gate"}
 TOGETHER = 8  # layers that are loaded before those behind them have memory
+TILE = 128  # outputs that no weight format cuts
 
 
 class LinearModule(nn.Module):
@@ -27,6 +28,8 @@ class LinearModule(nn.Module):
 
     layer: FreeLinear
     """Set when the weights are loaded."""
+    whole: bool = False
+    """Whether ranks share it, and `forward` has whole rows nevertheless."""
 
     def __init__(self, outputs: int, inputs: int, bias: bool) -> None:
         super().__init__()
@@ -34,15 +37,29 @@ class LinearModule(nn.Module):
         # The library draws weights that it does not load, if only there are some.
         self.weight, self.bias = torch.empty((0, inputs)), None
 
-    def build(self, build: Build, cut: Cut | None) -> FreeLinear:
+    def build(self, build: Build, share: LinearShare | None) -> FreeLinear:
         """Allocates the weights; from then on a module that reads `weight` itself fails."""
         del self.weight, self.bias
+        if share is not None and share.optional and not self._divides(build):
+            share = None
+        cut = None if share is None else share.cut
+        self.whole = share is not None and share.whole
         self.layer = FreeLinear(build, self.out_features, self.in_features, self.has_bias, cut)
         return self.layer
 
+    def _divides(self, build: Build) -> bool:
+        """Whether ranks can share the outputs equally, whatever the weight format is."""
+        plain = build.method() is build.methods.plain
+        return self.out_features % (build.group.size * (1 if plain else TILE)) == 0
+
     def forward(self, x: Tensor) -> Tensor:
         """Multiplies all rows at once."""
-        rows = self.layer(x.reshape(-1, x.shape[-1]))
+        rows, group = x.reshape(-1, x.shape[-1]), self.layer.group
+        if self.whole and self.layer.cut is Cut.INPUTS:
+            rows = rows.chunk(group.size, dim=1)[group.rank].contiguous()
+        rows = self.layer(rows)
+        if self.whole and self.layer.cut is Cut.OUTPUTS:
+            rows = group.join_columns(rows)
         return rows.view(*x.shape[:-1], rows.shape[-1])
 
 
@@ -50,11 +67,13 @@ class OwnLinears:
     """The linear layers of one model that are ours, because their weights have a format or ranks
     share them; Penstock loads them."""
 
-    def __init__(self, build: Build, cuts: Mapping[str, Cut], while_loading: bool) -> None:
-        """`cuts`: how ranks share layers; `while_loading`: floats are quantized, but not those of
+    def __init__(
+        self, build: Build, shares: Mapping[str, LinearShare], while_loading: bool
+    ) -> None:
+        """`shares`: how ranks share layers; `while_loading`: floats are quantized, but not those of
         routers."""
         self.build = build
-        self.cuts = cuts
+        self.shares = shares
         self.while_loading = while_loading
         self.modules: dict[str, LinearModule] = {}
         self.layers: dict[str, FreeLinear] = {}
@@ -76,7 +95,7 @@ class OwnLinears:
                 continue
             router = self.while_loading and not ROUTERS.isdisjoint(path.split("."))
             plain = router or self.build.methods.of(path) is self.build.methods.plain
-            if plain and path not in self.cuts:
+            if plain and path not in self.shares:
                 continue
             ours = LinearModule(module.out_features, module.in_features, module.bias is not None)
             model.set_submodule(path, ours)
@@ -94,13 +113,14 @@ class OwnLinears:
         """A pattern of the names of their tensors."""
         return rf"^(?:{'|'.join(map(re.escape, self.modules))})\.[^.]+$"
 
-    def load(self, directory: Path, progress: Callable[[int, int], None]) -> None:
-        """Reads the weights. Raises BadModel, naming tensors that are missing, left over or
-        mis-shaped."""
+    def load(self, directory: Path, model: Any, progress: Callable[[int, int], None]) -> None:
+        """Reads the weights; `model` has the modules. Raises BadModel, naming tensors that are
+        missing, left over or mis-shaped."""
         for path, module in self.modules.items():
-            self.layers[path] = module.build(self.build.below(path), self.cuts.get(path))
+            self.layers[path] = module.build(self.build.below(path), self.shares.get(path))
         ignored = (f"(?!{self._names}).*", *self.build.methods.unread)
         with Checkpoint(directory) as checkpoint:
+            checkpoint.rename(renamed(model, checkpoint))
             load_weights(checkpoint, self, ignored, progress)
         log.info("%d linear layers of transformers' module are Penstock's", len(self.layers))
 

@@ -13,6 +13,7 @@ from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.layers.attention import StepContext
 from penstock.models.fallback.description import Description, describe
+from penstock.models.fallback.heads import Heads
 from penstock.models.fallback.interface import LAYER, PAGED, PagedLayer, Step, register
 from penstock.models.fallback.isolation import check_isolation
 from penstock.models.fallback.linears import OwnLinears, reads_weights
@@ -32,7 +33,7 @@ class Fallback:
     def __init__(self, description: Description, build: Build) -> None:
         self.description = description
         self.build = build
-        self.step, ranks = Step(), build.group.size
+        self.step, sharing = Step(), description.sharing
         self.blocks = [
             PagedLayer(
                 index=index,
@@ -40,16 +41,21 @@ class Fallback:
                 window=layer.attention.window,
                 softcap=layer.attention.softcap,
                 width=layer.attention.head_dim,
-                heads=(layer.attention.heads // ranks, layer.attention.kv_heads // ranks),
+                heads=Heads(
+                    layer.attention.heads,
+                    layer.attention.kv_heads,
+                    build.group,
+                    whole=build.group.size > 1 and layer.module in sharing.whole,
+                ),
                 cos_sin=build.rope_table(None, layer.attention.head_dim),
                 step=self.step,
             )
             for index, layer in enumerate(description.layers)
         ]
         self.linears: OwnLinears | None = None
-        cuts = description.sharing.cuts if build.group.size > 1 else {}
-        if cuts or build.methods.quantized is not None:
-            self.linears = OwnLinears(build, cuts, while_loading=not description.quantized)
+        shares = sharing.linears if build.group.size > 1 else {}
+        if shares or build.methods.quantized is not None:
+            self.linears = OwnLinears(build, shares, while_loading=not description.quantized)
         self.module: Any = None
         self.body: Any = None
         self._run_body: Callable[..., Any] = lambda: None
@@ -73,7 +79,9 @@ class Fallback:
             setattr(self.module.get_submodule(layer.module), LAYER, paged)
         self._run_body, self.body.forward = self.body.forward, self._body
         if self.linears is not None:
-            self.linears.load(directory, lambda done, _: progress(min(done, total), total))
+            self.linears.load(
+                directory, self.module, lambda done, _: progress(min(done, total), total)
+            )
         self._check_isolation()
         progress(total, total)
         return self.kept_bytes()
@@ -97,7 +105,7 @@ class Fallback:
         register()
         disable_progress_bar()
         description, linears, device = self.description, self.linears, self.build.device
-        experts = description.sharing.experts if self.build.group.size > 1 else ()
+        experts = description.sharing.experts if self.build.group.size > 1 else {}
         cls = description.model_class
         if linears is not None:
             cls = linears.replacing(cls)
