@@ -14,6 +14,8 @@ from library_types import write
 from local import LocalWorker, Refused
 from quantized import assert_equal_model, changed, quantized
 from test_awq import AWQ, awq
+from test_compressed_tensors import FORMATS as COMPRESSED
+from test_compressed_tensors import by_library, config_of
 from test_gptq import GPTQ, gptq, settings
 from test_mxfp8 import FORMATS as MXFP8
 from test_quantize_while_loading import EXACT, made
@@ -47,6 +49,12 @@ def test_gptq(checkpoint: Callable[[str], Path], name: str, tmp_path: Path) -> N
 def test_awq(checkpoint: Callable[[str], Path], name: str, kept: str, tmp_path: Path) -> None:
     pair = quantized(checkpoint("llama31"), tmp_path, awq(32), AWQ[name], f"lm_head{kept}")
     assert_equal_model(*pair, **LIBRARY)
+
+
+@pytest.mark.parametrize("name", ["fp8-channel-dynamic", "nvfp4"])
+def test_compressed_tensors(checkpoint: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+    made = by_library(*COMPRESSED[name]), config_of(*COMPRESSED[name])
+    assert_equal_model(*quantized(checkpoint("llama31"), tmp_path, *made), **LIBRARY)
 
 
 @pytest.mark.parametrize("name", ["modelopt", "fp8"])

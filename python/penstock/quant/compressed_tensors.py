@@ -63,6 +63,11 @@ class GroupedMethods(Methods):
         return self.plain
 
     @property
+    def formatted(self) -> bool:
+        """Whether some matrices have a weight format."""
+        return bool(self.groups)
+
+    @property
     def recordable(self) -> bool:
         """Whether a tape can hold all products."""
         return self.plain.recordable and all(group.method.recordable for group in self.groups)

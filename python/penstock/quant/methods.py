@@ -41,6 +41,11 @@ class Methods:
         return self.plain if self.quantized is None else self.quantized
 
     @property
+    def formatted(self) -> bool:
+        """Whether some matrices have a weight format."""
+        return self.quantized is not None or self.experts is not None
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """Patterns of names of tensors that no matrix has."""
         return (*self.unused, *KV_SCALES)
