@@ -2,23 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.quant.fp8 import PER_TENSOR, Fp8, Fp8Layout
+from penstock.quant.fp8 import PER_OUTPUT, PER_TENSOR, Fp8, Fp8Layout
 from penstock.quant.method import LinearMethod
 from penstock.quant.methods import Methods, kept_modules
 from penstock.quant.mx import MX_GROUP, NV_GROUP, NvFp4, NvNames
 from penstock.quant.mxfp8 import MxFp8
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
+from penstock.weights import AnyOf, FlatBlocks
 
-GROUPS = {"FP8": NV_GROUP, "MXFP8": MX_GROUP, "NVFP4": NV_GROUP}
-"""Per `quant_algo`, the `group_size` that a file may have; in FP8 it has no meaning."""
+STATIC = Fp8Layout(PER_TENSOR, activations=("input_scale",))
+# A scale per output is a vector here, a column in other tools' files.
+PER_CHANNEL = Fp8Layout(AnyOf((FlatBlocks(1), PER_OUTPUT)))
+NV_NAMES = NvNames("weight", "weight_scale_2", False, "input_scale")
+NV_WEIGHTS = NvNames("weight", "weight_scale_2", False)
+ALGORITHMS: dict[str, tuple[int, Callable[[Plain], LinearMethod]]] = {
+    "FP8": (NV_GROUP, lambda plain: Fp8(plain, STATIC)),
+    "FP8_PER_CHANNEL_PER_TOKEN": (NV_GROUP, lambda plain: Fp8(plain, PER_CHANNEL)),
+    "MXFP8": (MX_GROUP, MxFp8),
+    "NVFP4": (NV_GROUP, lambda plain: NvFp4(plain, NV_NAMES)),
+    "W4A16_NVFP4": (NV_GROUP, lambda plain: NvFp4(plain, NV_WEIGHTS)),
+}
+"""Per `quant_algo`, the `group_size` that a file may have (in FP8 it has no meaning), and the
+method."""
+MIXED = "MIXED_PRECISION"
+
+
+@dataclass(frozen=True)
+class MixedMethods(Methods):
+    """Each module has a method of its own, or that of a module around it."""
+
+    modules: Mapping[str, LinearMethod] = field(default_factory=dict)
+
+    def of(self, path: str) -> LinearMethod:
+        """The method of the module at a path of the checkpoint."""
+        while path:
+            if path in self.modules:
+                return self.modules[path]
+            path = path.rpartition(".")[0]
+        return self.plain
+
+    @property
+    def formatted(self) -> bool:
+        """Whether some matrices have a weight format."""
+        return bool(self.modules)
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a tape can hold all products."""
+        return self.plain.recordable and all(one.recordable for one in self.modules.values())
 
 
 def read_modelopt(config: Mapping[str, Any], plain: Plain) -> Methods:
-    """quant_method "modelopt": NVFP4, MXFP8, and FP8 with a scale per matrix.
+    """quant_method "modelopt": one of ALGORITHMS for all modules, or one for each.
 
     The settings are those of config.json, or those of hf_quant_config.json, in `quantization`.
     """
@@ -28,15 +68,28 @@ def read_modelopt(config: Mapping[str, Any], plain: Plain) -> Methods:
     # The algorithm says what `config_groups` repeats for other readers.
     settings.skip("quant_method", "config_groups", "producer", "kv_cache_scheme")
     settings.skip("quantization", "kv_cache_quant_algo", "ignore", "exclude_modules")
-    algorithm = settings.choice("quant_algo", GROUPS)
-    settings.choice("group_size", (GROUPS[algorithm],), GROUPS[algorithm])
+    if settings.choice("quant_algo", (*ALGORITHMS, MIXED)) == MIXED:
+        modules = _modules(settings, plain)
+        settings.done()
+        return MixedMethods(plain, modules=modules)
+    method = _method(settings, plain)
     settings.done()
-    method: LinearMethod
-    if algorithm == "FP8":
-        method = Fp8(plain, Fp8Layout(PER_TENSOR, activations=("input_scale",)))
-    elif algorithm == "MXFP8":
-        method = MxFp8(plain)
-    else:
-        method = NvFp4(plain, NvNames("weight", "weight_scale_2", False, "input_scale"))
     kept = {"lm_head", *kept_modules(config, "ignore"), *kept_modules(config, "exclude_modules")}
     return Methods(plain, method, tuple(sorted(kept)))
+
+
+def _method(settings: Settings, plain: Plain) -> LinearMethod:
+    group, make = ALGORITHMS[settings.choice("quant_algo", ALGORITHMS)]
+    settings.choice("group_size", (group,), group)
+    return make(plain)
+
+
+def _modules(settings: Settings, plain: Plain) -> dict[str, LinearMethod]:
+    """The method of each module that `quantized_layers` names."""
+    layers = settings.below("quantized_layers")
+    found = {}
+    for name in layers.names():
+        own = layers.below(name)
+        found[name] = _method(own, plain)
+        own.done()
+    return found

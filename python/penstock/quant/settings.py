@@ -38,6 +38,10 @@ class Settings:
             raise self.error(f"{name} must be an object, found {value!r}")
         return Settings(value, f"{self._where}.{name}")
 
+    def names(self) -> list[str]:
+        """The fields that there are."""
+        return list(self._config)
+
     def skip(self, *names: str) -> None:
         """Fields that change nothing for inference with activations of 16 bits."""
         self._read.update(names)
