@@ -31,6 +31,8 @@ from quantized import (
 )
 from ranks import LENGTH, Threads, assert_ranks_agree, prefilled
 from safetensors.torch import load_file, save_file
+from test_auto_round import auto_round
+from test_auto_round import settings as rounded_settings
 from test_awq import awq
 from test_compressed_ints import by_library
 from test_compressed_tensors import config_of, scheme
@@ -99,6 +101,9 @@ LATENT += [
 ONE = "model.layers.2.mlp.experts.5.up_proj.weight"
 FP8 = in_blocks(128, 128, scale="weight_scale_inv"), {**DEEPSEEK, "weight_block_size": [128, 128]}
 INT4 = settings(group_size=128)
+ROUNDED = rounded_settings(
+    group_size=128, block_name_to_quantize=["model.layers", "backbone.layers"]
+)
 WORDS = scheme(
     "pack-quantized",
     {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128},
@@ -107,6 +112,7 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
 FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "fp8": FP8,
     "int4": (gptq(INT4), INT4),
+    "auto-round": (auto_round(ROUNDED), ROUNDED),
     "awq": (awq(128), AWQ),
     "w4a16": (by_library(*WORDS), config_of(*WORDS)),
     "mxfp4": (mxfp4, {"quant_method": "mxfp4"}),
