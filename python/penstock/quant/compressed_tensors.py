@@ -63,14 +63,9 @@ class GroupedMethods(Methods):
         return self.plain
 
     @property
-    def formatted(self) -> bool:
-        """Whether some matrices have a weight format."""
-        return bool(self.groups)
-
-    @property
-    def recordable(self) -> bool:
-        """Whether a tape can hold all products."""
-        return self.plain.recordable and all(group.method.recordable for group in self.groups)
+    def formats(self) -> tuple[LinearMethod, ...]:
+        """The methods of matrices that have a weight format."""
+        return tuple(group.method for group in self.groups)
 
 
 def _selected(targets: Iterable[str], path: str) -> bool:

@@ -37,9 +37,9 @@ class RuledMethods(Methods):
         return next((method for pattern, method in self.rules if pattern.match(path)), usual)
 
     @property
-    def recordable(self) -> bool:
-        """Whether a tape can hold all products."""
-        return super().recordable and all(method.recordable for _, method in self.rules)
+    def formats(self) -> tuple[LinearMethod, ...]:
+        """The methods of matrices that have a weight format, and those of all rules."""
+        return (*super().formats, *(method for _, method in self.rules))
 
 
 def read_rules(settings: Settings) -> list[Rule]:

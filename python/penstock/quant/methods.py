@@ -41,9 +41,9 @@ class Methods:
         return self.plain if self.quantized is None else self.quantized
 
     @property
-    def formatted(self) -> bool:
-        """Whether some matrices have a weight format."""
-        return self.quantized is not None or self.experts is not None
+    def formats(self) -> tuple[LinearMethod, ...]:
+        """The methods of matrices that have a weight format."""
+        return tuple(one for one in (self.quantized, self.experts) if one is not None)
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -57,8 +57,7 @@ class Methods:
     @property
     def recordable(self) -> bool:
         """Whether a tape can hold all products."""
-        found = self.plain, self.quantized, self.experts
-        return all(method is None or method.recordable for method in found)
+        return all(method.recordable for method in (self.plain, *self.formats))
 
 
 def _inside(path: str, module: str) -> bool:

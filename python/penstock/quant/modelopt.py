@@ -47,14 +47,9 @@ class MixedMethods(Methods):
         return self.plain
 
     @property
-    def formatted(self) -> bool:
-        """Whether some matrices have a weight format."""
-        return bool(self.modules)
-
-    @property
-    def recordable(self) -> bool:
-        """Whether a tape can hold all products."""
-        return self.plain.recordable and all(one.recordable for one in self.modules.values())
+    def formats(self) -> tuple[LinearMethod, ...]:
+        """The methods of matrices that have a weight format."""
+        return tuple(self.modules.values())
 
 
 def read_modelopt(config: Mapping[str, Any], plain: Plain) -> Methods:

@@ -94,7 +94,7 @@ def with_stored_experts(methods: Methods, scales: str, names: Iterable[str]) -> 
     found = next((name for name in names if scales and name.endswith(scales)), None)
     if found is None:
         return methods
-    if methods.formatted and not isinstance(methods.quantized, MxFp8):
+    if methods.formats and not isinstance(methods.quantized, MxFp8):
         raise BadSetting(
             f"the checkpoint's experts are in mxfp8 (it has {found}), which contradicts --quantize "
             "or quantization_config; leave --quantize out"

@@ -54,7 +54,7 @@ class Fallback:
         ]
         self.linears: OwnLinears | None = None
         shares = sharing.linears if build.group.size > 1 else {}
-        if shares or build.methods.formatted:
+        if shares or build.methods.formats:
             self.linears = OwnLinears(build, shares, while_loading=not description.quantized)
         self.module: Any = None
         self.body: Any = None
