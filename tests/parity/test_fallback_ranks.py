@@ -70,6 +70,22 @@ def test_tokens_of_two_ranks_are_those_of_the_library(model_type: str, tmp_path:
     assert tokens_of(path, 2) == [expected] * 3
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "model_type", ["gpt_neox", "olmo2", "phi3", "dots1", "deepseek_v3", "gpt_bigcode"]
+)
+def test_two_gpus_share_a_model(model_type: str, tmp_path: Path) -> None:
+    """Each sequence runs twice: as steps are captured, and as graphs."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    path = write(model_type, tmp_path)
+    expected = generate(reference(path, torch.float32), prompt(60), 12)
+    settings = {**LIBRARY, "dtype": "float16", "device": "cuda", "kv_memory_bytes": 64 << 20}
+    for workers, loaded in running(path, 2, **settings):
+        for epoch in (1, 2):
+            assert in_three_ways(Driver(workers, loaded, epoch)) == [expected] * 3
+
+
 @pytest.mark.parametrize("part", [SAMPLE, pytest.param(slice(None), marks=library)])
 def test_the_types_that_ranks_share(part: slice) -> None:
     found = {each: Fallback.read_config(raw_configuration(each)).sharing for each in types()[part]}
