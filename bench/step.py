@@ -18,6 +18,7 @@ import re
 import statistics
 import time
 from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -150,13 +151,19 @@ def fill_weights(model: Model) -> tuple[int, int, int]:
     """Draws random weights; the bytes of embeddings, of routed experts and of all, as stored."""
     sizes = Counter[str]()
     for stage in model.stages():
-        for name, targets in stage.begin().items():
-            for target in targets:
-                draw(name, target)
-                sizes[kind_of(name)] += target.destination.nbytes
-        del targets, target  # layers free what they repack, if nothing else holds it
-        stage.finish()
+        sizes += filled(stage.begin())
+        stage.finish()  # layers free what they repack, since nothing else holds it
     return sizes["embedding"], sizes["experts"], sizes.total()
+
+
+def filled(stage: Mapping[str, Iterable[Target]]) -> Counter[str]:
+    """Draws the weights of a stage; their bytes by kind."""
+    sizes = Counter[str]()
+    for name, targets in stage.items():
+        for target in targets:
+            draw(name, target)
+            sizes[kind_of(name)] += target.destination.nbytes
+    return sizes
 
 
 def kind_of(name: str) -> str:
