@@ -14,6 +14,7 @@ use crate::values::{Device, Dtype};
 use crate::weight_files::StoredWeights;
 
 const DEEPSEEK_V4: &str = "deepseek_v4";
+const QWEN_1: &str = "qwen";
 const ENTRY_TOKENS: u64 = 4; // of the shorter compressed entries of DeepSeek-V4
 
 /// The location of the weights.
@@ -65,6 +66,8 @@ pub struct ModelFacts {
     pub states: Option<States>,
     /// The context length of the model in tokens; a default if no layer has attention.
     pub max_tokens: u32,
+    /// Whether sequences may be longer, because the base of RoPE grows.
+    pub extends: bool,
     /// Whether layers may have a sliding window: a sequence then needs less KV memory than all of
     /// its blocks. For `resolve`.
     pub sliding: bool,
@@ -157,7 +160,7 @@ impl ModelFacts {
         let dtype = dtype
             .or_else(|| config.get("torch_dtype"))
             .and_then(Value::as_str);
-        let max_tokens = count(text, "max_position_embeddings")?;
+        let max_tokens = count(text, length_field(text))?;
         let states = States::of(text, layers);
         Ok(Self {
             directory: directory.to_owned(),
@@ -176,6 +179,7 @@ impl ModelFacts {
             index: index_key(text)?,
             experts: experts(text),
             max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
+            extends: extends(text),
             sliding: slides(text),
             dtype: dtype.and_then(Dtype::from_name),
             weights,
@@ -361,6 +365,24 @@ fn family(config: &Value) -> String {
 }
 
 /// Returns a size of config.json, or the family's default; an error if there is neither.
+/// The field of the context length; Qwen 1's `max_position_embeddings` is what its RoPE is extended to.
+fn length_field(text: &Value) -> &'static str {
+    match model_type(text) {
+        Some(QWEN_1) => "seq_length",
+        _ => "max_position_embeddings",
+    }
+}
+
+/// Whether the base of RoPE grows with the longest sequence.
+fn extends(text: &Value) -> bool {
+    if model_type(text) == Some(QWEN_1) {
+        return text.get("use_dynamic_ntk") != Some(&Value::Bool(false));
+    }
+    let rope = text.get("rope_parameters").or(text.get("rope_scaling"));
+    let kind = rope.and_then(|rope| rope.get("rope_type").or(rope.get("type")));
+    kind.and_then(Value::as_str) == Some("dynamic")
+}
+
 fn count(config: &Value, field: &str) -> Result<u64, String> {
     size(config, field)?.ok_or_else(|| format!("has no {field}, which every decoder model has"))
 }

@@ -426,6 +426,27 @@ fn gpt_families_have_other_names() {
 }
 
 #[test]
+fn a_base_of_rope_may_grow() {
+    let mut config = json!({
+        "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "max_position_embeddings": 2048,
+    });
+    assert!(!facts(&config).unwrap().extends);
+    config["rope_scaling"] = json!({"type": "dynamic", "factor": 2.0});
+    assert!(facts(&config).unwrap().extends);
+    config["rope_parameters"] = json!({"rope_type": "linear", "factor": 2.0});
+    assert!(!facts(&config).unwrap().extends);
+    config["rope_parameters"]["rope_type"] = json!("dynamic");
+    assert!(facts(&config).unwrap().extends);
+    config["model_type"] = json!("qwen");
+    config["seq_length"] = json!(1024);
+    let found = facts(&config).unwrap();
+    assert_eq!((found.max_tokens, found.extends), (1024, true));
+    config["use_dynamic_ntk"] = json!(false);
+    assert!(!facts(&config).unwrap().extends);
+}
+
+#[test]
 fn falcon_has_one_kv_head_or_those_of_the_new_decoder() {
     let mut config = json!({
         "model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71,

@@ -391,17 +391,18 @@ impl Resolver<'_> {
     }
 
     /// Verifies that a typed length is not beyond the model's. Without attention there are no
-    /// positions, so any length up to `MOST_TOKENS` will do.
+    /// positions, and a base of RoPE may grow, so any length up to `MOST_TOKENS` will do.
     fn check_length(&self, model_limit: u32) -> Outcome<()> {
         let typed = self.typed.max_len.unwrap_or(0);
         let most = model_limit.max(MOST_TOKENS);
-        if self.model.attends() && typed > model_limit {
+        let bounded = self.model.attends() && !self.model.extends;
+        if bounded && typed > model_limit {
             return Err(Failure::runtime(format!(
                 "--max-len {typed} exceeds the model's context length of {model_limit} tokens \
                  (max_position_embeddings in its config.json): lower it."
             )));
         }
-        if !self.model.attends() && typed > most {
+        if !bounded && typed > most {
             return Err(Failure::runtime(format!(
                 "--max-len {typed} exceeds {most} tokens, the most of a sequence: lower it."
             )));

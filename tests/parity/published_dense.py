@@ -113,4 +113,17 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         },
         "torch_dtype": "bfloat16", "vision_config": {"model_type": "mllama_vision_model"},
     }),
+    "Qwen/Qwen-7B": (7_721_324_544, {
+        "architectures": ["QWenLMHeadModel"], "attn_dropout_prob": 0.0,
+        "auto_map": {"AutoConfig": "configuration_qwen.QWenConfig"}, "bf16": False,
+        "emb_dropout_prob": 0.0, "fp16": False, "fp32": False, "hidden_size": 4096,
+        "intermediate_size": 22016, "initializer_range": 0.02, "kv_channels": 128,
+        "layer_norm_epsilon": 1e-06, "max_position_embeddings": 32768, "model_type": "qwen",
+        "no_bias": True, "num_attention_heads": 32, "num_hidden_layers": 32, "onnx_safe": None,
+        "rotary_emb_base": 10000, "rotary_pct": 1.0, "scale_attn_weights": True,
+        "seq_length": 8192, "softmax_in_fp32": False, "tie_word_embeddings": False,
+        "tokenizer_class": "QWenTokenizer", "transformers_version": "4.32.0", "use_cache": True,
+        "use_cache_kernel": False, "use_cache_quantization": False, "use_dynamic_ntk": True,
+        "use_flash_attn": "auto", "use_logn_attn": True, "vocab_size": 151936,
+    }),
 }  # fmt: skip

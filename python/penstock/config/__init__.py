@@ -2,6 +2,8 @@
 
 from penstock.config.alibi import alibi_slopes
 from penstock.config.attention_spec import (
+    NTK,
+    NTK_POWERS,
     AttentionSpec,
     BlockIndexerSpec,
     BoundsSpec,
@@ -9,6 +11,7 @@ from penstock.config.attention_spec import (
     Gate,
     IndexerSpec,
     LatentSpec,
+    LogNScale,
     LogScale,
     NormKind,
     NormSpec,
@@ -143,6 +146,8 @@ __all__ = [
     "LINEAR",
     "MAMBA",
     "MAMBA1",
+    "NTK",
+    "NTK_POWERS",
     "SLIDING",
     "Activation",
     "AltUpSpec",
@@ -163,6 +168,7 @@ __all__ = [
     "LatentSpec",
     "LayerSpec",
     "LightningSpec",
+    "LogNScale",
     "LogScale",
     "Mamba1Spec",
     "Mamba2Spec",

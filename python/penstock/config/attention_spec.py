@@ -75,6 +75,10 @@ class QkNorm:
             raise Unsupported("config.json: this norm of queries and keys is not supported")
 
 
+# Kinds of RoPE whose base grows: as transformers' `dynamic`, and by powers of two, as Qwen 1's.
+NTK, NTK_POWERS = DYNAMIC = ("dynamic", "dynamic_powers")
+
+
 @dataclass(frozen=True)
 class RopeSpec:
     """Rotary position embeddings: `numbers` are the parameters of `kind`."""
@@ -88,6 +92,11 @@ class RopeSpec:
     """Whether neighbours (2i, 2i + 1) rotate together, not the two halves' (i, i + n / 2)."""
     backwards: bool = False
     """Whether pairs rotate by the negative angle."""
+
+    @property
+    def extends(self) -> bool:
+        """Whether the base grows with the longest sequence, which may pass the model's length."""
+        return self.kind in DYNAMIC
 
     def dims(self, head_dim: int) -> int:
         """Dimensions of a head that rotate. Raises BadModel if they do not form pairs."""
@@ -270,6 +279,18 @@ class PositionScale:
 
 
 @dataclass(frozen=True)
+class LogNScale:
+    """Factor of the queries at position p: ln(p + 1) / ln(original), and 1 up to `original` tokens
+    (Qwen 1's LogN attention)."""
+
+    original: int
+
+    def grows(self, positions: int) -> bool:
+        """Whether the factor is above 1 at any of `positions` positions."""
+        return positions > self.original
+
+
+@dataclass(frozen=True)
 class LogScale:
     """Factor of the scores of a query that sees n tokens: 1 + alpha * ln(n / floor), and 1 up to
     `floor` tokens."""
@@ -355,7 +376,7 @@ class AttentionSpec:
     """None = each KV head caches a key and a value."""
     shared_key: SharedKeySpec | None = None
     """None = values are not keys."""
-    position_scale: PositionScale | None = None
+    position_scale: PositionScale | LogNScale | None = None
     slopes: tuple[float, ...] | None = None
     """What each head subtracts from a score per position between query and key (ALiBi); None =
     nothing."""

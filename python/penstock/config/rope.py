@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config.attention_spec import RopeSpec
+from penstock.config.attention_spec import NTK, RopeSpec
 from penstock.config.fields import Fields, ReadFields, layered
 from penstock.config.layer_types import FULL, SLIDING
 from penstock.faults import BadModel, Unsupported
@@ -16,7 +16,7 @@ ORIGINAL, FRACTION = "original_max_position_embeddings", "partial_rotary_factor"
 PROPORTIONAL = "proportional"
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
-    "dynamic": ("factor",),
+    NTK: ("factor",),
     "linear": ("factor",),
     "yarn": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
@@ -126,4 +126,6 @@ def _numbers(fields: Fields, numbers: Fields, kind: str) -> dict[str, Any]:
     read[ORIGINAL] = original.count(ORIGINAL, longest)
     if kind == "longrope":
         read.setdefault("factor", longest / read[ORIGINAL])
+    if kind == NTK:  # as transformers has it
+        read[ORIGINAL] = longest
     return read

@@ -162,6 +162,12 @@ class Specification:
         return [each for each in found if isinstance(each, AttentionSpec)]
 
     @property
+    def extends(self) -> bool:
+        """Whether sequences may be longer than `max_positions`, because RoPE's base grows."""
+        ropes = [attention.rope for attention in self.softmax_layers]
+        return any(rope is not None and rope.extends for rope in ropes)
+
+    @property
     def heads(self) -> int:
         """Query heads of the first layer that caches keys and values."""
         return self.softmax_layers[0].heads

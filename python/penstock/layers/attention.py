@@ -5,6 +5,7 @@ A step may mix decodes and prompt chunks.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,14 @@ from penstock_kernels import paged_decode_attention, paged_prefill_attention, ro
 from torch import Tensor
 
 from penstock.cache import AnyCache, LayerCache
-from penstock.config import AttentionSpec, Gate, NormSpec, PositionScale, ResidualSpec
+from penstock.config import (
+    AttentionSpec,
+    Gate,
+    LogNScale,
+    NormSpec,
+    PositionScale,
+    ResidualSpec,
+)
 from penstock.layers.base import Build, Layer, Residual
 from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock.layers.norm import HeadNorm, Norm, QkNormLayer, normed_heads, qk_norm_of
@@ -455,8 +463,11 @@ class PositionScaledAttention(Attention):
         return attend(q * factors[:, None, None], k, v, self, context).view(len(qkv), -1)
 
 
-def position_factors(scale: PositionScale, build: Build) -> Tensor:
+def position_factors(scale: PositionScale | LogNScale, build: Build) -> Tensor:
     """Returns the queries' factors [positions], in transformers' order of operations."""
+    if isinstance(scale, LogNScale):
+        seen = torch.arange(1, build.positions + 1).clamp(min=scale.original)
+        return (torch.log(seen) / math.log(scale.original)).to(build.device, build.dtype)
     turns = torch.floor((torch.arange(build.positions) + scale.offset) / scale.original)
     return (1 + scale.beta * torch.log(1 + turns)).to(build.device, build.dtype)
 

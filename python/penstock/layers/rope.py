@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.config import RopeSpec, yarn_temperature
+from penstock.config import NTK, NTK_POWERS, RopeSpec, yarn_temperature
 
 Numbers = Mapping[str, Any]
 
@@ -138,9 +138,29 @@ def _proportional(powers: Tensor, rope: RopeSpec, _: int) -> tuple[Tensor, float
     return frequencies / rope.numbers.get("factor", 1.0), 1.0
 
 
+def _dynamic(powers: Tensor, rope: RopeSpec, positions: int) -> tuple[Tensor, float]:
+    """Dynamic NTK (https://arxiv.org/abs/2309.00071, appendix B.3): a larger base for longer
+    sequences.
+
+    All sequences have the base of the longest one that the server allows: a base that grew within
+    a sequence would invalidate its cached keys, and one per sequence those that sequences share.
+    """
+    original, dims = rope.numbers["original_max_position_embeddings"], 2 * len(powers)
+    if positions <= original:
+        return 1.0 / powers, 1.0
+    if rope.kind == NTK:
+        factor = rope.numbers["factor"]
+        stretch = factor * positions / original - (factor - 1)
+    else:
+        stretch = 2.0 ** math.ceil(math.log2(positions / original) + 1) - 1
+    base = rope.theta * stretch ** (dims / (dims - 2))
+    return 1.0 / (base ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)), 1.0
+
+
 _KINDS: dict[str, Callable[[Tensor, RopeSpec, int], tuple[Tensor, float]]] = {
     "default": _default,
-    "dynamic": _default,  # differs only beyond max_position_embeddings, where no sequence goes
+    NTK: _dynamic,
+    NTK_POWERS: _dynamic,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,

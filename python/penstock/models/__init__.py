@@ -149,6 +149,7 @@ FAMILIES: dict[str, str] = {
     "PhimoeForCausalLM": "phimoe:Phimoe",
     "Qwen2VLForConditionalGeneration": "qwen_vl:Qwen2Vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen_vl:Qwen2Vl",
+    "QWenLMHeadModel": "qwen1:Qwen1",
     "Qwen2ForCausalLM": "qwen:Qwen2",
     "Qwen2MoeForCausalLM": "qwen2_moe:Qwen2Moe",
     "Qwen3ForCausalLM": "qwen:Qwen3",

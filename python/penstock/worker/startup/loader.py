@@ -42,7 +42,8 @@ from penstock.worker.state import State
 
 BLOCK_TOKENS = 16
 # Of a sequence, where nothing in a model limits its length: recurrent layers alone have no
-# positions. Block tables of all slots grow with it. The launcher has the same limit.
+# positions, and RoPE's base may grow. Block tables of all slots grow with it. The launcher has the
+# same limit.
 MOST_TOKENS = 1 << 20
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
 log = logging.getLogger("penstock.worker")
@@ -298,7 +299,8 @@ def full_sums() -> None:
 
 
 def _capacity(settings: Settings, config: Specification) -> memory.Capacity:
-    if config.softmax_layers and settings.max_sequence_tokens > config.max_positions:
+    bounded = config.softmax_layers and not config.extends
+    if bounded and settings.max_sequence_tokens > config.max_positions:
         raise BadSetting(
             f"max_sequence_tokens is {settings.max_sequence_tokens}, but the model was made for "
             f"{config.max_positions} (max_position_embeddings); lower --max-len"
