@@ -141,7 +141,14 @@ impl Vocabulary {
         &self.bytes[start as usize..end as usize]
     }
 
+    /// Returns the text of `ids` without special tokens. The decoder of BPE with a suffix counts
+    /// down from the number of tokens, so it never gets none.
     pub(super) fn decode(&self, ids: &[u32]) -> String {
+        let is_decoded =
+            |&id: &u32| !self.is_special(id) && self.tokenizer.id_to_token(id).is_some();
+        if !ids.iter().any(is_decoded) {
+            return String::new();
+        }
         self.tokenizer.decode(ids, true).unwrap_or_default()
     }
 }

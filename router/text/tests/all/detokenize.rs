@@ -43,7 +43,11 @@ fn agrees(tokenizer: Tokenizer, name: &str) {
         let ids: Vec<u32> = (0..length)
             .map(|_| random.below(vocabulary.size()) as u32)
             .collect();
-        let whole = tokenizer.decode(&ids, true).unwrap();
+        let special = ids.iter().all(|&id| vocabulary.is_special(id));
+        let whole = match special {
+            true => String::new(), // no decoder gets an empty list
+            false => tokenizer.decode(&ids, true).unwrap(),
+        };
         assert_eq!(text_of(&vocabulary, &[], &ids), whole, "{name}: {ids:?}");
     }
 }
@@ -137,6 +141,10 @@ fn decoders_without_a_table() {
     agrees(
         pieces(json!({"type": "WordPiece", "prefix": "##", "cleanup": false})),
         "word piece",
+    );
+    agrees(
+        pieces(json!({"type": "BPEDecoder", "suffix": "lo"})),
+        "suffix",
     );
     agrees(pieces(Value::Null), "none");
 }
