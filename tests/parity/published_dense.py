@@ -14,6 +14,15 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "num_key_value_heads": 26, "tie_word_embeddings": False, "vocab_size": 150272,
     }),
     # Sizes from descriptions of the model, the count from transformers' model of these sizes.
+    "microsoft/biogpt": (346_763_264, {
+        "activation_dropout": 0.0, "architectures": ["BioGptForCausalLM"],
+        "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "eos_token_id": 2,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 1024,
+        "initializer_range": 0.02, "intermediate_size": 4096, "layer_norm_eps": 1e-12,
+        "layerdrop": 0.0, "max_position_embeddings": 1024, "model_type": "biogpt",
+        "num_attention_heads": 16, "num_hidden_layers": 24, "pad_token_id": 1,
+        "scale_embedding": True, "vocab_size": 42384,
+    }),
     "Salesforce/codegen-350M-mono": (356_712_448, {
         "activation_function": "gelu_new", "architectures": ["CodeGenForCausalLM"],
         "attn_pdrop": 0.0, "embd_pdrop": 0.0, "gradient_checkpointing": False,

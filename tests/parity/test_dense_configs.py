@@ -18,6 +18,8 @@ from test_dense_families import Checkpoints, changed, run
 OLDER: list[tuple[str, list[str], dict[str, Any]]] = [
     ("bamba", ["rope_parameters", "layer_types", "layers_block_type"],
      {"attn_rotary_emb": 8, "rope_theta": 9000.0, "mamba_d_head": "auto"}),
+    ("biogpt", ["hidden_act", "layer_norm_eps", "scale_embedding", "tie_word_embeddings"],
+     {"layerdrop": 0.1, "activation_dropout": 0.1}),
     ("codegen", ["n_ctx"], {"scale_attn_weights": True, "activation_function": "gelu"}),
     ("cohere", ["rope_parameters", "logit_scale"], {"use_parallel_block": True}),
     ("cohere2", ["rope_parameters", "layer_types"], {"sliding_window_pattern": 3}),
@@ -169,6 +171,8 @@ def test_older_fields_and_defaults(
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("biogpt", {"hidden_act": "tanh"}, "hidden_act 'tanh' is not supported"),
+    ("biogpt", {"scale_embedding": 2}, "scale_embedding must be true or false"),
     ("codegen", {"n_head": 2}, "n_head is 2, not a multiple of 4"),
     ("codegen", {"rotary_dim": 3}, "the number must be even"),
     ("codegen", {"activation_function": "tanh"}, "activation_function 'tanh'"),

@@ -18,7 +18,21 @@ PHI_AUDIO = {"hidden_size": 32, "intermediate_size": 32, "num_blocks": 1, "num_a
 PHI_AUDIO |= {"ext_pw_out_channel": 32, "depthwise_separable_out_channel": 32}
 PHI_AUDIO |= {"nemo_conv_channels": 32, "bias_max_distance": 8}
 
+BIOGPT: dict[str, Any] = {
+    "model_type": "biogpt",
+    "num_key_value_heads": None,
+    "layer_norm_eps": 0.1,  # which its norms do not have
+    "tie_word_embeddings": True,
+}
+
 FURTHER: dict[str, dict[str, Any]] = {
+    "biogpt": BIOGPT,
+    "biogpt-unscaled": {
+        **BIOGPT,
+        "scale_embedding": False,
+        "hidden_act": "gelu_new",
+        "tie_word_embeddings": False,
+    },
     # The matrix of queries, values and keys is stored in four blocks; each has two heads here.
     "codegen": {
         "model_type": "codegen",

@@ -30,6 +30,7 @@ FAMILIES: dict[str, str] = {
     "BailingMoeForCausalLM": "bailing_moe:BailingMoe",
     "BailingMoeV2ForCausalLM": "bailing_moe:BailingMoe",
     "BambaForCausalLM": "bamba:Bamba",
+    "BioGptForCausalLM": "biogpt:BioGpt",
     "BloomForCausalLM": "bloom:Bloom",
     "CodeGenForCausalLM": "codegen:CodeGen",
     "Cohere2ForCausalLM": "cohere:Cohere2",

@@ -124,7 +124,7 @@ class Decoder(Layer):
         self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
         self.ignored = (*self.ignored, *build.methods.unread)
         if spec.tied:
-            self.ignored = (*self.ignored, r"lm_head\.weight")
+            self.ignored = (*self.ignored, *_heads(self.names))
         for layer in range(self.predicts_further):
             after = rf"{_layers(self.names)}\.{len(spec.layers) + layer}\..*"
             self.ignored = (*self.ignored, after)
@@ -215,6 +215,12 @@ def _layers(names: Mapping[str, str]) -> str:
     """The pattern of what names of layers in checkpoints begin with."""
     module = next(module for module, path in names.items() if path.startswith("blocks.{}"))
     return re.escape(module.partition(".{}")[0])
+
+
+def _heads(names: Mapping[str, str]) -> list[str]:
+    """The patterns of names under which a checkpoint may store a tied embedding once more."""
+    heads = {"lm_head", *(module for module, path in names.items() if path == "head")}
+    return [re.escape(f"{module}.weight") for module in sorted(heads)]
 
 
 def _finish(tree: Layer) -> None:

@@ -63,7 +63,8 @@ pub enum ModelTextError {
     /// There is no tokenizer.json.
     #[error(
         "{0} does not exist. Penstock needs a fast tokenizer: save one into the model's folder \
-             with `AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(FOLDER)`"
+             with `AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(FOLDER)`; \
+             docs/checkpoints.md has a way for models without one"
     )]
     NoTokenizer(PathBuf),
     /// The file exists but cannot be read.

@@ -1,0 +1,56 @@
+"""BioGPT: OPT's layers and positions, scaled embeddings, GELU without a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from penstock.config import (
+    Fields,
+    LayerSpec,
+    NormKind,
+    NormSpec,
+    Specification,
+    layered,
+    read_attention,
+    read_decoder,
+    read_mlp,
+    read_residual,
+)
+from penstock.models.decoder import Decoder
+
+LAYER = "biogpt.layers.{}."
+
+
+class BioGpt(Decoder):
+    """BioGPT and BioGPT-Large."""
+
+    names: ClassVar[Mapping[str, str]] = {
+        "biogpt.embed_tokens": "embedding",
+        "biogpt.embed_positions": "positions",
+        LAYER + "self_attn_layer_norm": "blocks.{}.attention_norm",
+        LAYER + "self_attn.q_proj": "blocks.{}.attention.qkv.q",
+        LAYER + "self_attn.k_proj": "blocks.{}.attention.qkv.k",
+        LAYER + "self_attn.v_proj": "blocks.{}.attention.qkv.v",
+        LAYER + "self_attn.out_proj": "blocks.{}.attention.out",
+        LAYER + "final_layer_norm": "blocks.{}.mlp_norm",
+        LAYER + "fc1": "blocks.{}.mlp.inner.up",
+        LAYER + "fc2": "blocks.{}.mlp.down",
+        "biogpt.layer_norm": "norm",
+        "output_projection": "head",
+    }
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads the fields, with transformers' defaults. Raises BadModel."""
+        fields = Fields(layered(raw, {"tie_word_embeddings": True}))
+        # The published code gives no eps to its norms, whatever config.json says.
+        fields.ignore("layer_norm_eps", "layerdrop")
+        norm = NormSpec(1e-5, NormKind.LAYER, bias=True)
+        attention = read_attention(fields, None, qkv_bias=True, output_bias=True)
+        mlp = read_mlp(fields, "hidden_act", "gelu", bias=True, gated=False)
+        layers = [LayerSpec(attention, mlp)] * fields.count("num_hidden_layers")
+        residual = read_residual(fields, norm=norm)
+        scale = residual.hidden**0.5 if fields.flag("scale_embedding", True) else 1.0
+        changes = {"embedding_scale": scale, "learned_positions": True, "position_offset": 2}
+        return read_decoder(fields, layers, residual, **changes)
