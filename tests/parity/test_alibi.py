@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import generate, prompt, reference, write
-from driver import chunked_hit_and_preempted, greedy
-from local import LocalWorker
+from driver import greedy
+from local import every_run
 from penstock.config import alibi_slopes
 from penstock.models import family
 from penstock.parallel import Group
@@ -116,21 +116,11 @@ def _baichuan(directory: Path, kind: str) -> tuple[Path, Oracle]:
 def test_baichuan_is_a_llama_with_one_matrix(baichuan: Any, kind: str) -> None:
     """Baichuan 2 stores a head of any rows, and multiplies by their directions."""
     path, oracle = baichuan(kind)
-    ids, sequence = prompt(90), greedy(prompt(90), 24)
-    logits = run(path, sequence)
-    theirs = oracle.logits(ids + sequence.tokens)[len(ids) - 1 : -1]
-    torch.testing.assert_close(logits.double(), theirs, rtol=0, atol=2e-4)
-    assert sequence.tokens == theirs.argmax(-1).tolist()
-
-
-@pytest.mark.parametrize("kind", ["13b", "2-13b"])
-def test_baichuan_13b_in_chunks_after_hits_and_preemption(baichuan: Any, kind: str) -> None:
-    path, oracle = baichuan(kind)
-    ids, worker = prompt(90), LocalWorker()
-    expected = oracle.tokens(ids, 16)
-    loaded = worker.load(path, dtype="float64")
-    first, second = chunked_hit_and_preempted(worker, loaded, ids, wanted=16, before=5)
-    assert first.tokens == second.tokens == expected
+    ids = prompt(90)
+    runs = every_run(path, ids)
+    theirs = oracle.logits(ids + runs.tokens())[len(ids) - 1 : -1]
+    torch.testing.assert_close(torch.cat(runs.logits).double(), theirs, rtol=0, atol=2e-4)
+    assert runs.tokens() == theirs.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

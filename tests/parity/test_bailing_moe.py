@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import generate, prompt, reference, write
-from driver import Driver, greedy
-from local import LocalWorker
-from penstock.config import read_config
+from local import every_run
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
-from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
-from ranks import Threads, prefilled
+from ranks import assert_ranks_agree
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -115,31 +112,18 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_published_files_compute_what_transformers_does(pair: tuple[Path, Path]) -> None:
     theirs, ours = pair
-    worker, ids, sequence = LocalWorker(), prompt(90), greedy(prompt(90), 24)
-    driver = Driver([worker], worker.load(ours, dtype="float64"))
-    logits = worker.record_logits()
-    driver.enter(sequence)
-    driver.finish([sequence])
-    driver.stream.close()
+    ids = prompt(90)
+    runs = every_run(ours, ids)
     model = reference(theirs, torch.float64)
-    assert sequence.tokens == generate(model, ids, 24)
+    assert runs.tokens() == generate(model, ids, 24)
     with torch.inference_mode():
         expected = model(torch.tensor([ids])).logits[0, -1]
-    torch.testing.assert_close(logits[0][0], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(runs.logits[0][0], expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_several_ranks(pair: tuple[Path, Path], ranks: int) -> None:
-    path = pair[1]
-    cls: Any = family(read_config(path))
-
-    @torch.inference_mode()
-    def work(group: Group) -> Any:
-        return prefilled(path, cls, group, PLAIN)
-
-    alone = work(Group())
-    for found in Threads(ranks).run(work):
-        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
+    assert_ranks_agree(pair[1], PLAIN, ranks)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from checkpoints import CASES, SHAPE, generate, prompt, reference
+from checkpoints import CASES, DENSE, SHAPE, generate, prompt, reference
 from driver import Driver, Running, greedy, running
-from local import LocalWorker
+from local import LocalWorker, Runs, every_run
 from penstock.faults import BadModel
 from penstock.models import family
 from penstock.models.qwen import Qwen2
@@ -26,7 +26,7 @@ from transformers import (
     Llama4ForConditionalGeneration,
 )
 
-# Families and options that the other tests of several ranks do not have.
+# Families and options that run on two worker processes.
 EXPERTS = [
     "qwen3-moe",
     "qwen2-moe",
@@ -135,35 +135,24 @@ class Expected(NamedTuple):
         return self.logits.log_softmax(-1).gather(1, chosen)[:, 0].tolist()
 
 
-class Alone(NamedTuple):
-    """What Penstock computes in float64 of `prompt(90)`, alone."""
-
-    sequence: Running
-    logits: list[torch.Tensor]  # of each step
+RunsOf = Callable[[str], Runs]
 
 
 @pytest.fixture(scope="module")
-def alone(checkpoint: Callable[[str], Path]) -> Callable[[str], Alone]:
-    """By the name of a case, computed once."""
-
-    def run(case: str) -> Alone:
-        sequence = greedy(prompt(90))
-        return Alone(sequence, run_alone(LocalWorker(), checkpoint(case), sequence, "float64"))
-
-    return lru_cache(maxsize=None)(run)
+def runs_of(checkpoint: Callable[[str], Path]) -> RunsOf:
+    """What Penstock computes in float64 of `prompt(90)`, by the name of a case, computed once."""
+    return lru_cache(maxsize=None)(lambda case: every_run(checkpoint(case), prompt(90), 64))
 
 
 @pytest.fixture(scope="module")
-def expected_of(
-    checkpoint: Callable[[str], Path], alone: Callable[[str], Alone]
-) -> Callable[[str], Expected]:
+def expected_of(checkpoint: Callable[[str], Path], runs_of: RunsOf) -> Callable[[str], Expected]:
     """By the name of a case, computed once."""
 
     def expected(case: str) -> Expected:
         model, ids = reference(checkpoint(case), torch.float64), prompt(90)
         # One forward pass confirms Penstock's tokens. To generate them takes longer than all that
         # is tested.
-        tokens = alone(case).sequence.tokens
+        tokens = runs_of(case).alone.tokens
         logits = teacher_forced(model, ids, tokens)
         if len(tokens) < 64 or logits.argmax(-1).tolist() != tokens:
             tokens = generate(model, ids)
@@ -184,14 +173,24 @@ ExpectedOf = Callable[[str], Expected]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_logits_and_64_greedy_tokens(
-    alone: Callable[[str], Alone], expected_of: ExpectedOf, case: str
-) -> None:
-    expected, (sequence, logits) = expected_of(case), alone(case)
+def test_logits_and_64_greedy_tokens(runs_of: RunsOf, expected_of: ExpectedOf, case: str) -> None:
+    expected, (sequence, logits, *_) = expected_of(case), runs_of(case)
     # transformers normalises and takes the softmax in float32, whatever the model's dtype.
     torch.testing.assert_close(torch.cat(logits), expected.logits, rtol=0, atol=2e-4)
     assert sequence.tokens == expected.tokens
     assert sequence.logprobs == pytest.approx(expected.logprobs, abs=2e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chunks_prefix_hits_and_preemption(
+    runs_of: RunsOf, expected_of: ExpectedOf, case: str
+) -> None:
+    """A prompt longer than a window in chunks; the same on top of its cached blocks; and again,
+    recomputed in chunks after some tokens."""
+    expected, runs = expected_of(case), runs_of(case)
+    for sequence in (runs.chunked, runs.preempted):
+        assert sequence.tokens == expected.tokens[:24]
+        assert sequence.logprobs == pytest.approx(expected.logprobs[:24], abs=2e-4)
 
 
 def test_two_ranks_add_biases_once(
@@ -219,13 +218,12 @@ def test_two_ranks_add_biases_once(
 
 
 @pytest.mark.parametrize("case", SHARDED)
-@pytest.mark.parametrize("size", [1, 2])
-def test_ranks_chunks_and_prefix_hits(
-    checkpoint: Callable[[str], Path], expected_of: ExpectedOf, case: str, size: int
+def test_chunks_and_prefix_hits_of_two_processes(
+    checkpoint: Callable[[str], Path], expected_of: ExpectedOf, case: str
 ) -> None:
-    """A prompt longer than a window, in chunks; then the same on top of its cached blocks."""
+    """Their collectives are real; `test_dense_families.py` has more ranks, and every case."""
     ids, expected = prompt(90), expected_of(case)
-    for workers, loaded in running(checkpoint(case), size, dtype="float64"):
+    for workers, loaded in running(checkpoint(case), 2, dtype="float64"):
         driver = Driver(workers, loaded)
         first, second = greedy(ids, 24), greedy(ids, 24)
         driver.enter(first)
@@ -240,7 +238,7 @@ def test_ranks_chunks_and_prefix_hits(
             assert sequence.logprobs == pytest.approx(expected.logprobs[:24], abs=2e-4)
 
 
-@pytest.mark.parametrize("case", ["llama31", *SHARDED])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in DENSE])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-4), ("bfloat16", 0.5)])
 def test_other_dtypes_of_the_cpu(
     checkpoint: Callable[[str], Path],

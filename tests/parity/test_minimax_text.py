@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import checkpoint_maker, prompt, reference
-from driver import Driver, greedy
-from local import LocalWorker
+from local import every_run
 from penstock.config import LightningSpec, alibi_slopes
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
@@ -71,16 +70,12 @@ def partly_rotating(plain: Path) -> Any:
 
 
 def test_published_files_compute_what_transformers_does(plain: Path, published: Path) -> None:
-    ids, worker = prompt(90), LocalWorker()
-    driver = Driver([worker], worker.load(published, dtype="float64"))
-    logits, sequence = worker.record_logits(), greedy(ids, 8)
-    driver.enter(sequence)
-    driver.finish([sequence])
-    driver.stream.close()
+    ids = prompt(90)
+    runs = every_run(published, ids)
     with torch.inference_mode():
-        tokens = torch.tensor([ids + sequence.tokens])
+        tokens = torch.tensor([ids + runs.tokens()])
         theirs = partly_rotating(plain)(tokens).logits[0, len(ids) - 1 : -1].double()
-    torch.testing.assert_close(torch.cat(logits), theirs, rtol=0, atol=2e-4)
+    torch.testing.assert_close(torch.cat(runs.logits), theirs, rtol=0, atol=2e-4)
 
 
 def test_layers_differ_by_kind_alone(published: Path) -> None:

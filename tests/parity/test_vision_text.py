@@ -11,11 +11,10 @@ import torch
 from checkpoints import prompt
 from driver import greedy
 from image_checkpoints import KINDS, OLDER, written
-from penstock.config import read_config
+from local import every_run
 from penstock.faults import BadModel
 from penstock.models import family, read_specification
-from penstock.parallel import Group
-from ranks import Threads, prefilled
+from ranks import assert_ranks_agree
 from safetensors.torch import load_file, save_file
 from test_dense_families import PLAIN, run
 
@@ -28,27 +27,20 @@ def test_text_is_computed_as_by_transformers(tmp_path: Path, kind: str, is_older
     model = written(tmp_path, kind)
     if is_older:
         OLDER[kind](tmp_path)
-    ids, sequence = prompt(90), greedy(prompt(90), 24)
-    logits = run(tmp_path, sequence)
+    ids = prompt(90)
+    runs = every_run(tmp_path, ids)
     with torch.inference_mode():
-        tokens = torch.tensor([ids + sequence.tokens])
+        tokens = torch.tensor([ids + runs.tokens()])
         theirs = model(tokens).logits[0, len(ids) - 1 : -1]
-    torch.testing.assert_close(logits, theirs, rtol=0, atol=2e-4)
-    assert sequence.tokens == theirs.argmax(-1).tolist()
+    torch.testing.assert_close(torch.cat(runs.logits), theirs, rtol=0, atol=2e-4)
+    assert runs.tokens() == theirs.argmax(-1).tolist()
 
 
-@torch.inference_mode()
-def test_two_ranks_have_the_rows_of_llamas_vocabulary(tmp_path: Path) -> None:
-    """The embedding has more rows than that."""
-    written(tmp_path, "mllama")
-    cls: Any = family(read_config(tmp_path))
-
-    def work(group: Group) -> Any:
-        return prefilled(tmp_path, cls, group, PLAIN)
-
-    alone = work(Group())
-    for found in Threads(2).run(torch.inference_mode()(work)):
-        torch.testing.assert_close(found, alone, rtol=0, atol=1e-9)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_compute_what_one_does(tmp_path: Path, kind: str) -> None:
+    """Of Llama's embedding, which has more rows than its vocabulary, too."""
+    written(tmp_path, kind)
+    assert_ranks_agree(tmp_path, PLAIN, 2)
 
 
 def test_exaones_layer_that_predicts_further_tokens_is_not_loaded(tmp_path: Path) -> None:

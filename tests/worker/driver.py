@@ -426,11 +426,10 @@ def running(
 
 
 def chunked_hit_and_preempted(
-    worker: Worker, loaded: pb.Loaded, ids: list[int], wanted: int, before: int
+    driver: Driver, ids: list[int], wanted: int, before: int
 ) -> tuple[Running, Running]:
     """Runs a prompt of 90 tokens in chunks, then again on top of its cached blocks. The second
-    sequence is recomputed in chunks, `before` steps after it began."""
-    driver = Driver([worker], loaded)
+    sequence is recomputed in chunks, `before` steps after it began. Closes the driver's stream."""
     first, second = greedy(ids, wanted), greedy(ids, wanted)
     driver.enter(first)
     while not first.tokens:

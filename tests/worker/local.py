@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
-from driver import SETTINGS
+from driver import SETTINGS, Driver, Running, chunked_hit_and_preempted, greedy
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker.service import ShardService
 
@@ -93,3 +93,32 @@ class LocalWorker:
 
         runner.packer.pack, runner.forward = note, record
         return seen
+
+
+class Runs(NamedTuple):
+    """Greedy sequences after one prompt, of one worker."""
+
+    alone: Running  # from the whole prompt in one step
+    logits: list[Any]  # of each of its steps, [1, vocab]
+    chunked: Running
+    preempted: Running  # begins with a prefix hit
+
+    def tokens(self) -> list[int]:
+        """Of the sequence that was alone; the others', which must have the same, are as many or
+        fewer."""
+        for sequence in (self.chunked, self.preempted):
+            assert sequence.tokens == self.alone.tokens[: sequence.wanted]
+        return self.alone.tokens
+
+
+def every_run(path: Path, ids: list[int], wanted: int = 24, dtype: str = "float64") -> Runs:
+    """Loads a checkpoint once, and runs a prompt of 90 tokens alone, in chunks, and on top of a
+    prefix hit with a preemption. `wanted`: tokens of the sequence that is alone, at least 24, which
+    the others have."""
+    worker, alone = LocalWorker(), greedy(ids, wanted)
+    driver = Driver([worker], worker.load(path, dtype=dtype))
+    logits = worker.record_logits()
+    driver.enter(alone)
+    driver.finish([alone])
+    of_alone = list(logits)
+    return Runs(alone, of_alone, *chunked_hit_and_preempted(driver, ids, wanted=24, before=9))

@@ -43,21 +43,24 @@ class Threads:
         return found
 
     def run(self, work: Callable[[Group], T]) -> list[T]:
-        """What `work` returns on each rank."""
+        """What `work` returns on each rank. Raises the error of the first rank that fails."""
         results: list[Any] = [None] * self.size
+        errors: list[BaseException] = []
 
         def one(rank: int) -> None:
             try:
                 results[rank] = work(Rank(rank, self))
-            except BaseException:
+            except BaseException as error:
+                errors.append(error)
                 self.barrier.abort()
-                raise
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.size)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        if errors:
+            raise errors[0]  # those of the others follow from it
         return results
 
 

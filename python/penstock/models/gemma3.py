@@ -48,11 +48,7 @@ class Gemma3(Gemma3Text):
     names: ClassVar[Mapping[str, str]] = {
         f"language_model.{module}": path for module, path in Gemma3Text.names.items()
     }
-    ignored: tuple[str, ...] = (
-        r"vision_tower\..*",
-        r"multi_modal_projector\..*",
-        r"language_model\.lm_head\.weight",
-    )
+    ignored: tuple[str, ...] = (r"vision_tower\..*", r"multi_modal_projector\..*")
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -32,7 +32,7 @@ class Gemma3n(Gemma3nText):
     """The text part of E2B and E4B; requests cannot contain images or sound."""
 
     module = "model.language_model"
-    ignored: tuple[str, ...] = (r"model\.(?!language_model\.).*", r"lm_head\.weight")
+    ignored: tuple[str, ...] = (r"model\.(?!language_model\.).*",)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:

@@ -16,7 +16,7 @@ class Gemma4(Gemma4Text):
     """The text part of E2B, E4B, 26B-A4B and 31B; requests cannot contain images or sound."""
 
     module = "model.language_model"
-    ignored: tuple[str, ...] = (r"model\.(?!language_model\.).*", r"lm_head\.weight")
+    ignored: tuple[str, ...] = (r"model\.(?!language_model\.).*",)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
