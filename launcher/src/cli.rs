@@ -45,7 +45,7 @@ pub enum Command {
     Tgi(TgiArgs),
     /// Write a quantized checkpoint of a model
     Quantize(QuantizeArgs),
-    /// Convert a checkpoint in Meta's or Mistral's own layout (params.json)
+    /// Convert a checkpoint of pickles (pytorch_model.bin), or in Meta's or Mistral's own layout
     Convert(ConvertArgs),
     /// Measure which kernels are fastest for a model on this GPU
     Tune(TuneArgs),
@@ -340,10 +340,11 @@ pub struct TgiArgs {
 /// Settings of `penstock convert`.
 #[derive(Clone, Debug, Args)]
 pub struct ConvertArgs {
-    /// Directory with params.json and consolidated.*.pth or consolidated.safetensors
+    /// Directory with config.json and pytorch_model.bin, or its index and files; or with params.json and
+    /// consolidated.*.pth or consolidated.safetensors
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
-    /// New directory for config.json, *.safetensors and tokenizer.json
+    /// New directory for config.json, *.safetensors and the tokenizer
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
     /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]

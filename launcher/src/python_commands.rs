@@ -62,7 +62,7 @@ pub fn quantize(args: &QuantizeArgs, host: Option<&Interpreter>) -> Outcome<()> 
     interpreter.run(command, "quantizing")
 }
 
-/// Converts Meta's or Mistral's own checkpoint into a new directory.
+/// Converts a checkpoint of another layout into a new directory.
 ///
 /// # Errors
 /// If the checkpoint is no directory or if the conversion fails; Python has printed the reason then.

@@ -162,11 +162,18 @@ fn listed_files(index: &Path) -> Option<BTreeSet<String>> {
 
 fn no_weights(directory: &Path, names: &BTreeSet<String>) -> Failure {
     let shown = directory.display();
-    let pickled = |name: &String| name.ends_with(".bin") || name.ends_with(".pt");
-    Failure::runtime(if names.iter().any(pickled) {
+    let is_pickle = |name: &String| name.ends_with(".bin") || name.ends_with(".pt");
+    let is_known = |name: &String| name.starts_with("pytorch_model") && name.ends_with(".bin");
+    Failure::runtime(if names.iter().any(is_known) {
+        format!(
+            "{shown} has only pickled weights (pytorch_model*.bin), which can run code when loaded. \
+             Run `penstock convert {shown} OUT`, and serve OUT."
+        )
+    } else if names.iter().any(is_pickle) {
         format!(
             "{shown} has only pickled weights (*.bin, *.pt), which can run code when loaded. \
-             Convert them to safetensors, or take a model that has them."
+             `penstock convert` reads those named pytorch_model.bin, as transformers names them, or \
+             take a model that has *.safetensors."
         )
     } else {
         format!(
@@ -282,8 +289,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let none = StoredWeights::read(directory.path()).unwrap_err();
         assert!(none.to_string().contains("has no *.safetensors files"));
-        std::fs::write(directory.path().join("model.bin"), "x").unwrap();
-        let pickled = StoredWeights::read(directory.path()).unwrap_err();
-        assert!(pickled.to_string().contains("only pickled weights"));
+        let path = directory.path().display().to_string();
+        for (name, remedy) in [
+            ("model.bin", "named pytorch_model.bin".to_owned()),
+            (
+                "pytorch_model-1-of-2.bin",
+                format!("Run `penstock convert {path} OUT`"),
+            ),
+        ] {
+            std::fs::write(directory.path().join(name), "x").unwrap();
+            let pickled = StoredWeights::read(directory.path())
+                .unwrap_err()
+                .to_string();
+            assert!(pickled.contains("only pickled weights"), "{pickled}");
+            assert!(pickled.contains(&remedy), "{pickled}");
+        }
     }
 }

@@ -66,6 +66,8 @@ def test_missing_directory_and_files(model: Path) -> None:
     assert "does not exist" in refusal(model / "nowhere")
     (model / WEIGHTS).unlink()
     assert f"{WEIGHTS} is missing" in refusal(model)
+    (model / "pytorch_model.bin").touch()
+    assert f"run `penstock convert {model} OUT`" in refusal(model)
     (model / "config.json").unlink()
     assert "config.json is missing" in refusal(model)
 

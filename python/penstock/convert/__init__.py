@@ -1,4 +1,4 @@
-"""Conversion of Meta's and Mistral's own checkpoints: `penstock convert`."""
+"""Conversion of pickles, and of Meta's and Mistral's own checkpoints: `penstock convert`."""
 
 from penstock.convert.job import Report, convert
 

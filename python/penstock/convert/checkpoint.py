@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from penstock.convert import pickles
 from penstock.convert.parameters import Parameters
 from penstock.faults import BadModel
 
@@ -43,25 +44,15 @@ def shards(folder: Path) -> list[dict[str, Tensor]]:
     )
     if not files:
         raise BadModel(
-            f"{folder} has neither consolidated.*.pth nor consolidated.safetensors; `penstock "
-            "convert` reads only Meta's and Mistral's own checkpoints"
+            f"{folder} has params.json, but neither consolidated.*.pth nor "
+            "consolidated.safetensors; download the checkpoint again"
         )
+    if files[0].suffix == ".pth":
+        return [pickles.load(file) for file in files]
     try:
-        if files[0].suffix == ".pth":
-            # Only tensors: a pickle could otherwise run code.
-            opened = [
-                torch.load(f, map_location="cpu", mmap=True, weights_only=True) for f in files
-            ]
-        else:
-            opened = [_safetensors(files)]
+        return [_safetensors(files)]
     except Exception as error:
         raise BadModel(f"{files[0]} cannot be read: {error}") from error
-    for file, tensors in zip(files, opened, strict=False):
-        if not isinstance(tensors, dict) or not all(
-            isinstance(t, Tensor) for t in tensors.values()
-        ):
-            raise BadModel(f"{file} is not a checkpoint of tensors by their names")
-    return opened
 
 
 def _safetensors(files: Sequence[Path]) -> dict[str, Tensor]:

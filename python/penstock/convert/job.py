@@ -1,160 +1,155 @@
-"""Writes Meta's or Mistral's own checkpoint as config.json, *.safetensors and tokenizer.json."""
+"""Writes a checkpoint of another layout as config.json, *.safetensors and tokenizer.json."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from penstock.convert import checkpoint, parameters
-from penstock.convert.parameters import Parameters
-from penstock.faults import BadSetting
+from penstock.convert import checkpoint, config, parameters, pickles
+from penstock.convert.output import CONFIG, Output
+from penstock.convert.pickles import Pickles
+from penstock.faults import BadModel
+from penstock.progress import Bar
 from penstock.tokenizer import convert as convert_tokenizer
 
 SHARD_BYTES = 4 << 30
-LLAMA_3_TOKENS = 128_256
-CONTEXT = 8192  # of a model whose files do not say it
-LONG_CONTEXT = 131_072  # with scaled RoPE
-MISTRAL_CONTEXT = 32_768
-DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
+PARAMETERS = "params.json"
+TOKENIZER = "tokenizer.json"
+READS = (
+    "penstock convert reads params.json with consolidated.*.pth or consolidated.safetensors "
+    f"(Meta's and Mistral's own checkpoints), and config.json with {pickles.SINGLE} or with "
+    f"{pickles.INDEX} and its files"
+)
+SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written. assumed: values of config.json that the checkpoint does not have."""
+    """What was written. assumed: values of config.json that the checkpoint does not have. left_out:
+    tensors that were not written, and why."""
 
     out: Path
     tensors: int
     bytes: int
     tokenizer: str | None
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Returns lines for the user."""
         lines = [f"{self.out}: {self.tensors} tensors, {self.bytes / 1e9:.2f} GB"]
         lines.append(f"tokenizer: {self.tokenizer or 'none found: add tokenizer.json'}")
         lines += [f"assumed: {each}" for each in self.assumed]
+        lines += [f"left out: {each}" for each in self.left_out]
         return "\n".join(lines)
 
 
 def convert(source: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> Report:
     """Converts the checkpoint in `source` into the new folder `out`; config.json is written last.
     Raises BadSetting or BadModel."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadSetting(f"{out} exists already; choose another folder, or delete it")
-    read = parameters.read(source / "params.json")
+    if (source / PARAMETERS).is_file():
+        with Output(out, shard_bytes) as output:
+            return _from_own_layout(source, output)
+    has_config = (source / CONFIG).is_file()
+    if has_config and any(source.glob("*.safetensors")):
+        raise BadModel(
+            f"{source} has {CONFIG} and *.safetensors already: there is nothing to convert; serve "
+            f"it with --model {source}"
+        )
+    found = pickles.find(source) if has_config else None
+    if found is None:
+        names = sorted(file.name for file in source.iterdir())
+        raise BadModel(f"{source} has {_shortened(names) or 'no files'}; {READS}")
+    with Output(out, shard_bytes) as output:
+        return _from_pickles(found, output)
+
+
+def _from_own_layout(source: Path, output: Output) -> Report:
+    """Writes the tensors of Meta's or Mistral's own checkpoint."""
+    read = parameters.read(source / PARAMETERS)
     shards = checkpoint.shards(source)
-    out.mkdir(parents=True, exist_ok=True)
-    weights = _Weights(out, shard_bytes)
+    tokenizer = convert_tokenizer(source, output.folder)
     for name, tensor in checkpoint.tensors(shards, read):
-        weights.add(name, tensor)
-    weights.finish()
-    tokenizer = convert_tokenizer(source, out)
+        output.add(name, tensor)
+    output.flush()
     meta = any(source.glob("consolidated.*.pth"))
-    config, assumed = _config(read, weights, meta=meta)
-    _write(out / "config.json", config)
-    return Report(
-        out,
-        len(weights.files),
-        weights.bytes,
-        None if tokenizer is None else tokenizer.name,
-        tuple(assumed),
-    )
+    content, assumed = config.of_parameters(read, output, meta=meta)
+    output.write(CONFIG, content)
+    output.finish()
+    found = None if tokenizer is None else tokenizer.name
+    return Report(output.out, len(output.shapes), output.bytes, found, tuple(assumed))
 
 
-class _Weights:
-    """The written weights: files of at most `limit` bytes, and the shapes in them."""
-
-    def __init__(self, out: Path, limit: int) -> None:
-        self.out, self.limit = out, limit
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.files: dict[str, int] = {}  # index of each tensor's file
-        self.bytes = 0
-        self.dtype = torch.float32
-        self._pending: dict[str, Tensor] = {}
-        self._size = self._count = 0
-
-    def add(self, name: str, tensor: Tensor) -> None:
-        size = tensor.numel() * tensor.element_size()
-        if self._pending and self._size + size > self.limit:
-            self._flush()
-        self._pending[name] = tensor
-        self.shapes[name], self.dtype = tuple(tensor.shape), tensor.dtype
-        self._size, self.bytes = self._size + size, self.bytes + size
-
-    def finish(self) -> None:
-        self._flush()
-        names = {n: self._name(index) for n, index in sorted(self.files.items())}
-        for index in range(self._count):
-            (self.out / f"{index}.partial").rename(self.out / self._name(index))
-        content = {"metadata": {"total_size": self.bytes}, "weight_map": names}
-        _write(self.out / "model.safetensors.index.json", content)
-
-    def _flush(self) -> None:
-        path = self.out / f"{self._count}.partial"
-        save_file(self._pending, path, metadata={"format": "pt"})
-        path.chmod(0o644)  # safetensors lets the owner alone read it
-        self.files |= dict.fromkeys(self._pending, self._count)
-        self._pending, self._size, self._count = {}, 0, self._count + 1
-
-    def _name(self, index: int) -> str:
-        return f"model-{index + 1:05d}-of-{self._count:05d}.safetensors"
+def _from_pickles(found: Pickles, output: Output) -> Report:
+    """Writes the tensors of pickles, a file at a time, and copies all else."""
+    tied = _may_be_tied(found.folder / CONFIG)
+    output.copy(found.folder)
+    tokenizer: str | None = TOKENIZER
+    if not (found.folder / TOKENIZER).is_file():
+        converted = convert_tokenizer(found.folder, output.folder)
+        tokenizer = None if converted is None else converted.name
+    left_out = _LeftOut(tied)
+    with Bar("converting", found.bytes, "bytes") as bar:
+        for name in found.files:
+            _write(left_out.without(found.load(name)), output, bar)
+    output.finish()
+    size = len(output.shapes), output.bytes
+    return Report(output.out, *size, tokenizer, left_out=left_out.lines())
 
 
-def _config(read: Parameters, weights: _Weights, *, meta: bool) -> tuple[dict[str, Any], list[str]]:
-    """Returns config.json, and the values that are assumed."""
-    vocabulary, _ = weights.shapes["model.embed_tokens.weight"]
-    inner, _ = weights.shapes["model.layers.0.mlp.gate_proj.weight"]
-    llama_3 = meta and vocabulary >= LLAMA_3_TOKENS
-    context = read.context or _context(read, meta=meta, llama_3=llama_3)
-    config: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM" if meta else "MistralForCausalLM"],
-        "model_type": "llama" if meta else "mistral",
-        "vocab_size": vocabulary,
-        "hidden_size": read.dim,
-        "intermediate_size": inner,
-        "num_hidden_layers": read.layers,
-        "num_attention_heads": read.heads,
-        "num_key_value_heads": read.kv_heads,
-        "head_dim": read.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": read.norm_eps,
-        "rope_theta": read.rope_theta,
-        "max_position_embeddings": context,
-        "tie_word_embeddings": read.tied,
-        "torch_dtype": DTYPES.get(weights.dtype, str(weights.dtype)),
-        "bos_token_id": 128_000 if llama_3 else 1,
-        "eos_token_id": [128_001, 128_008, 128_009] if llama_3 else 2,
-    }
-    assumed = [] if read.context else [f"max_position_embeddings {context}"]
-    if not meta:
-        config["sliding_window"] = read.window
-    if read.scaled_rope:
-        # Llama 3.2, whose models are narrower, was trained with another factor.
-        factor = 32.0 if read.dim < 4096 else 8.0
-        config["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": CONTEXT,
-        }
-        assumed.append(f"rope_scaling factor {factor:g}")
-    return config, assumed
+def _write(tensors: Mapping[str, Tensor], output: Output, bar: Bar) -> None:
+    """Writes the tensors of a file, before the next one needs memory."""
+    for name, tensor in pickles.apart(tensors):
+        output.add(name, tensor)
+        bar.at(output.bytes)
+    output.flush()
 
 
-def _context(read: Parameters, *, meta: bool, llama_3: bool) -> int:
-    if not meta:
-        return MISTRAL_CONTEXT
-    if read.scaled_rope:
-        return LONG_CONTEXT
-    return CONTEXT if llama_3 else CONTEXT // 2
+class _LeftOut:
+    """The tensors of a checkpoint that are not written.
+
+    tied: whether a head that is the embedding is one of them.
+    """
+
+    def __init__(self, tied: bool) -> None:
+        self.tied = tied
+        self._embedding: str | None = None
+        self._tables: list[str] = []
+
+    def without(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a file that are written."""
+        tables = pickles.tables(tensors)
+        self._tables += tables
+        dropped = set(tables)
+        if self.tied and (embedding := pickles.tied_to(tensors)):
+            self._embedding = embedding
+            dropped.add(pickles.HEAD)
+        return {name: tensor for name, tensor in tensors.items() if name not in dropped}
+
+    def lines(self) -> tuple[str, ...]:
+        """What they are, for the user."""
+        lines = [f"{pickles.HEAD}, which is {self._embedding}"] if self._embedding else []
+        if self._tables:
+            count, names = len(self._tables), _shortened(self._tables)
+            lines.append(f"{count} tables that models compute: {names}")
+        return tuple(lines)
 
 
-def _write(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def _may_be_tied(path: Path) -> bool:
+    """Whether the model may multiply by its embedding in place of a head. Families have different
+    defaults, so only config.json's own word excludes it. Raises BadModel."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadModel(f"{path} cannot be read: {error}") from error
+    return not isinstance(raw, dict) or raw.get("tie_word_embeddings") is not False
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """The first names, for messages."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

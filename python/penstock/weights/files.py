@@ -91,7 +91,7 @@ class Checkpoint:
         with ExitStack() as opened:
             opened.callback(self._stack.close)  # unless all is well
             index_file = self._index_file()
-            index = {} if index_file is None else _listed(index_file)
+            index = {} if index_file is None else listed(index_file)
             for name in sorted(set(index.values())) or [self._single()]:
                 self._stored |= self._open(self.directory / name)
             for key, name in index.items():
@@ -152,9 +152,12 @@ class Checkpoint:
 
     def _open(self, path: Path) -> dict[str, StoredTensor]:
         if not path.is_file():
-            others = sorted(p.name for p in self.directory.glob("*.bin"))
-            hint = f"; {others[0]} is a pickle, convert it to safetensors" if others else ""
-            raise BadModel(f"{path} is missing; download the model again{hint}")
+            if any(self.directory.glob("pytorch_model*.bin")):
+                raise BadModel(
+                    f"{path} is missing, and pickles (pytorch_model*.bin) are not loaded; run "
+                    f"`penstock convert {self.directory} OUT`, and take OUT"
+                )
+            raise BadModel(f"{path} is missing; download the model again")
         try:
             # The library checks the header, down to every tensor's place; where is for us to read.
             with safe_open(path, framework="pt", device="cpu"):
@@ -184,7 +187,7 @@ class Checkpoint:
         return found
 
 
-def _listed(index: Path) -> dict[str, str]:
+def listed(index: Path) -> dict[str, str]:
     """File names by tensor. Raises BadModel if the index is damaged."""
     try:
         names = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
