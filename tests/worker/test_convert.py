@@ -6,6 +6,8 @@ from __future__ import annotations
 import base64
 import json
 import re
+import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -373,6 +375,25 @@ def test_a_run_follows_one_that_was_killed(tmp_path: Path) -> None:
     assert not (tmp_path / "out/.partial").exists()
     with pytest.raises(BadSetting, match="exists already"):
         convert(source, tmp_path / "out")
+
+
+def test_a_full_disk(tmp_path: Path, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [write_meta(tmp_path / "meta", llama), write_pickles(tmp_path / "pickles", llama)]
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: usage)
+        for source in sources:
+            with pytest.raises(BadSetting, match=r"needs about .* its disk has 0\.0 GB free"):
+                convert(source, tmp_path / "out")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        for source in sources:
+            with pytest.raises(BadSetting, match=r"0\.partial cannot be written"):
+                convert(source, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "out").exists()
 
 
 def damaged(source: Path, *, cut: bool = False, content: bytes | None = None) -> None:

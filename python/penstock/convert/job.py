@@ -72,6 +72,7 @@ def _from_own_layout(source: Path, output: Output) -> Report:
     """Writes the tensors of Meta's or Mistral's own checkpoint."""
     read = parameters.read(source / PARAMETERS)
     shards = checkpoint.shards(source)
+    output.check_space(sum(tensor.nbytes for shard in shards for tensor in shard.values()))
     tokenizer = convert_tokenizer(source, output.folder)
     for name, tensor in checkpoint.tensors(shards, read):
         output.add(name, tensor)
@@ -87,6 +88,7 @@ def _from_own_layout(source: Path, output: Output) -> Report:
 def _from_pickles(found: Pickles, output: Output) -> Report:
     """Writes the tensors of pickles, a file at a time, and copies all else."""
     tied = _may_be_tied(found.folder / CONFIG)
+    output.check_space(found.bytes)
     output.copy(found.folder)
     tokenizer: str | None = TOKENIZER
     if not (found.folder / TOKENIZER).is_file():

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -62,6 +63,15 @@ class Output:
             with suppress(OSError):
                 self.out.rmdir()
 
+    def check_space(self, needed: int) -> None:
+        """Raises BadSetting if the disk has less than `needed` bytes free."""
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise BadSetting(
+                f"{self.out} needs about {needed / 1e9:.1f} GB, and its disk has "
+                f"{free / 1e9:.1f} GB free; choose another folder"
+            )
+
     def add(self, name: str, tensor: Tensor) -> None:
         """Adds a tensor, which is contiguous and shares its memory with no other one."""
         if self._pending and self._size + tensor.nbytes > self.limit:
@@ -71,19 +81,21 @@ class Output:
         self._size, self.bytes = self._size + tensor.nbytes, self.bytes + tensor.nbytes
 
     def flush(self) -> None:
-        """Writes the tensors that are not written yet, and frees them."""
+        """Writes the tensors that are not written yet, and frees them. Raises BadSetting."""
         if not self._pending:
             return
         path = self.folder / f"{self._count}{PARTIAL}"
-        save_file(self._pending, path, metadata={"format": "pt"})
+        try:
+            save_file(self._pending, path, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise BadSetting(f"{path} cannot be written: {error}") from error
         path.chmod(0o644)  # safetensors lets the owner alone read it
         self._files |= dict.fromkeys(self._pending, self._count)
         self._pending, self._size, self._count = {}, 0, self._count + 1
 
     def copy(self, source: Path) -> None:
         """Copies all files of a model's folder but weights, their indices and code."""
-        files = [*source.iterdir(), *source.glob(VERSIONS)]
-        for file in files:
+        for file in source.iterdir():
             is_index = file.name.endswith(".index.json")
             copied = file.name.endswith(COPIED) or file.match(VERSIONS)
             if file.is_file() and copied and not is_index:
