@@ -341,9 +341,12 @@ pub struct TgiArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ConvertArgs {
     /// Directory with config.json and pytorch_model.bin, or its index and files; or with params.json and
-    /// consolidated.*.pth or consolidated.safetensors
+    /// consolidated.*.pth or consolidated.safetensors. Or the hub id of such a model
     #[arg(value_name = "MODEL")]
-    pub model: PathBuf,
+    pub model: String,
+    /// Branch, tag or commit of a hub model [default: main]
+    #[arg(long)]
+    pub revision: Option<String>,
     /// New directory for config.json, *.safetensors and the tokenizer
     #[arg(value_name = "OUT")]
     pub out: PathBuf,

@@ -6,7 +6,7 @@ use crate::cli::{Command, DownloadArgs, ServeArgs};
 use crate::error::{Failure, Outcome};
 use crate::explain::explain;
 use crate::hardware;
-use crate::hub::{self, ModelSource};
+use crate::hub::{self, ModelSource, Purpose};
 use crate::interpreter::Interpreter;
 use crate::launch::Launch;
 use crate::python_commands;
@@ -95,6 +95,11 @@ fn download(args: &DownloadArgs, host: Option<&Interpreter>) -> Outcome<()> {
         )));
     };
     let interpreter = Interpreter::find(args.python.as_deref(), host)?;
-    let path = hub::download(&interpreter, (&id, &revision), args.hub_cache.as_deref())?;
+    let path = hub::download(
+        &interpreter,
+        (&id, &revision),
+        Purpose::Serving,
+        args.hub_cache.as_deref(),
+    )?;
     print(&format!("{}\n", path.display()))
 }

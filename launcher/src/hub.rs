@@ -107,7 +107,22 @@ impl ModelSource {
         match self {
             Self::Local(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
             Self::Shipped => Ok(interpreter()?.package.join(SHIPPED)),
-            Self::Hub { id, revision } => download(&interpreter()?, (id, revision), cache),
+            Self::Hub { id, revision } => {
+                download(&interpreter()?, (id, revision), Purpose::Serving, cache)
+            }
+        }
+    }
+
+    /// Returns the directory of a checkpoint in a layout that is converted. Downloads it if necessary.
+    ///
+    /// # Errors
+    /// A message for the user if the files are not available, or if there is nothing to convert.
+    pub fn fetch_to_convert(&self, interpreter: &Interpreter) -> Outcome<PathBuf> {
+        match self {
+            Self::Hub { id, revision } => {
+                download(interpreter, (id, revision), Purpose::Conversion, None)
+            }
+            _ => self.fetch(|| Ok(interpreter.clone()), None),
         }
     }
 }
@@ -123,6 +138,15 @@ fn is_hub_id(text: &str) -> bool {
     }
 }
 
+/// What the files of a hub model are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A worker loads them: safetensors.
+    Serving,
+    /// `penstock convert` reads them: perhaps pickles.
+    Conversion,
+}
+
 /// Downloads a hub model into `cache` or huggingface_hub's default cache, with a progress bar.
 /// Returns its directory.
 ///
@@ -131,11 +155,13 @@ fn is_hub_id(text: &str) -> bool {
 pub fn download(
     interpreter: &Interpreter,
     (id, revision): (&str, &str),
+    purpose: Purpose,
     cache: Option<&Path>,
 ) -> Outcome<PathBuf> {
     let mut child = Command::new(&interpreter.path)
         .envs(cache.map(|cache| ("HF_HUB_CACHE", cache)))
         .args(["-m", "penstock.hub", "download", id, "--revision", revision])
+        .args((purpose == Purpose::Conversion).then_some("--to-convert"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

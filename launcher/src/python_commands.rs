@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cli::{ConvertArgs, QuantizeArgs, TuneArgs};
-use crate::error::{Failure, Outcome};
+use crate::error::Outcome;
 use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
 
@@ -65,17 +65,15 @@ pub fn quantize(args: &QuantizeArgs, host: Option<&Interpreter>) -> Outcome<()> 
 /// Converts a checkpoint of another layout into a new directory.
 ///
 /// # Errors
-/// If the checkpoint is no directory or if the conversion fails; Python has printed the reason then.
+/// If the checkpoint cannot be found or if the conversion fails; Python has printed the reason then.
 pub fn convert(args: &ConvertArgs, host: Option<&Interpreter>) -> Outcome<()> {
-    if !args.model.is_dir() {
-        let shown = args.model.display();
-        return Err(Failure::runtime(format!("{shown} is no directory.")));
-    }
+    let source = ModelSource::parse(Some(args.model.as_str()), args.revision.as_deref())?;
     let interpreter = Interpreter::find(args.python.as_deref(), host)?;
+    let directory = source.fetch_to_convert(&interpreter)?;
     let mut command = Command::new(&interpreter.path);
     command
         .args(["-m", "penstock.convert"])
-        .arg(&args.model)
+        .arg(&directory)
         .arg(&args.out);
     interpreter.run(command, "converting")
 }

@@ -1,4 +1,5 @@
-"""Downloads a model from the hub: `python -m penstock.hub download ID --revision R`.
+"""Downloads a model from the hub: `python -m penstock.hub download ID --revision R`, to convert it
+with `--to-convert`.
 
 Called by the launcher, which draws the progress bar. Prints one JSON object per line on stdout,
 `{"event": ...}`: `plan` (bytes to fetch), `progress` (bytes so far), and at the end `done` (path)
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import re
 import shutil
 import sys
 import threading
@@ -28,8 +30,10 @@ from huggingface_hub.errors import (
 )
 
 REPORT_SECONDS = 0.2
-ROOT_FILES = (".safetensors", ".json", ".jinja", "tokenizer.model", ".tiktoken")
+ROOT_FILES = (".safetensors", ".json", ".jinja", "tokenizer.model", ".tiktoken", "merges.txt")
 TEMPLATE_FOLDER = "additional_chat_templates/"
+PICKLES = re.compile(r"pytorch_model([-_]\d+-of-\d+)?\.bin")
+"""Weights that are converted, not served."""
 
 
 class HubError(Exception):
@@ -61,27 +65,53 @@ def needed_files(names: Iterable[str]) -> set[str]:
     return chosen
 
 
+def files_to_convert(model: str, names: Iterable[str]) -> set[str]:
+    """Returns the files that `penstock convert` needs. Raises HubError if there is nothing to
+    convert."""
+    names = list(names)
+    chosen = needed_files(names)
+    own = {name for name in chosen if name.startswith("consolidated")}
+    if "config.json" in chosen and any(name.endswith(".safetensors") for name in chosen - own):
+        raise HubError(
+            f"{model} has config.json and *.safetensors already: there is nothing to convert; "
+            f"serve it with --model {model}"
+        )
+    pickles = {name for name in names if PICKLES.fullmatch(name)}
+    if not ("params.json" in chosen and own) and not ("config.json" in chosen and pickles):
+        raise HubError(
+            f"{model} has neither config.json with pytorch_model.bin nor params.json with "
+            "consolidated.safetensors: there is nothing that penstock convert reads."
+        )
+    return chosen | pickles
+
+
 def check_files(model: str, names: Iterable[str], chosen: set[str]) -> None:
     """Raises HubError for a repository that cannot be served."""
+    names = list(names)
     if any(name.endswith(".safetensors") for name in chosen):
         if "config.json" in chosen:
             return
         raise HubError(f"{model} has no config.json, so it is not a model that can be served.")
     if any(name.endswith((".bin", ".pt", ".pth")) for name in names):
+        remedy = "Choose a model or a revision with *.safetensors."
+        if any(PICKLES.fullmatch(name) for name in names):
+            remedy = f"Run `penstock convert {model} OUT`, and serve OUT."
         raise HubError(
-            f"{model} has only pickled weights (*.bin), which can run code when loaded. "
-            "Choose a model or a revision with *.safetensors, or convert it."
+            f"{model} has only pickled weights (*.bin), which can run code when loaded. {remedy}"
         )
     raise HubError(f"{model} has no *.safetensors files, so there are no weights to serve.")
 
 
-def remote_files(model: str, revision: str) -> list[RemoteFile]:
+def remote_files(model: str, revision: str, to_convert: bool) -> list[RemoteFile]:
     """Lists the files to download. Raises HubError, or what huggingface_hub raises."""
     info = HfApi().model_info(model, revision=revision, files_metadata=True)
     siblings = info.siblings or []
     names = [sibling.rfilename for sibling in siblings]
-    chosen = needed_files(names)
-    check_files(model, names, chosen)
+    if to_convert:
+        chosen = files_to_convert(model, names)
+    else:
+        chosen = needed_files(names)
+        check_files(model, names, chosen)
     return [RemoteFile(s.rfilename, s.size or 0) for s in siblings if s.rfilename in chosen]
 
 
@@ -141,10 +171,10 @@ def progress_of(model: str) -> Iterator[None]:
         reporter.join()
 
 
-def fetch(model: str, revision: str) -> str:
+def fetch(model: str, revision: str, to_convert: bool) -> str:
     """Downloads the missing files and returns the model's directory. Raises HubError."""
     try:
-        files = remote_files(model, revision)
+        files = remote_files(model, revision, to_convert)
     except HubError:
         raise
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
@@ -152,7 +182,7 @@ def fetch(model: str, revision: str) -> str:
     except HFValidationError as error:
         raise HubError(f"{model} is not a hub id: {error}") from error
     except Exception as error:  # huggingface_hub may use any HTTP library
-        return cached(model, revision, error)
+        return cached(model, revision, error, to_convert)
     needed = missing_bytes(model, revision, files)
     emit("plan", bytes=needed)
     check_space(model, needed)
@@ -175,10 +205,11 @@ def refusal(model: str, revision: str, error: Exception) -> str:
     )
 
 
-def cached(model: str, revision: str, cause: Exception) -> str:
+def cached(model: str, revision: str, cause: Exception, to_convert: bool) -> str:
     """Returns the cached copy when the hub is unreachable. Raises HubError."""
     config = try_to_load_from_cache(model, "config.json", revision=revision)
-    if isinstance(config, str) and any(Path(config).parent.glob("*.safetensors")):
+    weights = "pytorch_model*.bin" if to_convert else "*.safetensors"
+    if isinstance(config, str) and any(Path(config).parent.glob(weights)):
         return str(Path(config).parent)
     if isinstance(cause, OfflineModeIsEnabled):
         why = "HF_HUB_OFFLINE is set"
@@ -190,10 +221,10 @@ def cached(model: str, revision: str, cause: Exception) -> str:
     ) from cause
 
 
-def download(model: str, revision: str) -> int:
+def download(model: str, revision: str, to_convert: bool) -> int:
     """Downloads, reports events, and returns the exit code."""
     try:
-        emit("done", path=fetch(model, revision))
+        emit("done", path=fetch(model, revision, to_convert))
     except HubError as error:
         emit("error", message=str(error))
     except OSError as error:
@@ -214,8 +245,9 @@ def main() -> int:
     command = parser.add_subparsers(required=True).add_parser("download")
     command.add_argument("model")
     command.add_argument("--revision", default="main")
+    command.add_argument("--to-convert", action="store_true")
     arguments = parser.parse_args()
-    return download(arguments.model, arguments.revision)
+    return download(arguments.model, arguments.revision, arguments.to_convert)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""`penstock download` against a stand-in for the hub: huggingface_hub's own client, over HTTP."""
+"""`penstock download` and `convert` against a stand-in for the hub: huggingface_hub's own client,
+over HTTP."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 COMMIT = "a" * 40
 WEIGHTS = os.urandom(300_000)
@@ -24,6 +28,22 @@ GOOD = {
     "README.md": b"not wanted",
     "pytorch_model.bin": b"not wanted",
     "original/params.json": b"not wanted",
+}
+
+
+def pickled() -> bytes:
+    file = io.BytesIO()
+    torch.save({"a": torch.arange(3)}, file)
+    return file.getvalue()
+
+
+PICKLED = {
+    "config.json": b"{}",
+    "pytorch_model.bin": pickled(),
+    "merges.txt": b"#version: 0.2",
+    "vocab.json": b"{}",
+    "flax_model.msgpack": b"not wanted",
+    "onnx/merges.txt": b"not wanted",
 }
 
 
@@ -54,7 +74,8 @@ class Repository:
 
 REPOSITORIES = {
     "org/good": Repository(GOOD),
-    "org/pickled": Repository({"config.json": b"{}", "pytorch_model.bin": b"x"}),
+    "org/pickled": Repository(PICKLED),
+    "org/old": Repository({"config.json": b"{}", "model.pt": b"x"}),
     "org/empty": Repository({"config.json": b"{}"}),
     "org/huge": Repository(GOOD, sizes={"model.safetensors": 10**17}),
     "org/gated": Repository(GOOD, gated=True),
@@ -130,8 +151,13 @@ def environment(home: Path, endpoint: str, **variables: str) -> dict[str, str]:
 
 def download(home: Path, endpoint: str, *arguments: str, **variables: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `penstock download`."""
+    return penstock(home, endpoint, "download", *arguments, **variables)
+
+
+def penstock(home: Path, endpoint: str, *arguments: str, **variables: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "download", *arguments],
+        [sys.executable, "-m", "penstock", *arguments],
         env=environment(home, endpoint, **variables),
         capture_output=True,
         text=True,
@@ -169,13 +195,24 @@ def test_offline_mode_uses_the_cache(tmp_path: Path, endpoint: str) -> None:
         (["org/missing"], {}, ["no model 'org/missing'", "HF_TOKEN"]),
         (["org/gated"], {}, ["gated", "HF_TOKEN"]),
         (["org/good", "--revision", "v9"], {}, ["no revision 'v9'"]),
-        (["org/pickled"], {}, ["only pickled weights", "safetensors"]),
+        (["org/pickled"], {}, ["only pickled weights", "`penstock convert org/pickled OUT`"]),
+        (["org/old"], {}, ["only pickled weights", "a revision with *.safetensors"]),
         (["org/empty"], {}, ["no *.safetensors"]),
         (["org/huge"], {}, ["100000000.0 GB", "free", "HF_HOME"]),
         (["org/good"], {"HF_HUB_OFFLINE": "1"}, ["not in the local cache", "HF_HUB_OFFLINE"]),
         (["org/good"], {"HF_ENDPOINT": "http://127.0.0.1:9"}, ["cannot be reached"]),
     ],
-    ids=["missing", "gated", "revision", "pickled", "empty", "no space", "offline", "unreachable"],
+    ids=[
+        "missing",
+        "gated",
+        "revision",
+        "pickled",
+        "old",
+        "empty",
+        "no space",
+        "offline",
+        "unreachable",
+    ],
 )
 def test_failed_download_explains_why(
     tmp_path: Path,
@@ -186,6 +223,45 @@ def test_failed_download_explains_why(
 ) -> None:
     code, out, err = download(tmp_path, endpoint, *arguments, **variables)
     assert (code, out) == (1, ""), err
+    for word in words:
+        assert word in err
+
+
+def test_a_pickled_model_of_the_hub_is_converted(tmp_path: Path, endpoint: str) -> None:
+    out = tmp_path / "out"
+    code, _, err = penstock(tmp_path, endpoint, "convert", "org/pickled", str(out))
+    assert code == 0, err
+    assert load_file(out / "model-00001-of-00001.safetensors")["a"].tolist() == [0, 1, 2]
+    index = "model.safetensors.index.json"
+    kept = {"config.json", "merges.txt", "vocab.json", "tokenizer.json", "tokenizer_config.json"}
+    assert {file.name for file in out.iterdir()} == {
+        *kept,
+        "model-00001-of-00001.safetensors",
+        index,
+    }
+    code, _, err = penstock(
+        tmp_path, endpoint, "convert", "org/pickled", str(tmp_path / "again"), HF_HUB_OFFLINE="1"
+    )
+    assert code == 0, f"the cache has the files: {err}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["org/good"], ["org/good has config.json and *.safetensors already", "--model org/good"]),
+        (["org/old"], ["org/old has neither config.json with pytorch_model.bin nor params.json"]),
+        (["org/missing"], ["no model 'org/missing'"]),
+        (["org/pickled", "--revision", "v9"], ["no revision 'v9'"]),
+        (["./nowhere"], ["no such directory"]),
+    ],
+)
+def test_failed_conversion_explains_why(
+    tmp_path: Path, endpoint: str, arguments: list[str], words: list[str]
+) -> None:
+    model, *options = arguments
+    out = tmp_path / "out"
+    code, _, err = penstock(tmp_path, endpoint, "convert", model, str(out), *options)
+    assert code == 1 and not out.exists(), err
     for word in words:
         assert word in err
 

@@ -20,7 +20,7 @@ from penstock.weights.files import DTYPES, listed
 
 SINGLE = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
-SHARDS = "pytorch_model*.bin"
+FILES = re.compile(r"pytorch_model([-_]\d+-of-\d+)?\.bin")  # in penstock.hub, too
 NESTED = ("model", "module", "state_dict")
 """Keys under which training scripts save a checkpoint, beside optimizers and counters."""
 HEAD = "lm_head.weight"
@@ -63,7 +63,7 @@ class Pickles:
 def find(folder: Path) -> Pickles | None:
     """Returns the files of a folder; None if there are none. Raises BadModel if they are not those
     that the index lists."""
-    present = {file.name for file in folder.glob(SHARDS)}
+    present = {file.name for file in folder.iterdir() if FILES.fullmatch(file.name)}
     if not (folder / INDEX).is_file():
         if len(present) > 1 or (present and SINGLE not in present):
             raise BadModel(
