@@ -331,6 +331,12 @@ def test_a_head_that_is_the_embedding_is_written_once(
     assert report.left_out == (() if is_kept else (f"{HEAD}, which is {EMBEDDING}",))
 
 
+def test_pickles_beside_params_json(tmp_path: Path) -> None:
+    source = small(tmp_path / "source", {"a": torch.ones(2)})
+    (source / "params.json").write_text("{}")
+    assert convert(source, tmp_path / "out").tensors == 1
+
+
 def test_biases_and_heads_of_their_own_are_no_tables(tmp_path: Path) -> None:
     tensors = {HEAD: torch.ones(4, 2), EMBEDDING: torch.ones(4, 2), "h.0.attn.bias": torch.ones(4)}
     assert convert(small(tmp_path / "source", tensors), tmp_path / "out").left_out == ()

@@ -51,10 +51,11 @@ class Report:
 def convert(source: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> Report:
     """Converts the checkpoint in `source` into the new folder `out`; config.json is written last.
     Raises BadSetting or BadModel."""
-    if (source / PARAMETERS).is_file():
+    has_config = (source / CONFIG).is_file()
+    is_own = not has_config or any(source.glob("consolidated*"))
+    if is_own and (source / PARAMETERS).is_file():
         with Output(out, shard_bytes) as output:
             return _from_own_layout(source, output)
-    has_config = (source / CONFIG).is_file()
     if has_config and any(source.glob("*.safetensors")):
         raise BadModel(
             f"{source} has {CONFIG} and *.safetensors already: there is nothing to convert; serve "
