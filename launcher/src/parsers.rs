@@ -12,21 +12,24 @@ pub enum ToolParser {
     Auto,
     /// Not parsed: calls stay text.
     Off,
-    /// JSON between `<tool_call>` tags: Hermes, Qwen, Granite 4.
-    #[value(alias = "granite4")]
+    /// JSON between `<tool_call>` tags: Hermes, Qwen, Granite 4, ERNIE 4.5.
+    #[value(aliases = ["granite4", "ernie45"])]
     Hermes,
     /// The same without whitespace.
     Brook,
     /// One JSON object with name and parameters: Llama 3.
-    #[value(aliases = ["llama3_json", "llama4_json"])]
+    #[value(alias = "llama3_json")]
     Llama3Json,
+    /// The same, also between `<|python_start|>` and `<|python_end|>`: Llama 4.
+    #[value(alias = "llama4_json")]
+    Llama4Json,
     /// JSON after `[TOOL_CALLS]`.
     Mistral,
-    /// A list of Python calls: Llama 4.
+    /// A list of Python calls: Llama 3.2, some templates of Llama 4.
     #[value(alias = "llama4_pythonic")]
     Pythonic,
     /// `<function=..>` and `<parameter=..>`: Qwen 3 Coder, Step 3.5.
-    #[value(aliases = ["qwen3_xml", "qwen3_coder", "step3p5"])]
+    #[value(aliases = ["qwen3_xml", "qwen3_coder", "step3p5", "mimo"])]
     Qwen3Xml,
     /// `<invoke name="..">` and `<parameter name="..">`: MiniMax-M2.
     #[value(name = "minimax-m2", aliases = ["minimax_m2", "minimax"])]
@@ -35,7 +38,7 @@ pub enum ToolParser {
     #[value(name = "minimax-m3", alias = "minimax_m3")]
     MiniMaxM3,
     /// `<arg_key>` and `<arg_value>`: GLM 4.5.
-    #[value(name = "glm45", alias = "glm47")]
+    #[value(name = "glm45", aliases = ["glm47", "poolside_v1"])]
     Glm45,
     /// `call:name{..}` between `<|tool_call>` and `<tool_call|>`: Gemma 4.
     Gemma4,
@@ -57,7 +60,7 @@ pub enum ToolParser {
     #[value(name = "phi4-mini", alias = "phi4_mini_json")]
     Phi4Mini,
     /// A JSON list after `<|START_ACTION|>`: Command R7B and A.
-    #[value(alias = "cohere_command3")]
+    #[value(aliases = ["cohere_command3", "cohere_command4"])]
     Cohere,
     /// Messages with a recipient: gpt-oss.
     #[value(aliases = ["openai", "gpt-oss"])]
@@ -71,6 +74,9 @@ pub enum ToolParser {
     /// A JSON list between `<tool_calls>` tags: Hunyuan A13B, Jamba.
     #[value(aliases = ["hunyuan_a13b", "jamba"])]
     Hunyuan,
+    /// JSON between `<|action_start|><|plugin|>` and `<|action_end|>`: InternLM 2 and 3.
+    #[value(name = "internlm")]
+    InternLm,
     /// JSON between `<longcat_tool_call>` tags: `LongCat`.
     #[value(name = "longcat")]
     LongCat,
@@ -123,6 +129,7 @@ impl ToolParser {
             Self::Hermes => Format::Fixed(ToolFormat::Hermes),
             Self::Brook => Format::Fixed(ToolFormat::Brook),
             Self::Llama3Json => Format::Fixed(ToolFormat::Llama3Json),
+            Self::Llama4Json => Format::Fixed(ToolFormat::Llama4Json),
             Self::Mistral => Format::Fixed(ToolFormat::Mistral),
             Self::Pythonic => Format::Fixed(ToolFormat::Pythonic),
             Self::Qwen3Xml => Format::Fixed(ToolFormat::QwenXml),
@@ -141,6 +148,7 @@ impl ToolParser {
             Self::KimiK2 => Format::Fixed(ToolFormat::Kimi),
             Self::SeedOss => Format::Fixed(ToolFormat::Seed),
             Self::Hunyuan => Format::Fixed(ToolFormat::Hunyuan),
+            Self::InternLm => Format::Fixed(ToolFormat::InternLm),
             Self::LongCat => Format::Fixed(ToolFormat::LongCat),
             Self::Lfm2 => Format::Fixed(ToolFormat::Lfm),
             Self::Olmo3 => Format::Fixed(ToolFormat::Olmo),

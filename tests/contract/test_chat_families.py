@@ -14,7 +14,7 @@ FOLDER = Path(__file__).with_name("chat_templates")
 BUILT_IN = Path(__file__).parents[2] / "router/text/src/chat/templates"
 PATHS = sorted([*FOLDER.glob("*.jinja"), *BUILT_IN.glob("*.jinja")])
 FAMILIES = {path.stem: path.read_text() for path in PATHS}
-TAKES_PARTS = {"llama_3", "llama_4", "gemma_3", "glm_4_5", "minimax_m2"}
+TAKES_PARTS = {"llama_3", "llama_4", "llama_4_json", "gemma_3", "glm_4_5", "minimax_m2"}
 """Those that loop over a content's parts; the others get the parts joined."""
 NO_TOOLS = {"gemma_2", "gemma_3", "phi_3", "phi_4"}
 """Templates without tools: tools, calls and results are written as text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import openai
 import pytest
@@ -10,6 +11,7 @@ from jsonschema import validate
 from openai.types.chat import ChatCompletionMessage, ChatCompletionToolUnionParam
 from openai.types.chat.chat_completion import Choice
 from serving import Server
+from transformers.models.llama4 import processing_llama4 as llama4
 from trees import TREE
 
 Tools = list[ChatCompletionToolUnionParam]
@@ -168,6 +170,22 @@ def calls(choice: Choice) -> list[tuple[str, dict[str, object]]]:
         assert isinstance(arguments, dict)
         found.append((call.function.name, arguments))
     return found
+
+
+def test_a_call_has_the_format_that_the_librarys_template_of_llama_4_asks_for(
+    tmp_path: Path,
+) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(llama4.chat_template)
+    with Server(tmp_path / "log", ["--chat-template", str(template)]) as server:
+        json_client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+        choice = force(json_client, "required", logprobs=True, max_tokens=60)
+    (name, arguments), *_ = calls(choice)
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    written = "".join(each.token for each in choice.logprobs.content)
+    call, _ = json.JSONDecoder().raw_decode(written)
+    assert call == {"name": name, "parameters": arguments}
 
 
 def test_required_call_equals_the_models_own_call(client: openai.OpenAI) -> None:

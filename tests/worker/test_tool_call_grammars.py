@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from typing import Any
 
 import numpy as np
 import pytest
 from jsonschema import validate
-from penstock.grammar import automaton, llguidance_backend
+from penstock.grammar import automaton, llguidance_backend, tool_calls
 from penstock.grammar.compile import Compiler
 from penstock.grammar.native import NativeGrammar
 from penstock.grammar.protocol import (
@@ -103,6 +104,39 @@ def called(text: str, form: str, schemas: dict[str, Any]) -> list[str]:
             return names
         assert text.startswith(between, place)
         place += len(between)
+
+
+@pytest.mark.parametrize(
+    ("mark", "special", "text"),
+    [
+        ("<a>", (7,), ""),
+        ("<a><b>", (7, 5), ""),
+        ("<b>!", (6,), ""),  # the longest name
+        ("<a>x", (), "<a>x"),
+        ("x", (), "x"),
+        ("", (), ""),
+    ],
+)
+def test_mark_before_the_calls_is_special_tokens_or_text(
+    compiler: Compiler, mark: str, special: tuple[int, ...], text: str
+) -> None:
+    vocabulary = copy(compiler.vocabulary)
+    vocabulary.special_tokens = {b"<a>": 7, b"<b>": 5, b"<b>!": 6}
+    marked = Compiler(vocabulary)
+    frame = json.loads(wanted("mistral", PLAIN).text)
+    asked = GrammarSpec(GrammarKind.CALLS, json.dumps({**frame, "mark": mark}), complete=True)
+    made = tool_calls.framed(compile_grammar(marked, asked), asked.text, vocabulary)
+    matcher = made.start(EndConditions((EOS[0], EOS[1]), 60))
+    row = np.zeros(words(VOCAB), np.int32)
+    for token in special:
+        matcher.fill(row)
+        assert np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")) == [token]
+        matcher.advance(token)
+    for byte in f"{text}[".encode():
+        matcher.fill(row)
+        token = vocabulary.tokens.index(bytes([byte]))
+        assert np.unpackbits(row.view(np.uint8), bitorder="little")[token]
+        matcher.advance(token)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -51,9 +51,9 @@ class Calls:
     calls: tuple[Call, ...]
 
 
-def parse(text: str, marks: Mapping[bytes, int]) -> Calls:
+def parse(text: str, special_tokens: Mapping[bytes, int]) -> Calls:
     """Parses the router's spec: {"mark", "begin", "between", "end", "many", "calls": [{"name",
-    "before", "schema", "after"}]}. A mark that is one of the special `marks` is left out.
+    "before", "schema", "after"}]}. A mark of special tokens, by their names, is left out.
 
     Raises GrammarRejected, naming the tool whose schema is not supported.
     """
@@ -68,21 +68,34 @@ def parse(text: str, marks: Mapping[bytes, int]) -> Calls:
             for call in spec["calls"]
         )
         mark = spec.get("mark", "")
-        begin = spec["begin"] if mark.encode() in marks else mark + spec["begin"]
+        begin = spec["begin"] if mark_tokens(mark, special_tokens) else mark + spec["begin"]
         return Calls(begin, spec["between"], spec["end"], spec["many"], calls)
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise GrammarRejected(f"the tools cannot be read: {error}") from error
 
 
 def framed(grammar: CompiledGrammar, text: str, vocabulary: Vocabulary) -> CompiledGrammar:
-    """Places `grammar`, compiled from the spec `text`, behind its special token, or in free text
+    """Places `grammar`, compiled from the spec `text`, behind its special tokens, or in free text
     (see `opening`)."""
     spec = json.loads(text)
     opened = opening(spec)
     if opened is not None:
         return LazyGrammar(grammar, opened, vocabulary)
-    mark = vocabulary.special_tokens.get(spec.get("mark", "").encode())
-    return grammar if mark is None else ForcedPrefixGrammar(grammar, (mark,))
+    mark = mark_tokens(spec.get("mark", ""), vocabulary.special_tokens)
+    return ForcedPrefixGrammar(grammar, mark) if mark else grammar
+
+
+def mark_tokens(mark: str, special_tokens: Mapping[bytes, int]) -> tuple[int, ...]:
+    """Returns the special tokens whose names, one after the other, are `mark`; empty if it has
+    other text."""
+    rest, tokens = mark.encode(), list[int]()
+    while rest:
+        name = max(filter(rest.startswith, special_tokens), key=len, default=b"")
+        if not name:
+            return ()
+        tokens.append(special_tokens[name])
+        rest = rest[len(name) :]
+    return tuple(tokens)
 
 
 def opening(spec: dict[str, Any]) -> Opening | None:

@@ -85,7 +85,7 @@ impl ToolFormat {
     /// Returns why an output cannot be either calls or a document; empty if it can.
     pub fn why_no_document(self) -> &'static str {
         match self {
-            Self::Llama3Json => {
+            Self::Llama3Json | Self::Llama4Json => {
                 "this model writes its calls as JSON objects, which look like any JSON document"
             }
             Self::Harmony => "this model writes calls and documents in different channels",
@@ -112,6 +112,8 @@ impl ToolFormat {
             | Self::Seed
             | Self::Brook
             | Self::Llama3Json
+            | Self::Llama4Json
+            | Self::InternLm
             | Self::QwenXml
             | Self::MiniMax
             | Self::MiniMaxM3
@@ -160,6 +162,7 @@ impl ToolFormat {
             Self::Cohere => json_list::COHERE_MARK,
             Self::Gemma => gemma::OPEN,
             Self::Hunyuan => json_list::TOOL_CALLS,
+            Self::InternLm => json_list::INTERNLM_MARK,
             Self::Lfm => pythonic::LFM_MARKS[0],
             Self::Hermes
             | Self::LongCat
@@ -168,6 +171,7 @@ impl ToolFormat {
             | Self::Olmo
             | Self::Brook
             | Self::Llama3Json
+            | Self::Llama4Json
             | Self::Pythonic
             | Self::QwenXml
             | Self::MiniMax
@@ -219,9 +223,11 @@ impl ToolFormat {
                 let heads: Vec<Value> = names.map(head).collect();
                 json!({"mark": harmony::RECIPIENT, "heads": heads})
             }
-            Self::Llama3Json => {
+            // The second of the model's two special tokens.
+            Self::InternLm => json!({"mark": json_list::PLUGIN}),
+            Self::Llama3Json | Self::Llama4Json => {
                 let heads: Vec<Value> = names.flat_map(llama::heads).collect();
-                json!({"mark": llama::MARK, "heads": heads, "at_start": true, "again": ";"})
+                json!({"mark": self.marks()[0], "heads": heads, "at_start": true, "again": ";"})
             }
             Self::Pythonic => {
                 let head = |name| json!({"parts": ["[", format!("{name}(")], "spelt": format!("[{name}(")});
@@ -243,7 +249,8 @@ impl ToolFormat {
             | Self::DeepSeekV4
             | Self::Glm => ("", "\n", ""),
             // Only the first of forced calls has Gemma's marks, which no text can spell.
-            Self::Brook | Self::Harmony | Self::Gemma => ("", "", ""),
+            Self::Brook | Self::Harmony | Self::Gemma | Self::Llama4Json => ("", "", ""),
+            Self::InternLm => ("\n", "\n", ""),
             Self::Llama3Json => ("", "; ", ""),
             Self::Mistral | Self::Pythonic | Self::Lfm | Self::Granite | Self::Hunyuan => {
                 ("[", ", ", "]")
@@ -302,7 +309,7 @@ impl ToolFormat {
                 format!("{}{{\"name\":\"{name}\",\"arguments\":", hermes::OPEN),
                 format!("}}{}", hermes::CLOSE),
             ),
-            Self::Llama3Json => (
+            Self::Llama3Json | Self::Llama4Json | Self::InternLm => (
                 format!("{{\"name\": \"{name}\", \"parameters\": "),
                 "}".to_owned(),
             ),

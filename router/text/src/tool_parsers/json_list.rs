@@ -1,6 +1,7 @@
 //! Calls as a JSON list after a mark: `<|tool_call|>[{"name": .., "arguments": ..}]` (Granite),
 //! `functools[..]` (Phi 4), `<|START_ACTION|>[{"tool_name": .., "parameters": ..}]` (Cohere),
-//! `<tool_calls>[..]</tool_calls>` (Hunyuan A13B, Jamba), also without brackets (MiniMax-M1).
+//! `<tool_calls>[..]</tool_calls>` (Hunyuan A13B, Jamba), also without brackets (MiniMax-M1),
+//! `<|action_start|><|plugin|>{"name": .., "parameters": ..}<|action_end|>` (InternLM).
 
 use super::content_buffer::{ContentBuffer, NextMark, NextText};
 use super::json_call::{JsonCallParser, KeyOrder, Progress};
@@ -24,6 +25,9 @@ pub(super) const PHI_MARK: &str = "functools[";
 pub(super) const PHI_TOKENS: [&str; 2] = ["<|tool_call|>", "<|/tool_call|>"];
 pub(super) const COHERE_MARK: &str = "<|START_ACTION|>";
 pub(super) const COHERE_END: &str = "<|END_ACTION|>";
+pub(super) const PLUGIN: &str = "<|plugin|>";
+pub(super) const INTERNLM_MARK: &str = "<|action_start|><|plugin|>";
+pub(super) const INTERNLM_TOKENS: [&str; 3] = ["<|action_start|>", PLUGIN, "<|action_end|>"];
 pub(super) const TOOL_CALLS: &str = "<tool_calls>";
 pub(super) const TOOL_CALLS_END: &str = "</tool_calls>";
 
@@ -51,6 +55,14 @@ pub(super) static HUNYUAN: ListMarks = ListMarks {
     open: &[TOOL_CALLS],
     close: &[TOOL_CALLS_END],
     known: false,
+    lines: true,
+};
+
+pub(super) static INTERNLM: ListMarks = ListMarks {
+    open: &[INTERNLM_MARK, PLUGIN],
+    close: &[INTERNLM_TOKENS[2]],
+    known: false,
+    // Forced calls share a mark.
     lines: true,
 };
 

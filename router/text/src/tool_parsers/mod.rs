@@ -30,7 +30,6 @@ mod xml;
 
 use std::sync::Arc;
 
-use self::json_call::KeyOrder;
 pub use self::output_parser::{CallSpans, OutputParser, OutputParserOptions, ReasoningDisplay};
 pub use self::parameter_types::ParameterTypes;
 pub use self::tool_set::{
@@ -47,9 +46,11 @@ pub enum ToolFormat {
     Brook,
     /// The whole output is `{"name": .., "parameters": ..}`, separated by `;`: Llama 3.
     Llama3Json,
+    /// The same, also between or after `<|python_start|>` and `<|python_end|>`: Llama 4.
+    Llama4Json,
     /// `[TOOL_CALLS][{"name": .., "arguments": ..}]` or `[TOOL_CALLS]name[ARGS]{..}`: Mistral.
     Mistral,
-    /// The whole output is `[name(key=value)]`: Llama 4 and 3.2, `ToolACE`.
+    /// The whole output is `[name(key=value)]`: Llama 3.2, some templates of Llama 4, `ToolACE`.
     Pythonic,
     /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen 3
     /// Coder.
@@ -90,6 +91,8 @@ pub enum ToolFormat {
     /// `<tool_calls>[{"name": .., "arguments": ..}]</tool_calls>`: Hunyuan A13B, Jamba, and without
     /// brackets MiniMax-M1.
     Hunyuan,
+    /// `<|action_start|><|plugin|>{"name": .., "parameters": ..}<|action_end|>`: InternLM 2 and 3.
+    InternLm,
     /// `Hermes` between `<longcat_tool_call>` tags: `LongCat`.
     LongCat,
     /// `<|tool_call_start|>[name(key=value)]<|tool_call_end|>`: LFM2.
@@ -157,10 +160,11 @@ trait ToolCallParser: std::fmt::Debug + Send {
 
 impl ToolFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 24] = [
+    pub const ALL: [(Self, &'static str); 26] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
         (Self::Llama3Json, "llama3-json"),
+        (Self::Llama4Json, "llama4-json"),
         (Self::Mistral, "mistral"),
         (Self::Pythonic, "pythonic"),
         (Self::QwenXml, "qwen3-xml"),
@@ -179,6 +183,7 @@ impl ToolFormat {
         (Self::Kimi, "kimi-k2"),
         (Self::Seed, "seed-oss"),
         (Self::Hunyuan, "hunyuan"),
+        (Self::InternLm, "internlm"),
         (Self::LongCat, "longcat"),
         (Self::Lfm, "lfm2"),
         (Self::Olmo, "olmo3"),
@@ -208,6 +213,8 @@ impl ToolFormat {
             Some(Self::Seed)
         } else if has(kimi::BEGIN) {
             Some(Self::Kimi)
+        } else if has(json_list::PLUGIN) {
+            Some(Self::InternLm)
         } else if has(hermes::LONGCAT[0][0]) {
             Some(Self::LongCat)
         } else if has(pythonic::LFM_MARKS[0]) || has("<|tool_list_start|>") {
@@ -237,9 +244,24 @@ impl ToolFormat {
             Some(Self::Phi)
         } else if has("[TOOL_CALLS]") {
             Some(Self::Mistral)
-        } else if has("<|python_start|>") || has("[func_name1(") {
+        } else {
+            Self::from_llama_template(source)
+        }
+    }
+
+    /// Like `from_template`, for Llama's templates: each generation has some that ask for JSON, and
+    /// some that ask for Python.
+    fn from_llama_template(source: &str) -> Option<Self> {
+        let has = |mark: &str| source.contains(mark);
+        let has_json = has("\"parameters\": ");
+        let is_llama4 = has("<|header_start|>") || has(llama::LLAMA4_MARKS[0]);
+        if has("[func_name1(") {
             Some(Self::Pythonic)
-        } else if has("\"parameters\": ") && has("<|start_header_id|>") {
+        } else if is_llama4 && has_json {
+            Some(Self::Llama4Json)
+        } else if has(llama::LLAMA4_MARKS[0]) || is_llama4 && has(".name + '('") {
+            Some(Self::Pythonic)
+        } else if has("<|start_header_id|>") && has_json {
             Some(Self::Llama3Json)
         } else {
             None
@@ -250,7 +272,8 @@ impl ToolFormat {
     pub fn marks(self) -> &'static [&'static str] {
         match self {
             Self::Hermes | Self::Brook => &[hermes::OPEN, hermes::CLOSE],
-            Self::Llama3Json => &[llama::MARK],
+            Self::Llama3Json => &llama::MARKS,
+            Self::Llama4Json => &llama::LLAMA4_MARKS,
             Self::Mistral => &[mistral::MARK, mistral::ARGUMENTS, mistral::ID],
             Self::Pythonic => &pythonic::MARKS,
             Self::QwenXml => &[hermes::OPEN, hermes::CLOSE],
@@ -267,6 +290,7 @@ impl ToolFormat {
             Self::Kimi => &kimi::MARKS,
             Self::Seed => &[xml::SEED_OPEN, xml::SEED_CLOSE],
             Self::Hunyuan => &[json_list::TOOL_CALLS, json_list::TOOL_CALLS_END],
+            Self::InternLm => &json_list::INTERNLM_TOKENS,
             Self::LongCat => &["<longcat_tool_call>", "</longcat_tool_call>"],
             Self::Lfm => &pythonic::LFM_MARKS,
             Self::Olmo => &pythonic::OLMO_MARKS,
@@ -283,17 +307,13 @@ impl ToolFormat {
         let xml = |syntax: &'static xml::Syntax, names| {
             Box::new(syntax.parser(TypedCall::new(names, types()), options.strict))
         };
+        let llama = |marks, names| Box::new(llama::LlamaParser::new(marks, names, options.strict));
         let list = |marks, names| Box::new(json_list::JsonListParser::new(marks, names));
         match self {
             Self::Hermes | Self::Brook => Box::new(hermes::HermesParser::new(hermes::HERMES)),
             Self::LongCat => Box::new(hermes::HermesParser::new(hermes::LONGCAT)),
-            Self::Llama3Json => {
-                let order = match options.strict {
-                    true => KeyOrder::NameFirst,
-                    false => KeyOrder::Any,
-                };
-                Box::new(llama::LlamaParser::new(names, order))
-            }
+            Self::Llama3Json => llama(&llama::MARKS, names),
+            Self::Llama4Json => llama(&llama::LLAMA4_MARKS, names),
             Self::Mistral => Box::new(mistral::MistralParser::new()),
             Self::Pythonic => Box::new(pythonic::PythonicParser::new(&pythonic::MARKS, names)),
             Self::Lfm => Box::new(pythonic::PythonicParser::new(&pythonic::LFM_MARKS, names)),
@@ -314,6 +334,7 @@ impl ToolFormat {
             Self::Phi => list(&json_list::PHI, names),
             Self::Cohere => list(&json_list::COHERE, names),
             Self::Hunyuan => list(&json_list::HUNYUAN, names),
+            Self::InternLm => list(&json_list::INTERNLM, names),
             Self::Harmony => options.harmony_parser(),
         }
     }

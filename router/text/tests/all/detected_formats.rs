@@ -35,6 +35,9 @@ fn families_are_detected_from_the_chat_template() {
         (built_in!("deepseek_v4"), ToolFormat::DeepSeekV4, think),
         (template!("mistral"), ToolFormat::Mistral, None),
         (template!("llama_3"), ToolFormat::Llama3Json, None),
+        (template!("llama_4"), ToolFormat::Pythonic, None),
+        (template!("llama_4_json"), ToolFormat::Llama4Json, None),
+        (template!("internlm_2"), ToolFormat::InternLm, None),
         (template!("hermes"), ToolFormat::Hermes, None),
         (
             "<｜tool▁sep｜>' + name + '\\n```json\\n'",

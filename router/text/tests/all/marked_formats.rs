@@ -82,6 +82,44 @@ fn hunyuan_and_lfm2_calls() {
 }
 
 #[test]
+fn internlm_calls() {
+    check(
+        ToolFormat::InternLm,
+        &[
+            (
+                "Sure.\n<|action_start|><|plugin|>\n{\"name\": \"f\", \"parameters\": {\"a\": 1}}\
+                 <|action_end|>\n",
+                "Sure.",
+                &[("f", "{\"a\": 1}")],
+            ),
+            (
+                "<|action_start|><|plugin|>{\"name\": \"f\", \"parameters\": {}}<|action_end|>\
+                 <|action_start|><|plugin|>{\"name\": \"g\", \"arguments\": {\"b\": []}}",
+                "",
+                &[("f", "{}"), ("g", "{\"b\": []}")],
+            ),
+            // As a grammar forces several.
+            (
+                "<|action_start|><|plugin|>\n{\"name\": \"f\", \"parameters\": {}}\n{\"name\": \"g\", \
+                 \"parameters\": {}}",
+                "",
+                &[("f", "{}"), ("g", "{}")],
+            ),
+            (
+                "<|action_start|><|interpreter|>\n1<|action_end|>",
+                "<|action_start|><|interpreter|>\n1<|action_end|>",
+                &[],
+            ),
+            (
+                "<|action_start|><|plugin|>none",
+                "<|action_start|><|plugin|>none",
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
 fn olmo_calls() {
     check(
         ToolFormat::Olmo,

@@ -134,6 +134,45 @@ fn llama3_json_calls() {
     );
 }
 
+/// Llama 4's template writes content between the marks, and calls after them.
+#[test]
+fn llama4_json_calls() {
+    let call = "{\"name\": \"f\", \"parameters\": {\"a\": \"<|python_end|>\"}}";
+    let arguments = "{\"a\": \"<|python_end|>\"}";
+    let no_call = "{\"name\": \"Paris\", \"parameters\": {}}";
+    for (text, content, calls) in [
+        (call.to_owned(), "", 1),
+        (format!("<|python_start|>{call}<|python_end|>\n"), "", 1),
+        (format!("<|python_start|><|python_end|>{call}{call}"), "", 2),
+        (
+            format!("<|python_start|>{call}<|python_end|><|python_start|>{call}"),
+            "",
+            2,
+        ),
+        (
+            format!("<|python_start|>Let me\nsee.<|python_end|> {call}; {call}"),
+            "Let me\nsee.",
+            2,
+        ),
+        (format!("I see. <|python_start|>\n{call}"), "I see.", 1),
+        (format!("I see. {no_call}"), &format!("I see. {no_call}"), 0),
+        (
+            format!("<|python_start|>{no_call}<|python_end|>"),
+            no_call,
+            0,
+        ),
+        (
+            "<|python_start|>x < 1<|python".to_owned(),
+            "x < 1<|python",
+            0,
+        ),
+        ("<|python_tag|>1".to_owned(), "<|python_tag|>1", 0),
+    ] {
+        let calls = &[("f", arguments); 2][..calls];
+        check(ToolFormat::Llama4Json, &[(&text, content, calls)]);
+    }
+}
+
 #[test]
 fn mistral_calls() {
     check(
@@ -275,6 +314,16 @@ fn formats_are_detected_from_the_chat_template() {
             "{{ '<|start_header_id|>' }}[func_name1(params_name1=params_value1)]",
             Some(ToolFormat::Pythonic),
         ),
+        (
+            "{{ '<|header_start|>' }}[func_name1(param1=value1)] {\"parameters\": {}}",
+            Some(ToolFormat::Pythonic),
+        ),
+        ("{{ '<|python_start|>[' }}", Some(ToolFormat::Pythonic)),
+        (
+            "{{ '<|python_start|>{\"name\": \"' + name + '\", \"parameters\": ' }}",
+            Some(ToolFormat::Llama4Json),
+        ),
+        ("{{ '<|header_start|>' + message.content }}", None),
         ("{{ messages[0].content }}", None),
     ] {
         assert_eq!(ToolFormat::from_template(source), format, "{source}");
@@ -339,7 +388,7 @@ fn fragment() -> impl Strategy<Value = String> {
     prop_oneof![4 => words, 1 => ".{0,3}"]
 }
 
-const WORDS: [&str; 74] = [
+const WORDS: [&str; 77] = [
     "<tool_call>",
     "</tool_call>",
     "<tool",
@@ -355,6 +404,9 @@ const WORDS: [&str; 74] = [
     "[ARGS]",
     "[CALL_ID]",
     "[TOOL",
+    "<|action_start|>",
+    "<|plugin|>",
+    "<|action_end|>",
     "[",
     "]",
     "{",

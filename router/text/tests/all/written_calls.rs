@@ -65,6 +65,7 @@ pub(crate) fn written(format: ToolFormat, calls: &[Call]) -> String {
             "",
         ),
         ToolFormat::Llama3Json => each(&|c| object("parameters", c), "; "),
+        ToolFormat::Llama4Json => each(&|c| object("parameters", c), ""),
         ToolFormat::Mistral => format!("[TOOL_CALLS][{}]", each(&|c| object("arguments", c), ", ")),
         ToolFormat::Pythonic => format!("[{}]", each(&python_call, ", ")),
         ToolFormat::QwenXml => each(
@@ -251,6 +252,13 @@ fn written_in_further_marks(format: ToolFormat, calls: &[Call]) -> String {
             let calls = each(&|c| object("arguments", c), ", ");
             format!("<tool_calls>[{calls}]</tool_calls>")
         }
+        ToolFormat::InternLm => each(
+            &|c| {
+                let call = object("parameters", c);
+                format!("<|action_start|><|plugin|>\n{call}<|action_end|>\n")
+            },
+            "",
+        ),
         ToolFormat::LongCat => each(
             &|c| {
                 let call = object("arguments", c);
