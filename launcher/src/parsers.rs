@@ -96,16 +96,25 @@ pub enum ReasoningParser {
     Off,
     /// Between `<think>` tags.
     #[value(aliases = [
-        "deepseek_r1", "deepseek_v3", "qwen3", "glm45", "minimax_m2", "olmo3", "step3p5", "kimi_k2",
-        "deepseek_v4",
+        "deepseek_v3", "deepseek_v4", "glm45", "glm47", "holo2", "hy_v3", "kimi_k2", "mimo",
+        "minimax_m2", "nemotron_v3", "olmo3", "poolside_v1", "qwen3", "step3p5",
     ])]
     Think,
+    /// The same, or from the start of the output to `</think>`: `DeepSeek` R1.
+    #[value(name = "deepseek-r1", aliases = ["deepseek_r1", "step3"])]
+    DeepSeekR1,
+    /// Between `<think>` tags, before a reply between `<response>` tags: Granite 3.3, ERNIE 4.5.
+    #[value(alias = "ernie45")]
+    ThinkResponse,
+    /// Between `<think>` tags, before a reply between `<answer>` tags: Hunyuan A13B.
+    #[value(alias = "hunyuan_a13b")]
+    ThinkAnswer,
     /// Between `[THINK]` and `[/THINK]`.
     Mistral,
     /// After `Here is my thought process:`: Granite 3.2.
     Granite,
     /// Between `<|START_THINKING|>` and `<|END_THINKING|>`: Command R7B and A.
-    #[value(alias = "cohere_command3")]
+    #[value(aliases = ["cohere_command3", "cohere_command4"])]
     Cohere,
     /// Between `<seed:think>` tags: Seed-OSS.
     #[value(alias = "seed_oss")]
@@ -163,6 +172,9 @@ impl ReasoningParser {
             Self::Auto => Format::Auto,
             Self::Off => Format::Off,
             Self::Think => Format::Fixed(ReasoningFormat::Think),
+            Self::DeepSeekR1 => Format::Fixed(ReasoningFormat::DeepSeekR1),
+            Self::ThinkResponse => Format::Fixed(ReasoningFormat::ThinkResponse),
+            Self::ThinkAnswer => Format::Fixed(ReasoningFormat::ThinkAnswer),
             Self::Mistral => Format::Fixed(ReasoningFormat::Mistral),
             Self::Granite => Format::Fixed(ReasoningFormat::Granite),
             Self::Cohere => Format::Fixed(ReasoningFormat::Cohere),
@@ -170,6 +182,87 @@ impl ReasoningParser {
             Self::MiniMaxM3 => Format::Fixed(ReasoningFormat::MiniMax),
             Self::Gemma4 => Format::Fixed(ReasoningFormat::Gemma),
             Self::Harmony => Format::Fixed(ReasoningFormat::Harmony),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool_format(name: &str) -> Format<ToolFormat> {
+        ToolParser::from_str(name, false).map_or(Format::Off, ToolParser::format)
+    }
+
+    fn reasoning_format(name: &str) -> Format<ReasoningFormat> {
+        ReasoningParser::from_str(name, false).map_or(Format::Off, ReasoningParser::format)
+    }
+
+    #[test]
+    fn every_format_has_its_name() {
+        for (format, name) in ToolFormat::ALL {
+            assert_eq!(tool_format(name), Format::Fixed(format), "{name}");
+        }
+        for (format, name) in ReasoningFormat::ALL {
+            assert_eq!(reasoning_format(name), Format::Fixed(format), "{name}");
+        }
+    }
+
+    #[test]
+    fn vllms_names_of_tool_formats_are_accepted() {
+        for (names, format) in [
+            ("hermes granite4 ernie45", ToolFormat::Hermes),
+            ("llama3_json", ToolFormat::Llama3Json),
+            ("llama4_json", ToolFormat::Llama4Json),
+            ("pythonic llama4_pythonic", ToolFormat::Pythonic),
+            ("mistral", ToolFormat::Mistral),
+            ("qwen3_coder qwen3_xml mimo step3p5", ToolFormat::QwenXml),
+            ("minimax_m2", ToolFormat::MiniMax),
+            ("minimax_m3", ToolFormat::MiniMaxM3),
+            ("glm45 glm47 poolside_v1", ToolFormat::Glm),
+            ("gemma4", ToolFormat::Gemma),
+            ("deepseek_v3", ToolFormat::DeepSeekV3),
+            ("deepseek_v31", ToolFormat::DeepSeekV31),
+            ("deepseek_v32", ToolFormat::DeepSeekV32),
+            ("deepseek_v4", ToolFormat::DeepSeekV4),
+            ("granite", ToolFormat::Granite),
+            ("phi4_mini_json", ToolFormat::Phi),
+            ("cohere_command3 cohere_command4", ToolFormat::Cohere),
+            ("openai", ToolFormat::Harmony),
+            ("kimi_k2", ToolFormat::Kimi),
+            ("seed_oss", ToolFormat::Seed),
+            ("hunyuan_a13b jamba", ToolFormat::Hunyuan),
+            ("internlm", ToolFormat::InternLm),
+            ("longcat", ToolFormat::LongCat),
+            ("lfm2", ToolFormat::Lfm),
+            ("olmo3", ToolFormat::Olmo),
+        ] {
+            for name in names.split(' ') {
+                assert_eq!(tool_format(name), Format::Fixed(format), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn vllms_names_of_reasoning_formats_are_accepted() {
+        let think = "deepseek_v3 deepseek_v4 glm45 glm47 holo2 hy_v3 kimi_k2 mimo minimax_m2 \
+                     nemotron_v3 olmo3 poolside_v1 qwen3 step3p5";
+        for (names, format) in [
+            (think, ReasoningFormat::Think),
+            ("deepseek_r1 step3", ReasoningFormat::DeepSeekR1),
+            ("ernie45", ReasoningFormat::ThinkResponse),
+            ("hunyuan_a13b", ReasoningFormat::ThinkAnswer),
+            ("mistral", ReasoningFormat::Mistral),
+            ("granite", ReasoningFormat::Granite),
+            ("cohere_command3 cohere_command4", ReasoningFormat::Cohere),
+            ("seed_oss", ReasoningFormat::Seed),
+            ("minimax_m3", ReasoningFormat::MiniMax),
+            ("gemma4", ReasoningFormat::Gemma),
+            ("openai_gptoss", ReasoningFormat::Harmony),
+        ] {
+            for name in names.split_whitespace() {
+                assert_eq!(reasoning_format(name), Format::Fixed(format), "{name}");
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 //! The HTTP crate's `parsed_output` runs them for responses. `generation/answer.rs` runs them once more,
 //! only to ignore stop strings inside calls.
 
+mod answer_tags;
 mod call_grammar;
 mod content_buffer;
 mod deepseek;
@@ -104,8 +105,15 @@ pub enum ToolFormat {
 /// How a model marks its reasoning, which always precedes the rest of its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReasoningFormat {
-    /// `<think>..</think>`: DeepSeek R1, Qwen 3 and many others.
+    /// `<think>..</think>`: Qwen 3, DeepSeek V3.1 and many others.
     Think,
+    /// The same. Without an opening tag in prompt or output, the output begins with reasoning:
+    /// `DeepSeek` R1, whose template may leave the tag to the model.
+    DeepSeekR1,
+    /// `<think>..</think><response>..</response>`: Granite 3.3, ERNIE 4.5.
+    ThinkResponse,
+    /// `<think>..</think><answer>..</answer>`: Hunyuan A13B.
+    ThinkAnswer,
     /// `[THINK]..[/THINK]`: Magistral.
     Mistral,
     /// `Here is my thought process:` and `Here is my response:`: Granite 3.2.
@@ -351,8 +359,11 @@ impl ToolFormat {
 
 impl ReasoningFormat {
     /// All formats with their names on the command line.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 11] = [
+        (Self::ThinkResponse, "think-response"),
+        (Self::ThinkAnswer, "think-answer"),
         (Self::Think, "think"),
+        (Self::DeepSeekR1, "deepseek-r1"),
         (Self::Mistral, "mistral"),
         (Self::Granite, "granite"),
         (Self::Cohere, "cohere"),
@@ -365,9 +376,19 @@ impl ReasoningFormat {
     /// Returns the reasoning format that a chat template contains.
     pub fn from_template(source: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter().map(|(format, _)| format);
+        let has_any = |marks: &[&str]| marks.iter().any(|mark| source.contains(mark));
         let has = |format: Self| match format {
             Self::Harmony => source.contains(harmony::ANALYSIS),
-            format => format.marks().iter().any(|mark| source.contains(mark)),
+            // The marks are those of `Think`, which is the safer guess.
+            Self::DeepSeekR1 => false,
+            // MiniMax-M2 has results of tools between such tags.
+            Self::ThinkResponse => has_any(&[
+                "<response></response>",
+                "</think>\\n<response>",
+                "</think>\\n\\n<response>",
+            ]),
+            Self::ThinkAnswer => source.contains("</think>") && source.contains("<answer>"),
+            format => has_any(format.marks()),
         };
         all.find(|format| has(*format))
     }
@@ -375,7 +396,9 @@ impl ReasoningFormat {
     /// Returns the opening and closing mark of reasoning. They may be special tokens.
     pub fn marks(self) -> &'static [&'static str; 2] {
         match self {
-            Self::Think => &["<think>", "</think>"],
+            Self::Think | Self::DeepSeekR1 | Self::ThinkResponse | Self::ThinkAnswer => {
+                &["<think>", "</think>"]
+            }
             Self::Mistral => &["[THINK]", "[/THINK]"],
             Self::Granite => &["Here is my thought process:", "Here is my response:"],
             Self::Cohere => &["<|START_THINKING|>", "<|END_THINKING|>"],
@@ -400,6 +423,15 @@ impl ReasoningFormat {
         }
     }
 
+    /// Returns the tags around the reply after the reasoning, if the model writes any.
+    fn answer_tags(self) -> Option<&'static [&'static str; 2]> {
+        match self {
+            Self::ThinkResponse => Some(&["<response>", "</response>"]),
+            Self::ThinkAnswer => Some(&["<answer>", "</answer>"]),
+            _ => None,
+        }
+    }
+
     /// Returns the text after the opening mark that is no reasoning.
     fn label(self) -> &'static str {
         match self {
@@ -408,9 +440,11 @@ impl ReasoningFormat {
         }
     }
 
-    /// Whether a prompt ends with the opening mark, so that the output begins with reasoning.
-    pub fn is_open_after(self, prompt: &str) -> bool {
-        prompt.trim_end().ends_with(self.marks()[0])
+    /// Whether the output begins with reasoning: the prompt ends with the opening mark, or needs
+    /// none. The prompt ends in the model's own text if the output `continues` it.
+    pub fn is_open_after(self, prompt: &str, continues: bool) -> bool {
+        let needs_none = self == Self::DeepSeekR1 && !continues;
+        prompt.trim_end().ends_with(self.marks()[0]) || needs_none && !self.is_closed_after(prompt)
     }
 
     /// Whether a prompt ends with the closing mark, so that the output has no reasoning.

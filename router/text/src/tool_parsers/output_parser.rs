@@ -3,6 +3,7 @@
 
 use penstock_request::grammar_spec::{ExpectedReasoning, GrammarFormat, ReasoningMarkers};
 
+use super::answer_tags::AnswerTags;
 use super::harmony::{self, HarmonyParser};
 use super::reasoning::ReasoningSplitter;
 use super::{OutputDeltas, ParameterTypes, ReasoningFormat, ToolCallParser, ToolFormat, ToolNames};
@@ -19,7 +20,7 @@ pub struct OutputParserOptions {
     pub strict: bool,
     /// The format of reasoning, if any.
     pub reasoning: Option<ReasoningFormat>,
-    /// Whether the prompt ends inside the reasoning.
+    /// Whether the output begins inside the reasoning.
     pub in_reasoning: bool,
     /// Whether the output ends with its first call.
     pub one_call: bool,
@@ -51,6 +52,7 @@ pub enum ReasoningDisplay {
 #[derive(Debug)]
 pub struct OutputParser {
     splitter: Option<ReasoningSplitter>,
+    answer_tags: Option<AnswerTags>,
     tools: Option<Box<dyn ToolCallParser>>,
     one_call: bool,
     over: bool,
@@ -83,7 +85,11 @@ impl OutputParserOptions {
     pub fn marks(&self) -> impl Iterator<Item = &'static str> {
         let tools = self.tools.iter().flat_map(|(format, _)| format.marks());
         let reasoning = self.reasoning.iter().flat_map(|format| format.all_marks());
-        tools.chain(reasoning).copied()
+        let tags = self.reasoning.and_then(ReasoningFormat::answer_tags);
+        tools
+            .chain(reasoning)
+            .chain(tags.into_iter().flatten())
+            .copied()
     }
 
     /// Returns these options for an output to `prompt`, which ends in the model's own text if it
@@ -92,7 +98,7 @@ impl OutputParserOptions {
     pub fn after_prompt(self, prompt: &str, continues: bool) -> Self {
         let in_reasoning = self
             .reasoning
-            .is_some_and(|format| format.is_open_after(prompt));
+            .is_some_and(|format| format.is_open_after(prompt, continues));
         let may_think = |format: ReasoningFormat| {
             in_reasoning || !(continues || format.is_closed_after(prompt))
         };
@@ -151,7 +157,10 @@ impl OutputParserOptions {
             Some((format, names)) => Some(format.parser(self, names.clone())),
             None => None,
         };
+        let separate = self.reasoning_display != ReasoningDisplay::InContent;
+        let tags = self.reasoning.and_then(ReasoningFormat::answer_tags);
         OutputParser {
+            answer_tags: tags.filter(|_| separate).map(AnswerTags::new),
             splitter: self.reasoning.filter(|_| !harmony).map(splitter),
             tools,
             one_call: self.one_call,
@@ -178,8 +187,8 @@ impl OutputParser {
         if self.over {
             return;
         }
-        let tools = &mut self.tools;
-        let mut rest = |text: &str, out: &mut OutputDeltas| feed(tools, text, out);
+        let (tags, tools) = (&mut self.answer_tags, &mut self.tools);
+        let mut rest = |text: &str, out: &mut OutputDeltas| feed(tags, tools, text, out);
         match &mut self.splitter {
             Some(splitter) => text.chars().for_each(|c| splitter.push(c, out, &mut rest)),
             None => rest(text, out),
@@ -202,9 +211,12 @@ impl OutputParser {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
-        let tools = &mut self.tools;
+        let (tags, tools) = (&mut self.answer_tags, &mut self.tools);
         if let Some(splitter) = &mut self.splitter {
-            splitter.finish(out, &mut |text, out| feed(tools, text, out));
+            splitter.finish(out, &mut |text, out| feed(tags, tools, text, out));
+        }
+        if let Some(tags) = tags {
+            tags.finish(out, &mut |text, out| feed_tools(tools, text, out));
         }
         if let Some(tools) = tools {
             tools.finish(out);
@@ -212,7 +224,22 @@ impl OutputParser {
     }
 }
 
-fn feed(tools: &mut Option<Box<dyn ToolCallParser>>, text: &str, out: &mut OutputDeltas) {
+/// Parses text that is no reasoning.
+fn feed(
+    tags: &mut Option<AnswerTags>,
+    tools: &mut Option<Box<dyn ToolCallParser>>,
+    text: &str,
+    out: &mut OutputDeltas,
+) {
+    let mut rest = |text: &str, out: &mut OutputDeltas| feed_tools(tools, text, out);
+    match tags {
+        Some(tags) => text.chars().for_each(|c| tags.push(c, out, &mut rest)),
+        None => rest(text, out),
+    }
+}
+
+/// Parses text of the reply.
+fn feed_tools(tools: &mut Option<Box<dyn ToolCallParser>>, text: &str, out: &mut OutputDeltas) {
     match tools {
         Some(tools) => text.chars().for_each(|c| tools.push(c, out)),
         None => out.content(text),

@@ -18,11 +18,19 @@ macro_rules! built_in {
     };
 }
 
+fn check(families: &[(&str, ToolFormat, Option<ReasoningFormat>)]) {
+    for &(source, format, reasoning) in families {
+        assert_eq!(ToolFormat::from_template(source), Some(format), "{source}");
+        let found = ReasoningFormat::from_template(source);
+        assert_eq!(found, reasoning, "{source}");
+    }
+}
+
 #[test]
 fn families_are_detected_from_the_chat_template() {
     let think = Some(ReasoningFormat::Think);
     let harmony = Some(ReasoningFormat::Harmony);
-    for (source, format, reasoning) in [
+    check(&[
         (template!("qwen_3_coder"), ToolFormat::QwenXml, None),
         (template!("qwen_3"), ToolFormat::Hermes, think),
         (template!("glm_4_5"), ToolFormat::Glm, think),
@@ -39,6 +47,12 @@ fn families_are_detected_from_the_chat_template() {
         (template!("llama_4_json"), ToolFormat::Llama4Json, None),
         (template!("internlm_2"), ToolFormat::InternLm, None),
         (template!("hermes"), ToolFormat::Hermes, None),
+    ]);
+}
+
+#[test]
+fn families_are_detected_from_parts_of_their_templates() {
+    check(&[
         (
             "<｜tool▁sep｜>' + name + '\\n```json\\n'",
             ToolFormat::DeepSeekV3,
@@ -60,16 +74,25 @@ fn families_are_detected_from_the_chat_template() {
             Some(ReasoningFormat::MiniMax),
         ),
         (
+            "'<|start_of_role|>' 'Think between <think></think> and write your response between \
+             <response></response>.'",
+            ToolFormat::Granite,
+            Some(ReasoningFormat::ThinkResponse),
+        ),
+        (
+            "'<think>\\n' + thoughts + '\\n</think>\\n\\n<response>\\n' + '<tool_call>'",
+            ToolFormat::Hermes,
+            Some(ReasoningFormat::ThinkResponse),
+        ),
+        (
+            "'<think>\\n' + thoughts + '\\n</think>\\n<answer>\\n' + '<tool_calls>'",
+            ToolFormat::Hunyuan,
+            Some(ReasoningFormat::ThinkAnswer),
+        ),
+        (
             "content + '<|tool|>' + tools + '<|/tool|>'",
             ToolFormat::Phi,
             None,
         ),
-    ] {
-        assert_eq!(ToolFormat::from_template(source), Some(format), "{source}");
-        assert_eq!(
-            ReasoningFormat::from_template(source),
-            reasoning,
-            "{source}"
-        );
-    }
+    ]);
 }

@@ -503,6 +503,16 @@ fn reasoning_marks_of_every_format() {
         (ReasoningFormat::Gemma, "<|channel>a<channel|>b"),
         (ReasoningFormat::Mistral, "[THINK]a[/THINK]b"),
         (ReasoningFormat::Think, "<think>a</think>b"),
+        (ReasoningFormat::DeepSeekR1, "<think>a</think>b"),
+        (ReasoningFormat::ThinkResponse, "<think>a</think>b"),
+        (
+            ReasoningFormat::ThinkResponse,
+            "<think>a</think><response>b</response>",
+        ),
+        (
+            ReasoningFormat::ThinkAnswer,
+            "<think>\na\n</think>\n<answer>\nb\n</answer>\n",
+        ),
     ] {
         let options = OutputParserOptions {
             reasoning: Some(format),

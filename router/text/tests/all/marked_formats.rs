@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use penstock_text::tool_parsers::{OutputDelta, OutputDeltas, ReasoningFormat, ToolFormat};
+use penstock_text::tool_parsers::{
+    OutputDelta, OutputDeltas, OutputParserOptions, ReasoningDisplay, ReasoningFormat, ToolFormat,
+};
 
-use crate::parsed::{check, parser_options};
+use crate::parsed::{check, parser_options, read_with};
 
 #[test]
 fn seed_oss_and_longcat_calls() {
@@ -201,6 +203,114 @@ fn ids_of_kimi_calls_are_those_that_the_model_wrote() {
         f(None), // the same once more
     ];
     assert_eq!(ids, expected);
+}
+
+/// Returns the reasoning, the content and the number of calls of an output, which do not depend on
+/// how it is cut.
+fn reasoned(options: &OutputParserOptions, text: &str) -> (String, String, usize) {
+    let whole = read_with(options, [text]);
+    assert_eq!(read_with(options, text.split_inclusive(|_| true)), whole);
+    (whole.reasoning, whole.content, whole.calls.len())
+}
+
+#[test]
+fn tags_around_the_reply_are_dropped() {
+    let options = OutputParserOptions {
+        reasoning: Some(ReasoningFormat::ThinkAnswer),
+        ..parser_options(ToolFormat::Hunyuan)
+    };
+    let call = "<tool_calls>[{\"name\": \"f\", \"arguments\": {}}]</tool_calls>";
+    let no_answer = "<response>b</response> <answer>c</answer>";
+    for (text, reasoning, content, calls) in [
+        (
+            "<think>\n\n</think>\n<answer>\nb\n\nc \n</answer>",
+            "",
+            "b\n\nc",
+            0,
+        ),
+        // The prompt closed the reasoning.
+        ("<answer>\nb\n</answer>\n", "", "b", 0),
+        ("<think>a</think>\n<answer></answer>", "a", "", 0),
+        (
+            &format!("<think>a</think><answer>b</answer>\n{call}"),
+            "a",
+            "b",
+            1,
+        ),
+        (
+            &format!("<think>a</think><answer>\n{call}\n</answer>"),
+            "a",
+            "",
+            1,
+        ),
+        ("<think>a</think><answer>b</answer> c ", "a", "b c ", 0),
+        (&format!("<think>a</think>{no_answer}"), "a", no_answer, 0),
+        ("<think>a</think> <ans", "a", "<ans", 0),
+        ("<think>a</think>b </answer>", "a", "b </answer>", 0),
+        // Truncated.
+        ("<think>a</think><answer>b </ans", "a", "b </ans", 0),
+    ] {
+        let expected = (reasoning.to_owned(), content.to_owned(), calls);
+        assert_eq!(reasoned(&options, text), expected, "{text}");
+    }
+    let text = "<think>a</think><answer>b</answer>";
+    for (reasoning_display, reasoning, content) in [
+        (ReasoningDisplay::InContent, "", text),
+        (ReasoningDisplay::Hidden, "", "b"),
+    ] {
+        let options = OutputParserOptions {
+            reasoning_display,
+            ..options.clone()
+        };
+        let expected = (reasoning.to_owned(), content.to_owned(), 0);
+        assert_eq!(reasoned(&options, text), expected);
+    }
+    let mut marks = options.marks();
+    assert!(
+        marks.any(|mark| mark == "<answer>"),
+        "it may be a special token"
+    );
+}
+
+/// A model whose template was asked for by name may write no opening tag at all.
+#[test]
+fn deepseek_r1_reasons_from_the_start_unless_the_prompt_closed_it() {
+    let options = |format| OutputParserOptions {
+        reasoning: Some(format),
+        ..parser_options(ToolFormat::DeepSeekV3)
+    };
+    for (prompt, continues, text, reasoning, content) in [
+        ("<｜Assistant｜>", false, "a\n</think>\n\nb", "a", "b"),
+        (
+            "<｜Assistant｜>",
+            false,
+            "<think>\na\n</think>\n\nb",
+            "a",
+            "b",
+        ),
+        (
+            "<｜Assistant｜>",
+            false,
+            "a, without an end",
+            "a, without an end",
+            "",
+        ),
+        ("<｜Assistant｜><think>\n", false, "a</think>b", "a", "b"),
+        ("<｜Assistant｜><think>\n\n</think>\n", false, "b", "", "b"),
+        ("<｜Assistant｜>The", true, " answer", "", " answer"),
+    ] {
+        let named = options(ReasoningFormat::DeepSeekR1).after_prompt(prompt, continues);
+        let expected = (reasoning.to_owned(), content.to_owned(), 0);
+        assert_eq!(reasoned(&named, text), expected, "{prompt}{text}");
+    }
+    // The detected format needs a tag.
+    let detected = options(ReasoningFormat::Think).after_prompt("<｜Assistant｜>", false);
+    let text = "a\n</think>\n\nb";
+    assert_eq!(
+        reasoned(&detected, text),
+        (String::new(), text.to_owned(), 0)
+    );
+    assert!(!detected.in_reasoning && detected.may_think);
 }
 
 #[test]

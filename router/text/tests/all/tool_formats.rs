@@ -382,6 +382,27 @@ fn gemma_calls() {
     );
 }
 
+/// Options of any formats, and text in pieces: fragments, and marks of these formats.
+fn any_output() -> impl Strategy<Value = (OutputParserOptions, Vec<String>)> {
+    let reasoning = ReasoningFormat::ALL.map(|(format, _)| Some(format));
+    let reasoning = prop::sample::select([&reasoning[..], &[None]].concat());
+    let formats = (any_format(), reasoning, any::<bool>(), any::<bool>());
+    let options =
+        formats.prop_map(
+            |(format, reasoning, one_call, in_reasoning)| OutputParserOptions {
+                one_call,
+                in_reasoning,
+                reasoning,
+                ..parser_options(format)
+            },
+        );
+    options.prop_flat_map(|options| {
+        let marks: Vec<_> = options.marks().map(str::to_owned).collect();
+        let part = prop_oneof![3 => fragment(), 1 => prop::sample::select(marks)];
+        (Just(options), prop::collection::vec(part, 0..20))
+    })
+}
+
 /// Text with critical boundaries: marks, partial marks and JSON punctuation.
 fn fragment() -> impl Strategy<Value = String> {
     let words = prop::sample::select(WORDS.to_vec()).prop_map(str::to_owned);
@@ -510,25 +531,24 @@ proptest! {
     /// The result is the same for every cut, and no character of plain text is lost.
     #[test]
     fn parsing_does_not_depend_on_chunk_boundaries(
-        format in any_format(),
-        parts in prop::collection::vec(fragment(), 0..20),
-        one_call in any::<bool>(),
-        in_reasoning in any::<bool>(),
-        reasoning in prop::sample::select(vec![
-            None, Some(ReasoningFormat::Think), Some(ReasoningFormat::Mistral),
-            Some(ReasoningFormat::Harmony),
-        ]),
+        (parser_options, parts) in any_output(),
     ) {
-        let parser_options = OutputParserOptions { one_call, in_reasoning, reasoning, ..parser_options(format) };
         let text = parts.concat();
         let whole = read_with(&parser_options, [text.as_str()]);
         prop_assert_eq!(&read_with(&parser_options, parts.iter().map(String::as_str)), &whole);
         prop_assert_eq!(&read_with(&parser_options, text.split_inclusive(|_| true)), &whole);
-        // Marks of messages, unlike tags of calls, are never content.
+        // Marks of reasoning and messages, unlike tags of most calls, are never content.
         let marked = parser_options.is_harmony() && text.contains("<|");
-        let thinks = in_reasoning || text.contains("think>") || text.contains("THINK]") || marked;
+        let of_reasoning = OutputParserOptions { tools: None, ..parser_options.clone() };
+        // These formats drop their marks even if no call follows.
+        let unmarked = [ToolFormat::Pythonic, ToolFormat::Lfm, ToolFormat::Olmo, ToolFormat::Llama4Json]
+            .iter()
+            .any(|format| format.marks().iter().any(|mark| text.contains(mark)));
+        let thinks = parser_options.in_reasoning
+            || marked
+            || of_reasoning.marks().any(|mark| text.contains(mark));
         if whole.calls.is_empty() && !thinks {
-            prop_assert!(text.starts_with(&whole.content) || text.contains("<|python"), "{:?}", whole);
+            prop_assert!(text.starts_with(&whole.content) || unmarked, "{:?}", whole);
         }
     }
 
