@@ -109,15 +109,15 @@ def test_names_come_before_expressions() -> None:
     raw = {"quantization_config": settings(extra_config=extra)}
     methods = read_methods(raw, torch.float32, HOST)
 
-    def layout(path: str) -> tuple[int, int]:
+    def layout(path: str) -> tuple[int, int, bool]:
         found = methods.of(path)
         assert isinstance(found, Gptq)
-        return found.layout.bits, found.layout.grouping.size
+        return found.layout.bits, found.layout.grouping.size, found.layout.symmetric
 
-    assert layout(DOWN) == (4, 16)
-    assert layout("model.layers.0.mlp.up_proj") == (8, 64)
-    assert layout("model.layers.0.self_attn.q_proj") == (4, 32)
-    assert layout("lm_head") == (8, 0)
+    assert layout(DOWN) == (4, 16, True)
+    assert layout("model.layers.0.mlp.up_proj") == (8, 64, True)
+    assert layout("model.layers.0.self_attn.q_proj") == (4, 32, True)
+    assert layout("lm_head") == (8, 0, False)
     assert methods.of("model.vision.0.mlp_proj") is methods.plain
 
 

@@ -320,7 +320,7 @@ def test_marlin(
         ("marlin", {"group_size": None}, "group_size None is not supported"),
         ("awq", {"version": "gemv"}, "version 'gemv' is not supported; supported: 'gemm'"),
         ("awq", {"bits": 8}, "bits 8 is not supported"),
-        ("awq", {"zero_point": False}, "zero_point False is not supported"),
+        ("awq", {"zero_point": 1}, "zero_point 1 is not supported; supported: True, False"),
     ],
 )
 def test_settings_that_are_not_supported_are_refused_by_name(
@@ -382,6 +382,43 @@ def test_tensors_that_contradict_the_settings_are_named(
 
     floats = refusal("floats", unquantized)
     assert f"does not quantize {Q}, but its quantization_config does not say so" in floats
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    ("written", "named", "off", "how"),
+    [
+        ("gptq_v2", "gptq", 1, "as they are, as checkpoint_format 'gptq_v2'"),
+        ("gptq", "gptq_v2", -1, "minus one, as checkpoint_format 'gptq'"),
+    ],
+)
+def test_another_layout_than_config_json_names(
+    checkpoint: Callable[[str], Path],
+    bits: int,
+    written: str,
+    named: str,
+    off: int,
+    how: str,
+    tmp_path: Path,
+) -> None:
+    """Symmetric weights have the middle of the codes as their zero points."""
+    config = settings(bits=bits, checkpoint_format=written)
+    stored, _ = rewritten(checkpoint("llama31"), tmp_path, gptq(config), config)
+    middle = 1 << bits - 1
+    text = (
+        rf"_proj.qzeros has zero points of {middle + off}, .* makes all of them {middle}; .*{how}"
+    )
+    with pytest.raises(Refused, match=text):
+        LocalWorker().load(changed(stored, lambda tensors: None, checkpoint_format=named))
+
+
+def test_zero_points_that_differ_are_read_as_they_are(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Also where `sym` has the default of a tool that did not set it."""
+    config = settings(sym=False)
+    stored, exact = rewritten(checkpoint("llama31"), tmp_path, gptq(config), config)
+    assert_equal_model(changed(stored, lambda tensors: None, sym=True), exact)
 
 
 def test_a_layout_that_config_json_does_not_name(

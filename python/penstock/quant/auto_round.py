@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.quant.awq import Awq
+from penstock.quant.calibration import AUTO_ROUND
 from penstock.quant.gptq import Gptq, GptqLayout
 from penstock.quant.gptq_rules import RuledMethods
 from penstock.quant.groups import Grouping
@@ -19,14 +20,6 @@ from penstock.quant.methods import Methods
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
 
-# How codes were found, and what rounding activations would take.
-TUNING = (
-    "act_data_type", "act_dynamic", "act_group_size", "act_sym", "amp", "autoround_version",
-    "batch_size", "dataset", "enable_minmax_tuning", "enable_norm_bias_tuning",
-    "enable_quanted_input", "gradient_accumulate_steps", "iters", "low_gpu_mem_usage", "lr",
-    "minmax_lr", "nsamples", "scale_dtype", "seqlen", "static_attention_granularity",
-    "static_kv_granularity", "sym",
-)  # fmt: skip
 BLOCKS = "block_name_to_quantize", "to_quant_block_names"
 OWN, GPTQ, GPTQMODEL, AWQ = "", "auto_gptq", "gptqmodel", "auto_awq"
 LAYOUTS = {OWN: OWN, GPTQ: GPTQ, "gptq": GPTQ, GPTQMODEL: GPTQMODEL, AWQ: AWQ, "awq": AWQ}
@@ -38,7 +31,7 @@ KERNELS = {"exllamav2", "marlin", "triton", "tritonv2"}
 def read_auto_round(config: Mapping[str, Any], plain: Plain) -> Methods:
     """quant_method "auto-round", or "intel/auto-round" of versions before 0.5."""
     settings = Settings(config)
-    settings.skip("quant_method", "extra_config", *TUNING)
+    settings.skip("quant_method", "extra_config", *AUTO_ROUND)
     layout, blocks = _layout(settings), _blocks(settings)
     usual = _method(settings, layout, plain)
     settings.done()
@@ -79,11 +72,18 @@ def _method(settings: Settings, layout: str, plain: Plain) -> LinearMethod:
     settings.choice("data_type", ("int",), "int")
     settings.choice("act_bits", (16, 32), 16)
     bits = settings.choice("bits", (4,) if layout == AWQ else (4, 8))
+    symmetric = settings.choice("sym", (True, False), True)
     grouping = Grouping.read(settings, "group_size")
     if layout == AWQ:
-        return Awq(plain, grouping)
-    indexed = layout == GPTQMODEL
-    return Gptq(plain, GptqLayout(bits, grouping, less_one=layout == GPTQ, indexed=indexed))
+        return Awq(plain, grouping, symmetric)
+    stored = GptqLayout(
+        bits,
+        grouping,
+        less_one=layout == GPTQ,
+        indexed=layout == GPTQMODEL,
+        symmetric=symmetric,
+    )
+    return Gptq(plain, stored)
 
 
 def _rules(
@@ -115,7 +115,7 @@ def _of_module(
     """The method of a module; fields that its entry does not set are quantization_config's."""
     where = f"quantization_config.extra_config.{name}"
     own = Settings(changes, where)
-    own.skip("act_bits", "bits", "data_type", "group_size", *TUNING)
+    own.skip("act_bits", "bits", "data_type", "group_size", "sym", *AUTO_ROUND)
     own.done()
     bits = changes.get("bits")
     if isinstance(bits, int) and bits >= 16:

@@ -89,6 +89,7 @@ def read_compressed_tensors(config: Mapping[str, Any], plain: Plain) -> Methods:
             "others) are not supported; serve the dense checkpoint"
         )
     settings.skip("quant_method", "version", "global_compression_ratio", "kv_cache_scheme")
+    settings.skip("provider")
     settings.choice("quantization_status", ("compressed", "frozen"), "compressed")
     common = settings.get("format")
     groups, ignored = settings.get("config_groups"), kept_modules(config, "ignore")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from penstock_kernels.packed_linear import Kind
 
+from penstock.quant.calibration import AUTO_ROUND, GPTQ, skip_calibration
 from penstock.quant.gptq_rules import Rule, RuledMethods, read_rules
 from penstock.quant.groups import Grouping, sorted_by_group
 from penstock.quant.marlin import Marlin, marlin_methods
@@ -18,15 +19,6 @@ from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
 from penstock.quant.words import check_packing, unpacked
-
-# How weights were found, and which kernels of other libraries were to multiply by them.
-CALIBRATION = (
-    "act_group_aware", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs",
-    "damp_auto_increment", "damp_percent", "dataset", "disable_exllama", "exllama_config",
-    "max_input_length", "meta", "model_file_base_name", "model_name_or_path", "model_seqlen",
-    "module_name_preceding_first_block", "mse", "pad_token_id", "quantizer", "static_groups",
-    "sym", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +31,8 @@ class GptqLayout:
     """Whether zero points are stored minus 1 (checkpoint_format gptq, not gptq_v2)."""
     indexed: bool = True
     """Whether there is a g_idx."""
+    symmetric: bool = False
+    """Whether all zero points are the middle of the codes."""
 
 
 class Gptq(Packed):
@@ -54,7 +48,8 @@ class Gptq(Packed):
 
     def allocate_share(self, outputs: int, inputs: int, ranks: int) -> dict[str, WeightTensor]:
         """Likewise, of inputs that ranks share."""
-        device, grouping, pack = self.plain.device, self.layout.grouping, 32 // self.layout.bits
+        device, layout, grouping = self.plain.device, self.layout, self.layout.grouping
+        pack = 32 // layout.bits
         check_packing(pack, outputs=outputs, inputs=inputs)
         groups = grouping.of(inputs, ranks)
 
@@ -62,12 +57,15 @@ class Gptq(Packed):
             return torch.empty((rows, columns), dtype=torch.int32, device=device)
 
         scales = torch.empty((groups.count, outputs), dtype=torch.float32, device=device)
+        zeros = words(groups.count, outputs // pack)
         found = {
             "qweight": WeightTensor(words(inputs // pack, outputs), 1, 0),
-            "qzeros": groups.tensor(words(groups.count, outputs // pack), 1),
+            "qzeros": groups.tensor(zeros, 1),
             "scales": groups.tensor(scales, 1),
         }
-        return {**found, "g_idx": grouping.index(inputs, device)} if self.layout.indexed else found
+        if layout.symmetric:
+            found["qzeros"] = groups.middle_zeros(zeros, layout.bits, layout.less_one)
+        return {**found, "g_idx": grouping.index(inputs, device)} if layout.indexed else found
 
     def read(self, weights: Weights) -> Quantized:
         """Unpacks codes and zero points."""
@@ -93,13 +91,12 @@ def quantized(
 def read_gptq(config: Mapping[str, Any], plain: Plain) -> Methods:
     """quant_method "gptq"."""
     settings = Settings(config)
-    settings.skip("quant_method", *CALIBRATION)
+    skip_calibration(settings, "gptq")
     marlin = settings.choice("is_marlin_format", (True, False), False)
     formats = ("gptq", "gptq_v2", "marlin")
     form = settings.choice("checkpoint_format", formats, "marlin" if marlin else "gptq")
     form = settings.choice("format", formats, form)
     head = settings.choice("lm_head", (True, False), False)
-    settings.choice("pack_dtype", ("int32",), "int32")
     layout, rules = _layout(settings, form), read_rules(settings)
     settings.done()
     if form == "marlin":
@@ -115,7 +112,8 @@ def _layout(settings: Settings, form: str) -> GptqLayout:
     bits = settings.choice("bits", (4, 8))
     any_order = settings.choice("desc_act", (True, False), False)
     grouping = Grouping.read(settings, "group_size", any_order)
-    return GptqLayout(bits, grouping, less_one=form == "gptq")
+    symmetric = settings.choice("sym", (True, False), True)
+    return GptqLayout(bits, grouping, less_one=form == "gptq", symmetric=symmetric)
 
 
 def _method(rule: Rule, config: Mapping[str, Any], form: str, plain: Plain) -> LinearMethod:
@@ -124,6 +122,6 @@ def _method(rule: Rule, config: Mapping[str, Any], form: str, plain: Plain) -> L
         return plain
     where = f"quantization_config.dynamic.{rule.pattern.pattern}"
     own = Settings(rule.settings, where)
-    own.skip("bits", "group_size", "desc_act", *CALIBRATION)
+    own.skip("bits", "group_size", "desc_act", "sym", *GPTQ, *AUTO_ROUND)
     own.done()
     return Gptq(plain, _layout(Settings({**config, **rule.settings}, where), form))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -49,6 +49,35 @@ class GroupIndex(Form):
 
 
 @dataclass(frozen=True)
+class MiddleZeros(Blocks):
+    """Words of zero points of a symmetric format: all have the middle of its codes."""
+
+    bits: int
+    """Of a zero point."""
+    less_one: bool
+    """Whether zero points are stored minus 1."""
+    in_order: bool = False
+
+    def check(self, name: str, stored: Callable[[], Tensor]) -> None:
+        """Raises BadModel if all zero points are another number, as in a file whose layout
+        config.json does not name. Those that differ from each other are read as they are."""
+        words, most, middle = stored().flatten(), (1 << self.bits) - 1, 1 << self.bits - 1
+        first = int(words[0])
+        found = ((first & most) + self.less_one) & most
+        fields = {first >> place & most for place in range(0, 32, self.bits)}
+        if found == middle or len(fields) > 1 or not bool((words == first).all()):
+            return
+        reason = "the file is damaged, or its format is not symmetric"
+        if found - middle == (1 if self.less_one else -1):
+            form, how = ("gptq_v2", "as they are") if self.less_one else ("gptq", "minus one")
+            reason = f"the file stores them {how}, as checkpoint_format {form!r} of GPTQ does"
+        raise BadModel(
+            f"tensor {name} has zero points of {found}, but quantization_config says that weights "
+            f"are symmetric, which makes all of them {middle}; {reason}"
+        )
+
+
+@dataclass(frozen=True)
 class Groups:
     """The groups of a layer's inputs on this rank."""
 
@@ -64,6 +93,11 @@ class Groups:
         sizes = (self.repeats, 1) if output_dim else (1, self.repeats)
         form = None if self.repeats == 1 else Blocks(sizes)
         return WeightTensor(data, output_dim, 1 - output_dim if self.shared else None, form)
+
+    def middle_zeros(self, data: Tensor, bits: int, less_one: bool = False) -> WeightTensor:
+        """Zero points [groups, words of outputs] of a symmetric format."""
+        form = MiddleZeros((self.repeats, 1), bits, less_one, in_order=self.repeats == 1)
+        return replace(self.tensor(data, 1), form=form)
 
 
 @dataclass(frozen=True)
