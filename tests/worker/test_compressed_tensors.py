@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import checkpoint_maker
+from checkpoints import SHAPE, checkpoint_maker
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
-from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
+from compressed_tensors.quantization import (
+    QuantizationConfig,
+    QuantizationScheme,
+    apply_quantization_config,
+)
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from local import LocalWorker, Refused
 from penstock.faults import BadModel
 from penstock.quant import read_methods
+from penstock.quant.compressed_ints import Ints
 from quantized import (
     UP,
     Quantize,
@@ -30,7 +35,7 @@ from quantized import (
     wide,
 )
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 HOST = torch.device("cpu")
 FP8: dict[str, Any] = {"num_bits": 8, "type": "float", "symmetric": True}
@@ -218,13 +223,12 @@ def test_matrices_that_are_dense_may_have_a_sparsity_config() -> None:
 
 
 def test_groups_have_their_own_formats(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    """The first group that has a module counts."""
     down = by_library(*FORMATS["fp8-block"])
     other = by_library(*FORMATS["fp8-channel-dynamic"])
     config = config_of(*FORMATS["fp8-channel-dynamic"])
     groups = {
-        "down": {**FORMATS["fp8-block"][1], "targets": ["re:.*down_proj$"]},
         "others": FORMATS["fp8-channel-dynamic"][1],
+        "down": {**FORMATS["fp8-block"][1], "targets": ["re:.*down_proj$"]},
     }
 
     def quantize(matrix: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -232,6 +236,46 @@ def test_groups_have_their_own_formats(checkpoint: Callable[[str], Path], tmp_pa
 
     config = {**config, "config_groups": groups}
     assert_equal_model(*quantized(checkpoint("llama31"), tmp_path, quantize, config))
+
+
+DOWN = "model.layers.1.mlp.down_proj"
+
+
+@pytest.mark.parametrize(
+    ("groups", "ignored"),
+    [
+        ({16: ["Linear"], 32: ["re:.*down_proj"]}, ["lm_head"]),
+        ({16: ["re:.*down_proj"], 32: ["Linear"], 64: [DOWN]}, ["lm_head"]),
+        ({16: ["re:.*proj"], 32: ["re:.*layers.1.*"], 64: ["Linear"]}, []),
+        ({16: ["re:.*layers.1.*"], 32: ["re:.*down_proj", "re:.*z"]}, ["re:.*q_proj", "lm_head"]),
+        ({16: ["Linear", DOWN], 32: [DOWN, "re:model.layers.0.mlp.*"]}, ["re:.*attn"]),
+        ({16: ["re:layers", "mlp.down_proj", "lm_head"]}, [DOWN]),
+    ],
+)
+def test_the_library_chooses_the_same_groups(
+    groups: dict[int, list[str]], ignored: list[str]
+) -> None:
+    """Names come before expressions and those before the class, whatever the order of groups is."""
+    weights = {"num_bits": 4, "type": "int", "strategy": "group"}
+    raw = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "ignore": ignored,
+        "config_groups": {
+            f"group_{at}": {"targets": targets, "weights": {**weights, "group_size": size}}
+            for at, (size, targets) in enumerate(groups.items())
+        },
+    }
+    methods = read_methods({"quantization_config": raw}, torch.float32, HOST)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE))
+    apply_quantization_config(model, QuantizationConfig(**raw), show_progress=False)
+    linears = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    for name, module in linears.items():
+        chosen, method = getattr(module, "quantization_scheme", None), methods.of(name)
+        found = method.layout.grouping.size if isinstance(method, Ints) else None
+        assert found == (chosen and chosen.weights.group_size), name
 
 
 def test_scales_of_a_kv_cache_stand_beside_the_matrices(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.faults import BadModel
@@ -17,6 +17,7 @@ from penstock.quant.mxfp8 import read_mxfp8_quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
 
+LINEAR = "Linear"  # the class of modules that are matrices
 UNUSED = (r".*\.weight_shape", r".*\.input_zero_point")
 
 
@@ -51,21 +52,30 @@ class ModuleGroup:
 class GroupedMethods(Methods):
     """Modules are selected by name, by a regular expression or by their class, Linear."""
 
-    groups: tuple[ModuleGroup, ...] = ()
+    targets: Mapping[str, LinearMethod] = field(default_factory=dict)
+    """The method of what a group selects, in the order in which targets decide."""
     ignored: tuple[str, ...] = ()
 
     def of(self, path: str) -> LinearMethod:
-        """The method of the first group that has the module."""
+        """The method of the first target that selects the module."""
         if not _selected(self.ignored, path):
-            for group in self.groups:
-                if _selected(group.targets, path):
-                    return group.method
+            for target, method in self.targets.items():
+                if _selected((target,), path):
+                    return method
         return self.plain
 
     @property
     def formats(self) -> tuple[LinearMethod, ...]:
         """The methods of matrices that have a weight format."""
-        return tuple(group.method for group in self.groups)
+        return tuple(self.targets.values())
+
+
+def _by_precedence(groups: Iterable[ModuleGroup]) -> dict[str, LinearMethod]:
+    """The method of each target, in the library's order: names, expressions by their letters, the
+    class. Of groups with the same target, the last one counts."""
+    found = {target: group.method for group in groups for target in group.targets}
+    order = sorted(found, key=lambda target: (target == LINEAR, "re:" in target, target))
+    return {target: found[target] for target in order}
 
 
 def _selected(targets: Iterable[str], path: str) -> bool:
@@ -74,7 +84,7 @@ def _selected(targets: Iterable[str], path: str) -> bool:
         if target.startswith("re:"):
             if re.match(target.removeprefix("re:"), path):
                 return True
-        elif target in (path, "Linear"):
+        elif target in (path, LINEAR):
             return True
     return False
 
@@ -105,7 +115,8 @@ def read_compressed_tensors(config: Mapping[str, Any], plain: Plain) -> Methods:
         found.append(_group(Settings(group, f"{where}.{name}"), common, plain))
     for target in [*ignored, *(target for group in found for target in group.targets)]:
         _check_target(target)
-    return GroupedMethods(plain, unused=UNUSED, groups=tuple(found), ignored=tuple(ignored))
+    targets = _by_precedence(found)
+    return GroupedMethods(plain, unused=UNUSED, targets=targets, ignored=tuple(ignored))
 
 
 def _group(settings: Settings, common: Any, plain: Plain) -> ModuleGroup:
