@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from penstock.quant.compressed_ints import Ints
 from penstock.quant.eetq import Eetq
 from penstock.quant.fp8 import Fp8
 from penstock.quant.gptq import Gptq
+from penstock.quant.methods import beginnings
 from penstock.quant.mx import MxFp4, NvFp4
 from penstock.quant.mxfp8 import MxFp8
 from quantized import HOST
+from transformers.quantizers.quantizers_utils import should_convert_module
 from transformers.utils import quantization_config as theirs
 
 UP = "model.layers.0.mlp.up_proj"
@@ -194,3 +197,64 @@ def test_fields_with_an_effect_are_refused_by_name(
 ) -> None:
     with pytest.raises(BadModel, match=f"quantization_config.{text}"):
         read({**config, **change})
+
+
+MODULES = [
+    "lm_head",
+    "model.embed_tokens",
+    *(f"model.layers.{at}.{end}" for at in (0, 1, 10, 11) for end in (
+        "self_attn", "self_attn.q_proj", "self_attn.o_proj", "mlp", "mlp.gate", "mlp.gate_proj",
+        "mlp.down_proj", "mlp.experts.0.up_proj", "mlp.shared_expert_gate",
+    )),
+    "model.language_model.layers.1.mlp.up_proj",
+    "model.vision_tower.blocks.1.fc1",
+]  # fmt: skip
+LISTS: list[list[str]] = [
+    [],
+    ["lm_head"],
+    ["model.layers.1"],
+    ["model.layers.1."],
+    ["model.layers.1.mlp."],
+    ["proj"],
+    ["gate"],
+    ["gate_proj", "expert_gate"],
+    ["layers.1.mlp.down_proj"],
+    [r"model\.layers\.\d+\.mlp\.gate"],
+    ["model.layers.*.self_attn"],
+    ["model.layers.(0|10).mlp", r"(.)odel.(language)_model.*"],
+    ["model.layers.[01].mlp.gate|lm"],
+    ["^model.layers.1$", ".*down_proj"],
+    ["model.vision_tower", "mlp.gate", "embed_tokens"],
+]
+
+
+@pytest.mark.parametrize("listed", LISTS, ids=str)
+@pytest.mark.parametrize("field", ["modules_to_not_convert", "ignored_layers"])
+def test_modules_are_kept_that_transformers_keeps(listed: list[str], field: str) -> None:
+    methods = read({"quant_method": "fp8", field: listed})
+    found = {path for path in MODULES if methods.of(path) is methods.plain}
+    kept = {path for path in MODULES if not should_convert_module(path, ["lm_head", *listed])}
+    assert found == kept
+
+
+@pytest.mark.parametrize(
+    ("listed", "kept"),
+    [
+        (["mlp"], r"\.mlp"),
+        (["experts", "language_model.layers"], r"\.experts\.|language_model"),
+        (["layers.1"], r"layers\.1\."),
+        (["*.1.mlp"], r"\.1\.mlp"),  # no expression
+    ],
+)
+def test_components_are_kept_anywhere_in_a_path(listed: list[str], kept: str) -> None:
+    """vLLM and AutoAWQ keep these modules; transformers does not."""
+    methods = read({"quant_method": "awq", "group_size": 32, "modules_to_not_convert": listed})
+    found = {path for path in MODULES if methods.of(path) is methods.plain}
+    assert found == {path for path in MODULES if re.search(f"{kept}|lm_head", path)}
+
+
+def test_many_names_are_matched_in_one_expression() -> None:
+    """Checkpoints of mixtures name hundreds of modules and have ten thousands of matrices."""
+    listed = [f"model.layers.{at}.mlp.gate" for at in range(400)]
+    assert len(beginnings(listed)) == 1
+    assert len(beginnings([*listed, r"a\.b", "(c)", "*d"])) == 3

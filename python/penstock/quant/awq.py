@@ -12,7 +12,7 @@ from penstock.quant.calibration import skip_calibration
 from penstock.quant.gptq import quantized
 from penstock.quant.groups import Grouping
 from penstock.quant.method import Weights, WeightTensor
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -71,5 +71,5 @@ def read_awq(config: Mapping[str, Any], plain: Plain) -> Methods:
     name = "group_size" if settings.get("q_group_size") is None else "q_group_size"
     grouping = Grouping.read(settings, name)
     settings.done()
-    kept = {"lm_head", *kept_modules(config)}
-    return Methods(plain, Awq(plain, grouping, not zero_points), tuple(sorted(kept)))
+    method = Awq(plain, grouping, not zero_points)
+    return Methods(plain, method, HEAD, not_converted=kept_modules(config))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from penstock.faults import BadModel, BadSetting
 from penstock.quant.method import LinearMethod, Weights, WeightTensor
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -334,8 +334,8 @@ def read_bitsandbytes(config: Mapping[str, Any], plain: Plain) -> Methods:
     method: LinearMethod = StoredFourBit(plain, kind, nested) if four else StoredInt8(plain)
     # Without a list, transformers keeps the output head.
     listed = config.get("llm_int8_skip_modules") is not None
-    kept = kept_modules(config, "llm_int8_skip_modules") if listed else ["lm_head"]
-    return Methods(plain, method, tuple(kept))
+    kept = kept_modules(config, "llm_int8_skip_modules") if listed else HEAD
+    return Methods(plain, method, not_converted=kept)
 
 
 def _flag(settings: Settings, name: str) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.faults import BadModel
 from penstock.quant.method import Weights, WeightTensor
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -77,5 +77,4 @@ def read_eetq(config: Mapping[str, Any], plain: Plain) -> Methods:
     settings.skip("quant_method", "modules_to_not_convert")
     settings.choice("weights", ("int8",), "int8")
     settings.done()
-    kept = {"lm_head", *kept_modules(config)}
-    return Methods(plain, Eetq(plain), tuple(sorted(kept)))
+    return Methods(plain, Eetq(plain), HEAD, not_converted=kept_modules(config))

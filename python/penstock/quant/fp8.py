@@ -17,7 +17,7 @@ from penstock_kernels.packed_linear import Kind
 
 from penstock.faults import BadModel
 from penstock.quant.method import Weights, WeightTensor
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -112,10 +112,10 @@ def read_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:
         suffixes = "weight_scale_inv", "weight_scale", "scale"
         layout = Fp8Layout(None, shape, suffixes, activations)
     # Heads are kept even where the list does not say so, as transformers and vLLM keep them.
-    kept = {"lm_head", *kept_modules(config), *kept_modules(config, "ignored_layers")}
+    kept = *kept_modules(config), *kept_modules(config, "ignored_layers")
     settings.skip("modules_to_not_convert", "ignored_layers")
     settings.done()
-    return Methods(plain, Fp8(plain, layout), tuple(sorted(kept)))
+    return Methods(plain, Fp8(plain, layout), HEAD, not_converted=kept)
 
 
 def read_fbgemm_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:
@@ -124,8 +124,8 @@ def read_fbgemm_fp8(config: Mapping[str, Any], plain: Plain) -> Methods:
     # The bound of activation scales is of no use: activations are not quantized.
     settings.skip("quant_method", "activation_scale_ub", "modules_to_not_convert")
     settings.done()
-    kept = {"lm_head", *kept_modules(config)}
-    return Methods(plain, Fp8(plain, Fp8Layout(PER_OUTPUT)), tuple(sorted(kept)))
+    method = Fp8(plain, Fp8Layout(PER_OUTPUT))
+    return Methods(plain, method, HEAD, not_converted=kept_modules(config))
 
 
 def block_shape(settings: Settings, name: str, found: Any) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from penstock.quant.gptq_rules import Rule, RuledMethods, read_rules
 from penstock.quant.groups import Grouping, sorted_by_group
 from penstock.quant.marlin import Marlin, marlin_methods
 from penstock.quant.method import LinearMethod, Weights, WeightTensor
-from penstock.quant.methods import Methods
+from penstock.quant.methods import HEAD, Methods
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -103,7 +103,7 @@ def read_gptq(config: Mapping[str, Any], plain: Plain) -> Methods:
         if rules:
             raise settings.error("dynamic and modules_in_block_to_quantize need another format")
         return marlin_methods(settings, Marlin(plain, layout.grouping), layout.bits, head)
-    kept = () if head else ("lm_head",)
+    kept = () if head else HEAD
     methods = tuple((rule.pattern, _method(rule, config, form, plain)) for rule in rules)
     return RuledMethods(plain, Gptq(plain, layout), kept, rules=methods)
 

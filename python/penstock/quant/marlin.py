@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.quant.groups import Grouping
 from penstock.quant.method import Weights, WeightTensor
-from penstock.quant.methods import Methods
+from penstock.quant.methods import HEAD, Methods
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -87,7 +87,7 @@ def marlin_methods(settings: Settings, method: Marlin, bits: int, head: bool) ->
             f"checkpoint_format 'marlin' has bits 4, desc_act false and lm_head false; found bits "
             f"{bits}, desc_act {method.grouping.any_order} and lm_head {head}"
         )
-    return Methods(method.plain, method, ("lm_head",), unused=(r".*\.workspace",))
+    return Methods(method.plain, method, HEAD, unused=(r".*\.workspace",))
 
 
 def read_marlin(config: Mapping[str, Any], plain: Plain) -> Methods:

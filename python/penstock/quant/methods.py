@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from penstock.faults import BadModel
 from penstock.quant.method import LinearMethod
 from penstock.quant.unquantized import Plain
 
+HEAD = ("lm_head",)
+"""What most formats keep, whether they name it or not."""
 _EXPERT = re.compile(r"\.experts\.")
 KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
 """Scales of a quantized KV cache: only caches in fp8 use them (`worker/startup/kv_scales.py`)."""
@@ -31,10 +34,13 @@ class Methods:
     """Patterns of names of tensors that the format stores and does not need."""
     experts: LinearMethod | None = None
     """Of routed experts, where they have another format; None = they have that of all others."""
+    not_converted: tuple[str, ...] = ()
+    """More modules that stay plain, by names as `modules_to_not_convert` has them: as `kept`, and
+    as transformers takes them."""
 
     def of(self, path: str) -> LinearMethod:
         """The method of the module at a path of the checkpoint."""
-        if any(_inside(path, module) for module in self.kept):
+        if _selector(self.kept, self.not_converted)(path):
             return self.plain
         if self.experts is not None and _EXPERT.search(path):
             return self.experts
@@ -60,16 +66,50 @@ class Methods:
         return all(method.recordable for method in (self.plain, *self.formats))
 
 
-def _inside(path: str, module: str) -> bool:
-    pattern = re.escape(module).replace(r"\*", ".*")
-    return re.search(rf"(?:^|\.){pattern}(?:\.|$)", path) is not None
+@lru_cache(maxsize=16)
+def _selector(kept: tuple[str, ...], not_converted: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a path is that of a module which one of the names selects.
+
+    The components of a name follow each other anywhere in the path, as vLLM and AutoAWQ take them.
+    transformers takes the beginning of the path, as a regular expression, and the end of it.
+    """
+    components = [re.escape(name).replace(r"\*", ".*") for name in (*kept, *not_converted) if name]
+    inside = re.compile(rf"(?:^|\.)(?:{'|'.join(components) or '(?!)'})(?:\.|$)")
+    starts = beginnings(not_converted)
+
+    def selects(path: str) -> bool:
+        if inside.search(path) or path.endswith(not_converted):
+            return True
+        return any(pattern.match(path) for pattern in starts)
+
+    return selects
 
 
-def kept_modules(config: Mapping[str, Any], name: str = "modules_to_not_convert") -> list[str]:
+def beginnings(names: Sequence[str]) -> list[re.Pattern[str]]:
+    """Expressions for the beginnings of paths that end where a component does, or in its dot.
+
+    Those without groups are one: lists of hundreds of names are common. A name that is no
+    expression has none.
+    """
+    joined: list[str] = []
+    others: list[str] = []
+    for name in names:
+        try:
+            re.compile(f"(?:{name})")
+        except re.error:
+            continue
+        (others if re.search(r"[(\\]", name) else joined).append(f"(?:{name})")
+    alternatives = ["|".join(joined), *others] if joined else others
+    return [re.compile(rf"(?:{one})(?:(?<=\.)|(?=\.|$))") for one in alternatives]
+
+
+def kept_modules(
+    config: Mapping[str, Any], name: str = "modules_to_not_convert"
+) -> tuple[str, ...]:
     """The modules that a quantization_config lists under `name` as not converted."""
     found = config.get(name) or []
     if not isinstance(found, list) or not all(isinstance(module, str) for module in found):
         raise BadModel(
             f"config.json: quantization_config.{name} must be a list of modules, found {found!r}"
         )
-    return found
+    return tuple(found)

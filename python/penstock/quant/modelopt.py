@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.quant.fp8 import PER_OUTPUT, PER_TENSOR, Fp8, Fp8Layout
 from penstock.quant.method import LinearMethod
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.mx import MX_GROUP, NV_GROUP, NvFp4, NvNames
 from penstock.quant.mxfp8 import MxFp8
 from penstock.quant.settings import Settings
@@ -69,7 +69,7 @@ def read_modelopt(config: Mapping[str, Any], plain: Plain) -> Methods:
         return MixedMethods(plain, modules=modules)
     method = _method(settings, plain)
     settings.done()
-    kept = {"lm_head", *kept_modules(config, "ignore"), *kept_modules(config, "exclude_modules")}
+    kept = {*HEAD, *kept_modules(config, "ignore"), *kept_modules(config, "exclude_modules")}
     return Methods(plain, method, tuple(sorted(kept)))
 
 

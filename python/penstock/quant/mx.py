@@ -17,7 +17,7 @@ from torch import Tensor
 from penstock.faults import BadModel
 from penstock.quant.fp8 import PER_TENSOR, static_activations, weight_settings
 from penstock.quant.method import Weights, WeightTensor
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
 from penstock.quant.unquantized import Plain
@@ -133,7 +133,7 @@ def read_mxfp4(config: Mapping[str, Any], plain: Plain) -> Methods:
     settings.skip("quant_method", "dequantize", "modules_to_not_convert")
     settings.done()
     method = MxFp4(plain, MxNames("weight_blocks", "weight_scales", blocked=True))
-    return Methods(plain, method, ("lm_head", *kept_modules(config)))
+    return Methods(plain, method, HEAD, not_converted=kept_modules(config))
 
 
 def read_mxfp4_packed(group: Settings, plain: Plain) -> MxFp4:

@@ -16,7 +16,7 @@ from penstock.faults import BadSetting
 from penstock.quant.fp4_experts import read_fp8_and_fp4
 from penstock.quant.fp8 import static_activations, weight_settings
 from penstock.quant.method import Weights, WeightTensor
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.mx import MX_GROUP, groups_of, powers
 from penstock.quant.packed import Packed, Quantized
 from penstock.quant.settings import Settings
@@ -64,8 +64,8 @@ def read_mxfp8(config: Mapping[str, Any], plain: Plain) -> Methods:
     settings.skip("modules_to_not_convert", "ignored_layers")
     settings.done()
     # Heads are kept even where the list does not say so, as transformers and vLLM keep them.
-    kept = {"lm_head", *kept_modules(config), *kept_modules(config, "ignored_layers")}
-    return Methods(plain, MxFp8(plain, SCALES_OF_BLOCKS), tuple(sorted(kept)))
+    kept = *kept_modules(config), *kept_modules(config, "ignored_layers")
+    return Methods(plain, MxFp8(plain, SCALES_OF_BLOCKS), HEAD, not_converted=kept)
 
 
 def read_fp8_or_mxfp8(config: Mapping[str, Any], plain: Plain) -> Methods:
