@@ -254,6 +254,17 @@ def test_settings_in_a_file_of_their_own(checkpoint: Callable[[str], Path], tmp_
     assert_equal_model(stored, exact, quantize="gptq")
 
 
+def test_codes_without_settings_are_named(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    stored, _ = rewritten(checkpoint("llama31"), tmp_path, gptq(settings()), None)
+    text = (
+        r"has qweight in place of weight of model\.layers\.0\.mlp\.down_proj, .* and more: it looks"
+    )
+    with pytest.raises(Refused, match=rf"{text} like a GPTQ or AWQ checkpoint without its config"):
+        LocalWorker().load(stored)
+
+
 def marlin(group: int) -> Quantize:
     """The layout of Marlin's own packer: loops over tiles, lanes and fields."""
 

@@ -228,16 +228,29 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def _check_quantized(unknown: set[str], lacking: set[str]) -> None:
-    """A matrix that a quantized checkpoint has as floats, unknown to its settings."""
+    """Matrices that settings describe otherwise than they are: floats of a quantized checkpoint,
+    and codes where there are no settings."""
     modules = {name.rpartition(".")[0] for name in lacking}
-    floats = sorted(modules & {name.removesuffix(".weight") for name in unknown})
+    floats = modules & {name.removesuffix(".weight") for name in unknown}
     if floats:
-        shown = ", ".join(floats[:SHOWN]) + (" and more" if len(floats) > SHOWN else "")
         raise BadModel(
-            f"the checkpoint does not quantize {shown}, but its quantization_config does not say "
-            "so: name them in its list of modules that are not quantized "
+            f"the checkpoint does not quantize {_shown(floats)}, but its quantization_config does "
+            "not say so: name them in its list of modules that are not quantized "
             "(modules_to_not_convert, ignored_layers or ignore)"
         )
+    codes = {name.removesuffix(".weight") for name in lacking if name.endswith(".weight")}
+    codes &= {name.removesuffix(".qweight") for name in unknown if name.endswith(".qweight")}
+    if codes:
+        raise BadModel(
+            f"the checkpoint has qweight in place of weight of {_shown(codes)}: it looks like a "
+            "GPTQ or AWQ checkpoint without its configuration; copy quantization_config of "
+            "config.json, quantize_config.json or quant_config.json from where it was made"
+        )
+
+
+def _shown(modules: set[str]) -> str:
+    """The first few."""
+    return ", ".join(sorted(modules)[:SHOWN]) + (" and more" if len(modules) > SHOWN else "")
 
 
 def _check_names(present: set[str], wanted: set[str]) -> None:
