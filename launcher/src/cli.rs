@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::access::AccessArgs;
 use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
-use crate::quantize::Quantize;
+use crate::quantize::{Quantize, QuantizeParser};
 use crate::values::{
     ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel, ModelBackend, Seconds,
 };
@@ -101,7 +101,7 @@ pub struct EngineArgs {
     pub dtype: DtypeChoice,
     /// Weight format: that of a quantized checkpoint, or one to convert to while loading
     /// (bitsandbytes*, eetq, fp8, int4*) [default: as the checkpoint is]
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, value_parser = QuantizeParser, value_name = "FORMAT")]
     pub quantize: Option<Quantize>,
     /// What computes the model: Penstock's own implementation, or the module of the transformers
     /// library, which is slower; auto takes the first if there is one

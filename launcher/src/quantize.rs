@@ -1,8 +1,11 @@
 //! Quantized weights: `--quantize`, and what config.json says of the checkpoint.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
-use clap::ValueEnum;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, Command, Error, ValueEnum};
 use serde_json::Value;
 
 use crate::values::Dtype;
@@ -32,6 +35,18 @@ pub enum Quantize {
     Int4Mse,
 }
 
+/// Other libraries' names of formats, and the values of `--quantize` that they stand for.
+const MEANT: [(&str, &[&str]); 3] = [
+    ("fp4", &["bitsandbytes-fp4"]),
+    ("int8", &["eetq", "bitsandbytes"]),
+    ("nf4", &["bitsandbytes-nf4"]),
+];
+
+/// Reads the value of `--quantize`. An error suggests what is meant by other libraries' names, which
+/// differ in more letters from it than from other values.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizeParser;
+
 /// Files that hold the settings where config.json does not, and their format.
 const FILES: [(&str, &str); 3] = [
     ("quantize_config.json", "gptq"),
@@ -46,6 +61,36 @@ pub struct StoredQuantization {
     pub method: String,
     /// The bits of a weight; 8 if config.json does not say.
     pub bits: u64,
+    /// The values of `--quantize` that name this format. For `resolve`; a worker has the same rule.
+    pub agreeing: Vec<Quantize>,
+}
+
+impl TypedValueParser for QuantizeParser {
+    type Value = Quantize;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Quantize, Error> {
+        let known = EnumValueParser::<Quantize>::new();
+        known.parse_ref(command, arg, value).map_err(|mut error| {
+            match MEANT.iter().find(|(name, _)| *name == value) {
+                Some((_, meant)) => {
+                    let meant = meant.iter().map(|name| (*name).to_owned()).collect();
+                    error.insert(ContextKind::SuggestedValue, ContextValue::Strings(meant));
+                    error
+                }
+                None => error,
+            }
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let variants = Quantize::value_variants().iter();
+        Some(Box::new(variants.filter_map(Quantize::to_possible_value)))
+    }
 }
 
 impl Quantize {
@@ -63,6 +108,11 @@ impl Quantize {
             Self::Int4 => "int4",
             Self::Int4Mse => "int4-mse",
         }
+    }
+
+    /// Returns whether floats can be converted to the format while they are loaded.
+    pub fn converts_floats(self) -> bool {
+        !matches!(self, Self::Gptq | Self::Awq | Self::Marlin)
     }
 
     /// Returns the bytes of `weights` floats that are quantized while loading, without the scales
@@ -85,26 +135,102 @@ impl StoredQuantization {
         FILES.iter().find_map(|(name, method)| {
             let text = std::fs::read_to_string(directory.join(name)).ok()?;
             let file: Value = serde_json::from_str(&text).ok()?;
-            let stored = file.get("quantization").unwrap_or(&file);
-            Some(Self {
-                method: (*method).to_owned(),
-                bits: bits(stored).unwrap_or(8),
-            })
+            Some(Self::read(method, &file))
         })
     }
 
     /// Reads a config.json; `None` if its weights are not quantized.
     pub fn of(config: &Value) -> Option<Self> {
-        let stored = ["quantization_config", "compression_config"]
-            .iter()
-            .find_map(|field| config.get(*field))
-            .filter(|stored| stored.is_object())?;
-        let method = stored.get("quant_method").and_then(Value::as_str);
-        Some(Self {
-            method: method.unwrap_or("unknown").to_owned(),
-            bits: bits(stored).unwrap_or(8),
+        [
+            ("quantization_config", "unknown"),
+            ("compression_config", "compressed-tensors"),
+        ]
+        .iter()
+        .find_map(|(field, method)| {
+            let stored = config.get(*field)?;
+            stored.as_object().filter(|fields| !fields.is_empty())?;
+            Some(Self::read(
+                text(stored, "quant_method").unwrap_or(method),
+                stored,
+            ))
         })
     }
+
+    fn read(method: &str, stored: &Value) -> Self {
+        let stored = stored.get("quantization").unwrap_or(stored);
+        Self {
+            method: method.to_owned(),
+            bits: bits(stored).unwrap_or(8),
+            agreeing: agreeing(method, stored),
+        }
+    }
+}
+
+/// Returns the values of `--quantize` that name the format. Fields that are missing or malformed
+/// contradict nothing: a worker says what is wrong in them.
+fn agreeing(method: &str, stored: &Value) -> Vec<Quantize> {
+    match method {
+        "awq" => vec![Quantize::Awq],
+        "bitsandbytes" => vec![bitsandbytes(stored)],
+        "eetq" => vec![Quantize::Eetq],
+        "fp8" | "fbgemm_fp8" => vec![Quantize::Fp8],
+        "gptq" => vec![Quantize::Gptq, Quantize::Marlin],
+        "marlin" => vec![Quantize::Marlin],
+        "auto-round" | "intel/auto-round" => {
+            let packing = text(stored, "packing_format").or_else(|| text(stored, "backend"));
+            match packing.is_some_and(|packing| packing.contains("awq")) {
+                true => vec![Quantize::Awq],
+                false => vec![Quantize::Gptq, Quantize::Marlin],
+            }
+        }
+        "compressed-tensors" if all(stored, "config_groups", |group| is_fp8(group, stored)) => {
+            vec![Quantize::Fp8]
+        }
+        "modelopt" if is_fp8_algorithm(stored) => vec![Quantize::Fp8],
+        _ => Vec::new(),
+    }
+}
+
+fn bitsandbytes(stored: &Value) -> Quantize {
+    let set = |field: &str| stored.get(field) == Some(&Value::Bool(true));
+    if !set("load_in_4bit") && !set("_load_in_4bit") {
+        return Quantize::Bitsandbytes;
+    }
+    match text(stored, "bnb_4bit_quant_type") {
+        Some("nf4") => Quantize::BitsandbytesNf4,
+        _ => Quantize::BitsandbytesFp4,
+    }
+}
+
+/// Returns whether a group of compressed-tensors is in fp8; `config` has the format of groups that
+/// do not name one.
+fn is_fp8(group: &Value, config: &Value) -> bool {
+    let format = text(group, "format").or_else(|| text(config, "format"));
+    let kind = group.pointer("/weights/type").and_then(Value::as_str);
+    match format {
+        Some("float-quantized") => true,
+        Some("naive-quantized") => kind == Some("float"),
+        _ => false,
+    }
+}
+
+/// Returns whether the Model Optimizer's algorithm is fp8, of all modules if they have their own.
+fn is_fp8_algorithm(stored: &Value) -> bool {
+    match text(stored, "quant_algo") {
+        Some("FP8" | "FP8_PER_CHANNEL_PER_TOKEN") => true,
+        Some("MIXED_PRECISION") => all(stored, "quantized_layers", is_fp8_algorithm),
+        _ => false,
+    }
+}
+
+/// Returns whether a rule holds for all values of the object in a field.
+fn all(stored: &Value, field: &str, rule: impl Fn(&Value) -> bool) -> bool {
+    let values = stored.get(field).and_then(Value::as_object);
+    values.is_none_or(|values| values.values().all(rule))
+}
+
+fn text<'a>(stored: &'a Value, field: &str) -> Option<&'a str> {
+    stored.get(field).and_then(Value::as_str)
 }
 
 fn bits(stored: &Value) -> Option<u64> {
@@ -155,8 +281,21 @@ mod tests {
         let awq = StoredQuantization {
             method: "awq".into(),
             bits: 4,
+            agreeing: vec![Quantize::Awq],
         };
         assert_eq!(read(), Some(awq));
+    }
+
+    #[test]
+    fn a_flag_agrees_with_the_checkpoints_that_a_worker_accepts() {
+        let cases = include_str!("../../tests/worker/agreement.json");
+        for case in serde_json::from_str::<Vec<Value>>(cases).unwrap() {
+            let config = json!({ "quantization_config": case["config"] });
+            let mut found: Vec<_> = StoredQuantization::of(&config).unwrap().agreeing;
+            found.sort_by_key(|format| format.name());
+            let names: Vec<_> = found.into_iter().map(Quantize::name).collect();
+            assert_eq!(json!(names), case["agrees"], "{config}");
+        }
     }
 
     #[test]
@@ -193,6 +332,13 @@ mod tests {
             Some(("modelopt".into(), 4))
         );
         assert_eq!(stored(Value::Null), None);
+        assert_eq!(stored(json!({})), None);
+        assert_eq!(
+            read(
+                &json!({"quantization_config": null, "compression_config": {"config_groups": {}}})
+            ),
+            Some(("compressed-tensors".into(), 8))
+        );
         assert_eq!(read(&json!({})), None);
     }
 }

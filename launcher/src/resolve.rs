@@ -177,7 +177,7 @@ impl Resolver<'_> {
             model: self.model.clone(),
             threads: self.threads(device.value, tp.value),
             queue: self.queue(),
-            quantize: self.quantize(),
+            quantize: self.quantize()?,
             model_backend: self.typed("model-backend", self.typed.model_backend),
             ep: self.ep(tp.value)?,
             device,
@@ -332,14 +332,28 @@ impl Resolver<'_> {
         })
     }
 
-    fn quantize(&self) -> ResolvedValue<Option<Quantize>> {
-        let why = match &self.model.quantization {
-            Some(stored) => format!("the checkpoint is quantized: {}", stored.method),
-            None => "the checkpoint is not quantized".to_owned(),
+    fn quantize(&self) -> Outcome<ResolvedValue<Option<Quantize>>> {
+        let stored = self.model.quantization.as_ref();
+        let Some(format) = self.typed.quantize else {
+            let why = match stored {
+                Some(stored) => format!("the checkpoint is quantized: {}", stored.method),
+                None => "the checkpoint is not quantized".to_owned(),
+            };
+            return Ok(ResolvedValue::new(None, why));
         };
-        match self.typed.quantize {
-            Some(format) => self.typed("quantize", Some(format)),
-            None => ResolvedValue::new(None, why),
+        let name = format.name();
+        match stored {
+            Some(stored) if !stored.agreeing.contains(&format) => Err(Failure::runtime(format!(
+                "--quantize {name} contradicts the checkpoint, whose quantization_config has \
+                 quant_method {:?}: leave --quantize out, or serve the unquantized checkpoint.",
+                stored.method
+            ))),
+            None if !format.converts_floats() => Err(Failure::runtime(format!(
+                "--quantize {name} needs a checkpoint in that format, and config.json has no \
+                 quantization_config: make one with `penstock quantize`, or convert the weights \
+                 while loading with another format, such as int4."
+            ))),
+            _ => Ok(self.typed("quantize", Some(format))),
         }
     }
 

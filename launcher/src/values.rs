@@ -63,7 +63,7 @@ pub enum KvDtype {
     /// That of the model.
     Auto,
     /// 8-bit floats of 4 exponent and 3 mantissa bits.
-    #[value(name = "fp8_e4m3", alias = "fp8_e4m3fn")]
+    #[value(name = "fp8_e4m3", aliases = ["fp8_e4m3fn", "fp8"])]
     Fp8E4m3,
     /// 8-bit floats of 5 exponent and 2 mantissa bits.
     #[value(name = "fp8_e5m2")]

@@ -15,12 +15,13 @@ use penstock::error::{Failure, FailureKind};
 use penstock::explain::explain;
 use penstock::hardware::Hardware;
 use penstock::model::{Experts, ModelFacts};
-use penstock::quantize::Quantize;
+use penstock::quantize::{Quantize, StoredQuantization};
 use penstock::resolve::{Plan, resolve, resolve_http, resolve_life};
 use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
 use penstock::values::{ByteSize, Device, Dtype, KvDtype, ModelBackend};
 use penstock::weight_files::StoredWeights;
 use penstock_request::GenerationDefaults;
+use serde_json::{Value, json};
 
 #[path = "resolve/states.rs"]
 mod states;
@@ -526,4 +527,55 @@ fn a_typed_weight_format_lowers_the_memory_of_weights_on_cuda() {
     // 2 Mi floats stay; 8 Mi have 4 bits, and a scale and a zero point per 128.
     let scales = (8 << 20) / 128 * 4;
     assert_eq!(int4.memory.weight_bytes, (4 << 20) + (4 << 20) + scales);
+}
+
+#[test]
+fn a_weight_format_that_contradicts_the_checkpoint_is_refused() {
+    let refusal = |stored: Option<Value>, format: &str| {
+        let mut model = model();
+        let config = stored.map(|config| json!({ "quantization_config": config }));
+        model.quantization = config.and_then(|config| StoredQuantization::of(&config));
+        let settings = settings(&["--quantize", format], &[]).unwrap();
+        let plan = resolve(engine(&settings), &settings.sources, &model, &host(1));
+        plan.err().map(|failure| failure.message)
+    };
+    let gptq = || Some(json!({"quant_method": "gptq", "bits": 4}));
+    assert_eq!(refusal(gptq(), "gptq"), None);
+    let contradiction = refusal(gptq(), "int4").unwrap();
+    assert!(contradiction.contains("--quantize int4 contradicts the checkpoint"));
+    assert!(contradiction.contains("quant_method \"gptq\""));
+    let naive = json!({"quant_method": "compressed-tensors", "format": "naive-quantized",
+        "config_groups": {"a": {"weights": {"type": "float", "num_bits": 8}}}});
+    assert_eq!(refusal(Some(naive), "fp8"), None);
+    assert_eq!(refusal(None, "int4"), None);
+    let floats = refusal(None, "awq").unwrap();
+    assert!(floats.contains("--quantize awq needs a checkpoint in that format"));
+}
+
+#[test]
+fn a_weight_format_by_another_librarys_name_has_a_tip() {
+    for (name, tip) in [
+        ("nf4", "'bitsandbytes-nf4'"),
+        ("fp4", "'bitsandbytes-fp4'"),
+        ("int8", "'eetq', 'bitsandbytes'"),
+        ("gtpq", "'gptq'"),
+    ] {
+        let refusal = message(settings(&["--quantize", name], &[]).unwrap_err());
+        let tips: Vec<&str> = refusal
+            .lines()
+            .filter(|line| line.contains("tip"))
+            .collect();
+        assert!(tips.len() == 1 && tips[0].ends_with(tip), "{refusal}");
+        assert!(
+            refusal.contains("possible values: bitsandbytes, "),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn the_kv_dtype_fp8_is_e4m3() {
+    let plan = plan_on(&host(1), &["--kv-dtype", "fp8"]).unwrap();
+    assert_eq!(plan.memory.kv_dtype.value, KvDtype::Fp8E4m3);
+    assert_eq!(plan.memory.kv_dtype.value.name(), "fp8_e4m3");
 }

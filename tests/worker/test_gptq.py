@@ -18,7 +18,7 @@ from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import FORMATS, Methods, Quantized, read_methods
+from penstock.quant import Quantized, read_methods
 from penstock.quant.gptq import Gptq
 from penstock.quant.groups import sorted_by_group
 from penstock.quant.packed import in_order
@@ -465,42 +465,3 @@ def test_shares_of_two_ranks_that_cut_groups_or_numbers_are_refused(
     with pytest.raises(BadModel, match=text):
         build = Build(torch.float32, HOST, Group(0, 2), methods, 8)
         cls(cls.read_config(raw), build).checkpoint_targets()
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": None},
-        {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": "lm_head"},
-    ],
-)
-def test_fp8_agrees_with_all_fp8_checkpoints(config: dict[str, Any]) -> None:
-    """What is wrong with these is found by their readers, after the flag was compared."""
-    with pytest.raises(BadModel, match="quantization_config"):
-        read_methods({"quantization_config": config}, torch.float32, HOST, "fp8")
-
-
-@pytest.mark.parametrize(
-    ("asked", "config", "found"),
-    [
-        ("awq", settings(), "quant_method 'gptq'"),
-        ("int4", settings(), "quant_method 'gptq'"),
-        ("gptq", {"quant_method": "awq", "bits": 4, "group_size": 32}, "quant_method 'awq'"),
-        ("bitsandbytes-nf4", {"quant_method": "bitsandbytes", "load_in_8bit": True}, r"\(bitsand"),
-    ],
-)
-def test_a_flag_that_contradicts_the_checkpoint_names_both(
-    checkpoint: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    asked: str,
-    config: dict[str, Any],
-    found: str,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setitem(FORMATS, "bitsandbytes", lambda config, plain: Methods(plain))
-    stored, _ = rewritten(checkpoint("llama31"), tmp_path, lambda m: ({"weight": m}, m), config)
-    with pytest.raises(
-        Refused, match=f"--quantize {asked} contradicts .* has .*{found}"
-    ) as refused:
-        LocalWorker().load(stored, quantize=asked)
-    assert "INVALID_ARGUMENT" in str(refused.value)

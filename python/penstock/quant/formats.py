@@ -10,8 +10,11 @@ import torch
 from penstock_kernels.packed_linear import Kind
 
 from penstock.faults import BadModel, BadSetting
+from penstock.quant.awq import Awq
+from penstock.quant.fp8 import Fp8
+from penstock.quant.gptq import Gptq
 from penstock.quant.method import LinearMethod
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.rtn import RoundToNearest
 from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
@@ -45,8 +48,9 @@ AGREEING: dict[str, tuple[str, ...]] = {
 }
 """Per value of --quantize, the `quant_method` of checkpoints that it agrees with."""
 
-FP8_FIELDS = (("float-quantized", None), (None, "FP8"))
-"""`format` and `quant_algo` of fp8 checkpoints of compressed-tensors and of ModelOpt."""
+AGREEING_FORMATS: dict[str, type] = {"awq": Awq, "fp8": Fp8, "gptq": Gptq, "marlin": Gptq}
+"""Per value of --quantize, the method of matrices of checkpoints that it agrees with, whatever
+their `quant_method` is: AutoRound, compressed-tensors and ModelOpt have several formats."""
 
 COMPRESSED = "compressed-tensors"
 
@@ -79,12 +83,13 @@ def read_methods(
             f"supported: {', '.join(sorted(FORMATS))}. Use another checkpoint, or one that is not "
             "quantized, with --quantize"
         )
-    if quantize and not _agrees(quantize, config):
+    methods = read(config, plain)
+    if quantize and not _agrees(quantize, config, methods):
         raise BadSetting(
             f"--quantize {quantize} contradicts the checkpoint, whose quantization_config has "
             f"{_described(config)}; leave --quantize out, or serve the unquantized checkpoint"
         )
-    return read(config, plain)
+    return methods
 
 
 def _stored(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -103,8 +108,9 @@ def _stored(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def _agrees(quantize: str, config: Mapping[str, Any]) -> bool:
-    if quantize == "fp8" and (config.get("format"), config.get("quant_algo")) in FP8_FIELDS:
+def _agrees(quantize: str, config: Mapping[str, Any], methods: Methods) -> bool:
+    made = AGREEING_FORMATS.get(quantize)
+    if made and methods.formats and all(isinstance(one, made) for one in methods.formats):
         return True
     if config["quant_method"] not in AGREEING[quantize]:
         return False
@@ -133,7 +139,7 @@ def _while_loading(quantize: str, plain: Plain) -> Methods:
             "quantization_config: make one with `penstock quantize`, or quantize while loading "
             f"with --quantize {' or '.join(sorted(WHILE_LOADING))}"
         )
-    return Methods(plain, make(plain), kept=("lm_head",))
+    return Methods(plain, make(plain), kept=HEAD)
 
 
 def _plain(dtype: torch.dtype, device: torch.device) -> Plain:

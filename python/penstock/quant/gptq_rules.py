@@ -39,7 +39,8 @@ class RuledMethods(Methods):
     @property
     def formats(self) -> tuple[LinearMethod, ...]:
         """The methods of matrices that have a weight format, and those of all rules."""
-        return (*super().formats, *(method for _, method in self.rules))
+        ruled = (method for _, method in self.rules if method is not self.plain)
+        return (*super().formats, *ruled)
 
 
 def read_rules(settings: Settings) -> list[Rule]:
