@@ -75,7 +75,11 @@ fn has_source(directory: &Path) -> bool {
     entries.flatten().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        name == "tekken.json" || name.starts_with("tokenizer.model") || name.ends_with(".tiktoken")
+        match name.as_ref() {
+            "tekken.json" | "tiktoken.model" => true,
+            "vocab.json" => directory.join("merges.txt").exists(),
+            name => name.starts_with("tokenizer.model") || name.ends_with(".tiktoken"),
+        }
     })
 }
 
@@ -89,12 +93,28 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let refused = || Err(Failure::runtime("no Python".to_owned()));
         assert_eq!(with_tokenizer(folder.clone(), refused), Ok(folder.clone()));
-        std::fs::write(folder.join("tokenizer.model"), "").unwrap();
-        assert_eq!(with_tokenizer(folder.clone(), refused), Ok(folder.clone()));
-        std::fs::write(folder.join("config.json"), "{}").unwrap();
-        let needed = with_tokenizer(folder.clone(), refused).unwrap_err();
-        assert_eq!(needed.message, "no Python");
-        std::fs::write(folder.join("tokenizer.json"), "{}").unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        let converts = || match with_tokenizer(folder.clone(), refused) {
+            Ok(same) => same != folder,
+            Err(needed) => needed.message == "no Python",
+        };
+        write("tokenizer.model", "");
+        assert!(!converts(), "without config.json");
+        write("config.json", "{}");
+        assert!(converts());
+        std::fs::remove_file(folder.join("tokenizer.model")).unwrap();
+        write("vocab.json", "{}");
+        assert!(!converts(), "without merges.txt");
+        write("merges.txt", "");
+        assert!(converts());
+        std::fs::remove_file(folder.join("merges.txt")).unwrap();
+        for name in ["tekken.json", "tiktoken.model", "hy.tiktoken"] {
+            write(name, "");
+            assert!(converts(), "{name}");
+            std::fs::remove_file(folder.join(name)).unwrap();
+        }
+        write("tokenizer.model", "");
+        write("tokenizer.json", "{}");
         assert_eq!(with_tokenizer(folder.clone(), refused), Ok(folder.clone()));
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -30,7 +30,10 @@ from huggingface_hub.errors import (
 )
 
 REPORT_SECONDS = 0.2
-ROOT_FILES = (".safetensors", ".json", ".jinja", "tokenizer.model", ".tiktoken", "merges.txt")
+ROOT_FILES = (
+    *(".safetensors", ".json", ".jinja"),
+    *("tokenizer.model", "tiktoken.model", ".tiktoken", "merges.txt"),
+)
 TEMPLATE_FOLDER = "additional_chat_templates/"
 PICKLES = re.compile(r"pytorch_model([-_]\d+-of-\d+)?\.bin")
 """Weights that are converted, not served."""

@@ -24,6 +24,8 @@ WEIGHTS = os.urandom(300_000)
 GOOD = {
     "config.json": b"{}",
     "tokenizer.json": b'{"version":"1.0"}',
+    "tiktoken.model": b"IQ== 0",
+    "merges.txt": b"#version: 0.2",
     "model.safetensors": WEIGHTS,
     "README.md": b"not wanted",
     "pytorch_model.bin": b"not wanted",
@@ -173,7 +175,8 @@ def test_download_fetches_only_needed_files_once(tmp_path: Path, endpoint: str) 
     assert code == 0, err
     folder = Path(out.strip())
     names = {path.name for path in folder.rglob("*") if path.is_file()}
-    assert names == {"config.json", "tokenizer.json", "model.safetensors"}
+    tokenizer = {"tokenizer.json", "tiktoken.model", "merges.txt"}
+    assert names == {"config.json", "model.safetensors", *tokenizer}
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     assert "downloading org/good: 293" in err  # KiB
     again, out, err = download(tmp_path, endpoint, "org/good", "--revision", "main")

@@ -6,11 +6,22 @@ import base64
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from penstock.faults import BadModel
-from penstock.tokenizer import byte_pairs, convert, pieces, with_tokenizer
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from penstock.tokenizer import byte_level, byte_pairs, convert, pieces, with_tokenizer
+from tokenizers import (
+    ByteLevelBPETokenizer,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+from transformers import AutoTokenizer
 
 TEXTS = [
     "Hello world, it's 2024! It costs 12345 dollars.",
@@ -21,7 +32,7 @@ TEXTS = [
     " ",
 ]
 CORPUS = [text * 3 for text in TEXTS] + ["the quick brown fox jumps over the lazy dog " * 4]
-LETTERS = {letter: byte for byte, letter in enumerate(byte_pairs._letters())}
+LETTERS = {letter: byte for byte, letter in enumerate(byte_level.LETTERS)}
 
 
 def trained(pattern: str, size: int) -> Tokenizer:
@@ -55,7 +66,7 @@ def converted(folder: Path) -> Tokenizer:
 
 
 def test_llama_3(tmp_path: Path) -> None:
-    original = trained(byte_pairs.WORDS % "{1,3}", 420)
+    original = trained(byte_level.WORDS % "{1,3}", 420)
     write_ranks(tmp_path / "tokenizer.model", original)
     ours = converted(tmp_path)
     size = original.get_vocab_size()
@@ -71,14 +82,59 @@ def test_llama_3(tmp_path: Path) -> None:
     assert config == {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
 
 
-def test_qwen_1(tmp_path: Path) -> None:
-    original = trained(byte_pairs.WORDS % "", 420)
+@pytest.mark.parametrize(
+    ("name", "specials"),
+    [
+        ("qwen.tiktoken", ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]),
+        ("hy.tiktoken", [f"<|{n}|>" for n in ("endoftext", "startoftext", "bos", "eos", "pad")]),
+    ],
+)
+def test_qwen_1_and_hunyuan(tmp_path: Path, name: str, specials: list[str]) -> None:
+    original = trained(byte_level.WORDS % "", 420)
     original.normalizer = normalizers.NFC()
-    write_ranks(tmp_path / "qwen.tiktoken", original)
+    write_ranks(tmp_path / name, original)
     ours = converted(tmp_path)
     for text in [*TEXTS, "Zu\u0308rich"]:
         assert ours.encode(text).ids == original.encode(text).ids
-    assert ours.token_to_id("<|im_end|>") == original.get_vocab_size() + 2
+    names = [*specials, *(f"<|extra_{n}|>" for n in range(205))]
+    first = original.get_vocab_size()
+    assert ours.encode("".join(names)).ids == list(range(first, first + len(names)))
+    assert ours.get_vocab_size() == first + len(names)
+
+
+def test_kimi(tmp_path: Path) -> None:
+    original = trained(byte_pairs.KIMI_WORDS, 420)
+    write_ranks(tmp_path / "tiktoken.model", original)
+    first = original.get_vocab_size()
+    named = {"[BOS]": 0, "[EOS]": 1, "<|im_end|>": 2, "<|tool_call_begin|>": 11}
+    entries = {
+        str(first + n): {"content": text, "special": text != "<|tool_call_begin|>"}
+        for text, n in named.items()
+    }
+    config = {
+        "tokenizer_class": "TikTokenTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]},
+        "added_tokens_decoder": entries,
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = converted(tmp_path)
+    for text in TEXTS:
+        assert ours.encode(text).ids == original.encode(text).ids
+        assert ours.decode(ours.encode(text).ids) == text
+    specials = [*named, f"<|reserved_token_{first + 12}|>", f"<|reserved_token_{first + 255}|>"]
+    ids = [first + n for n in (*named.values(), 12, 255)]
+    assert ours.encode("".join(specials)).ids == ids
+    assert ours.decode(ids) == "<|tool_call_begin|>"
+    assert ours.get_vocab_size() == first + 256
+    # What Moonshot's own code makes of the text.
+    pieces = ["Hello", "World", " ", "漢字", "テスト", " ", "123", "45", " it's", "  ", "\tHTML"]
+    assert ours.pre_tokenizer is not None
+    spans = ours.pre_tokenizer.pre_tokenize_str("".join(pieces))
+    assert [letters_to_text(word) for word, _ in spans] == pieces
+
+
+def letters_to_text(letters: str) -> str:
+    return bytes(LETTERS[letter] for letter in letters).decode()
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -184,11 +240,81 @@ def test_sentencepiece_unigram(tmp_path: Path) -> None:
     assert ours.decode(ours.encode("hello oh").ids) == "hello oh"
 
 
+OPT = {**dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"), "pad_token": "<pad>"}
+MASK = {
+    "__type": "AddedToken",
+    "content": "<mask>",
+    "lstrip": True,
+    "rstrip": False,
+    "single_word": False,
+}
+ADDED = {"<|im_start|>": 331, "<think>": 332}
+FOLDERS: dict[str, dict[str, dict[str, Any]]] = {
+    "gpt2": {"config.json": {"model_type": "gpt2"}},
+    "prefix": {
+        "tokenizer_config.json": {"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": True}
+    },
+    "opt": {
+        "config.json": {"model_type": "opt"},
+        "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, **OPT},
+    },
+    "codegen": {
+        "tokenizer_config.json": {"tokenizer_class": "CodeGenTokenizer"},
+        "added_tokens.json": {"   ": 331, "  ": 332},
+    },
+    "roberta": {
+        "tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer", "mask_token": MASK}
+    },
+    "qwen2": {
+        "tokenizer_config.json": {
+            "tokenizer_class": "Qwen2Tokenizer",
+            "additional_special_tokens": ["<|im_start|>"],
+            "added_tokens_decoder": {
+                str(number): {"content": text, "special": text == "<|im_start|>"}
+                for text, number in ADDED.items()
+            },
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_vocab_and_merges(tmp_path: Path, name: str) -> None:
+    trainer = ByteLevelBPETokenizer()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"]
+    trainer.train_from_iterator(CORPUS, 331, special_tokens=specials, show_progress=False)
+    assert trainer.get_vocab_size() == 331
+    trainer.save_model(str(tmp_path))
+    for file, content in FOLDERS[name].items():
+        (tmp_path / file).write_text(json.dumps(content))
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), converted(tmp_path)
+    marks = "a</s> b<|endoftext|><s> <mask> c<pad>   <|im_start|>user<think></think>"
+    for text in [*TEXTS, "Zu\u0308rich", "don't it'S 1234567", "👩\u200d🚀 \u00a0x", marks]:
+        ids = ours.encode(text).ids
+        assert ids == theirs(text).input_ids, text
+        for skipped in (True, False):
+            expected = theirs.decode(
+                ids, skip_special_tokens=skipped, clean_up_tokenization_spaces=False
+            )
+            assert ours.decode(ids, skip_special_tokens=skipped) == expected
+    assert ours.encode("").ids == {"opt": [2], "roberta": [0, 2]}.get(name, [])
+
+
+def test_opt_without_a_configuration_of_its_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"<s>": 0, "</s>": 1, "a": 2}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "config.json").write_text('{"model_type": "opt"}')
+    ours = converted(tmp_path)
+    assert ours.encode("a</s>").ids == [1, 2, 1]
+    names = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert names == dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>")
+
+
 def test_a_folder_with_links_is_made_once(tmp_path: Path) -> None:
     model, cache = tmp_path / "model", tmp_path / "cache"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    write_ranks(model / "tokenizer.model", trained(byte_pairs.WORDS % "{1,3}", 300))
+    write_ranks(model / "tokenizer.model", trained(byte_level.WORDS % "{1,3}", 300))
     made = with_tokenizer(model, cache)
     assert made is not None
     folder, source = made
@@ -207,21 +333,89 @@ def test_a_folder_with_links_is_made_once(tmp_path: Path) -> None:
     assert with_tokenizer(tmp_path / "none", cache) is None
 
 
+RANKS = b"".join(base64.b64encode(bytes([n])) + b" %d\n" % n for n in range(256))
+TIKTOKEN = '{"tokenizer_class": "TikTokenTokenizer"%s}'
+
+
 @pytest.mark.parametrize(
     ("name", "content", "word"),
     [
-        ("tokenizer.model", b"\x0a\xff\xff\xff\x7f", "not a SentencePiece model"),
+        ("tokenizer.model", b"\x0a\xff\xff\xff\x7f", "not a SentencePiece model; found b'"),
+        ("tokenizer.model", b"\x08\x01", "not a SentencePiece model"),
+        ("tokenizer.model", field(1, b"\x18\x01"), "not a SentencePiece model"),
         ("tokenizer.model", field(2, b"\x18\x02"), "no pieces"),
         ("tokenizer.model", spm(CONTROLS, 3, dummy=True), "model_type 3"),
-        ("tokenizer.model", b"aGk= 0\nbad\n", "not a tiktoken vocabulary"),
-        ("qwen.tiktoken", b"IQ== 5\n", "ranks"),
+        ("tokenizer.model", b"aGk= 0\nbad\n", "line 2 must be a token in base64 .* found b'bad'"),
+        ("tokenizer.model", b"garbage", "must be SentencePiece's binary model, or Llama 3's"),
+        ("tokenizer.model", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("qwen.tiktoken", b"IQ== 5\n", "ranks .* found 1 tokens, whose highest rank is 5"),
+        ("cl100k_base.tiktoken", RANKS, "class None is not supported"),
+        ("tiktoken.model", RANKS, "class None is not supported"),
         ("tekken.json", b"{}", "not a tekken tokenizer"),
+        ("vocab.json", b"[]", "must be a JSON object, found"),
+        ("vocab.json", b'{"a": "x"}', "'a' must have an id, found 'x'"),
+        ("vocab.json", b'{"a": 1, "b": 1}', "id of its own"),
+        ("vocab.json", b'{"a": 1}', "line 2 must be two tokens of vocab.json .* found b'a b'"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_converted(
     tmp_path: Path, name: str, content: bytes, word: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
+    if name == "vocab.json":
+        (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+        (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    refused(tmp_path, word)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "word"),
+    [
+        ("qwen.tiktoken", '{"tokenizer_class": "HYTokenizer"}', "class 'HYTokenizer' is not"),
+        (
+            "hy.tiktoken",
+            '{"auto_map": {"AutoTokenizer": ["x--tokenization.XTokenizer", null]}}',
+            "class 'XTokenizer' is not supported",
+        ),
+        ("tiktoken.model", TIKTOKEN % "", "added_tokens_decoder must name the special tokens"),
+        (
+            "tiktoken.model",
+            TIKTOKEN % ', "added_tokens_decoder": {"7": {"content": "[BOS]"}}',
+            r"ids follow the 256 tokens of tiktoken.model; found the ids \[7\]",
+        ),
+        (
+            "tiktoken.model",
+            TIKTOKEN % ', "added_tokens_decoder": {"256": "[BOS]"}',
+            "must give an id an object with content, found '256': '.BOS.'",
+        ),
+        (
+            "tiktoken.model",
+            TIKTOKEN % ', "auto_map": {"AutoTokenizer": ["tokenization_kimia.T", null]}',
+            "code is 'tokenization_kimia'; supported: tokenization_kimi, ",
+        ),
+        ("vocab.json", '{"tokenizer_class": "CLIPTokenizer"}', "class 'CLIPTokenizer' is not"),
+        ("vocab.json", "{}", "model_type None implies none"),
+        (
+            "vocab.json",
+            '{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true}',
+            "'<.endoftext.>', which texts get, has no id",
+        ),
+        (
+            "vocab.json",
+            '{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"0": {"content": "x"}}}',
+            "'x' has the id 0, which 'a' has",
+        ),
+        ("vocab.json", "{", "tokenizer_config.json is damaged"),
+    ],
+)
+def test_a_class_that_does_not_fit(tmp_path: Path, name: str, config: str, word: str) -> None:
+    (tmp_path / name).write_bytes(b'{"a": 0, "b": 1, "ab": 2}' if name == "vocab.json" else RANKS)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    refused(tmp_path, word)
+
+
+def refused(folder: Path, word: str) -> None:
     with pytest.raises(BadModel, match=word):
-        convert(tmp_path, tmp_path)
-    assert not (tmp_path / "tokenizer.json").exists()
+        convert(folder, folder)
+    assert not (folder / "tokenizer.json").exists()

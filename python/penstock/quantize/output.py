@@ -20,7 +20,7 @@ from penstock.quantize.options import Job
 PARTIAL = ".partial"
 SETTINGS = "settings.json"
 NOTES = ".notes.json"  # of a shard, beside it: safetensors keeps metadata in no order
-COPIED = (".json", ".jinja", "tokenizer.model")
+COPIED = (".json", ".jinja", "tokenizer.model", "tiktoken.model", ".tiktoken", "merges.txt")
 """Ends of the names of files that are copied, besides config.json and weights."""
 
 

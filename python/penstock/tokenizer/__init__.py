@@ -1,4 +1,4 @@
-"""Conversion of tokenizers to tokenizer.json, from the files of SentencePiece, tiktoken and
+"""Conversion of tokenizers to tokenizer.json, from the files of SentencePiece, tiktoken, GPT-2 and
 Mistral."""
 
 from penstock.tokenizer.convert import SOURCES, convert, with_tokenizer

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.faults import BadModel
+from penstock.tokenizer.byte_level import LETTERS, LEVEL, WORDS, bpe, split
+from penstock.tokenizer.damage import shown
 from penstock.tokenizer.description import AddedToken, Description, Json
+from penstock.tokenizer.special import CONFIG, custom_code, listed, named_tokens
 
 Ranks = dict[bytes, int]
 
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""How Llama 3 and Qwen split a text. `%s` limits how many digits stay together."""
 LLAMA_TOKENS = 256  # special tokens after the ranks
 LLAMA_NAMES = (
     *("begin_of_text", "end_of_text", "reserved_special_token_0", "reserved_special_token_1"),
@@ -28,7 +26,21 @@ LLAMA_NAMES = (
     *("eom_id", "eot_id", "python_tag"),
 )
 """The first of them, as Llama 3.1 names them."""
-QWEN_EXTRA = 205
+HAN, MARKS = r"[\p{Han}]+", r"\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+UPPER, LOWER = rf"[\p{{Lu}}\p{{Lt}}{MARKS}", rf"[\p{{Ll}}{MARKS}"
+ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KIMI_WORDS = "|".join(
+    (
+        HAN,
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDING}",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDING}",
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+"""How Kimi splits a text: Chinese characters apart, and words where capitals begin."""
+EXTRA = 205  # the last special tokens of Qwen 1 and Hunyuan
+KIMI_TOKENS = 256  # special tokens after the ranks
+KIMI_CODE = ("tokenization_kimi", "tokenization_moonshot")
 TEKKEN_TOKENS = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
@@ -51,13 +63,45 @@ def llama(path: Path) -> Description:
 
 
 def qwen(path: Path) -> Description:
-    """Converts Qwen 1's *.tiktoken. Raises BadModel for another format."""
+    """Converts Qwen 1's qwen.tiktoken. Raises BadModel for another format."""
+    return _extra(path, ("endoftext", "im_start", "im_end"), {"eos_token": "<|im_end|>"})
+
+
+def hunyuan(path: Path) -> Description:
+    """Converts Hunyuan's hy.tiktoken. Raises BadModel for another format."""
+    names = {"bos_token": "<|startoftext|>", "eos_token": "<|eos|>", "pad_token": "<|pad|>"}
+    return _extra(path, ("endoftext", "startoftext", "bos", "eos", "pad"), names)
+
+
+def _extra(path: Path, first: tuple[str, ...], names: Mapping[str, str]) -> Description:
+    """first: the special tokens after the ranks, before <|extra_0|>."""
     ranks = read_ranks(path)
-    texts = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    texts += [f"<|extra_{n}|>" for n in range(QWEN_EXTRA)]
+    texts = [f"<|{name}|>" for name in (*first, *(f"extra_{n}" for n in range(EXTRA)))]
     added = [AddedToken(len(ranks) + n, text, True) for n, text in enumerate(texts)]
-    names = {"eos_token": "<|im_end|>"}
     return _described(ranks, WORDS % "", added, normalizer={"type": "NFC"}, names=names)
+
+
+def kimi(path: Path, config: Mapping[str, Any]) -> Description:
+    """Converts Kimi's tiktoken.model; `config` is tokenizer_config.json. Raises BadModel."""
+    code = custom_code(config).partition(".")[0]
+    if code and code not in KIMI_CODE:
+        raise BadModel(
+            f"{path}: the tokenizer's code is {code!r}; supported: {', '.join(KIMI_CODE)}. "
+            "It needs a tokenizer.json"
+        )
+    ranks, beside = read_ranks(path), path.parent / CONFIG
+    named = listed(config, beside)
+    first = len(ranks)
+    if not named or min(named) < first:
+        raise BadModel(
+            f"{beside}: added_tokens_decoder must name the special tokens, whose ids follow the "
+            f"{first} tokens of {path.name}; found the ids {sorted(named)!r:.80}"
+        )
+    end = max(first + KIMI_TOKENS, *(number + 1 for number in named))
+    reserved = {n: AddedToken(n, f"<|reserved_token_{n}|>", True) for n in range(first, end)}
+    added = list((reserved | named).values())
+    names = named_tokens(path.parent, config, {"bos_token": "[BOS]", "eos_token": "[EOS]"})
+    return _described(ranks, KIMI_WORDS, added, names=names)
 
 
 def tekken(path: Path) -> Description:
@@ -86,15 +130,23 @@ def tekken(path: Path) -> Description:
 def read_ranks(path: Path) -> Ranks:
     """Reads lines of a token in base64 and its rank. Raises BadModel for another format."""
     ranks: Ranks = {}
-    try:
-        for line in path.read_bytes().splitlines():
-            if line:
-                token, rank = line.split()
-                ranks[base64.b64decode(token, validate=True)] = int(rank)
-    except (ValueError, binascii.Error) as error:
-        raise BadModel(f"{path} is not a tiktoken vocabulary: {error}") from error
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            raise BadModel(
+                f"{path} is not a tiktoken vocabulary: line {number} must be a token in base64 "
+                f"and its rank, found {shown(line)}"
+            ) from None
     if sorted(ranks.values()) != list(range(len(ranks))) or len(ranks) < 256:
-        raise BadModel(f"{path} is not a tiktoken vocabulary: its ranks are not 0, 1, 2, ...")
+        raise BadModel(
+            f"{path} is not a tiktoken vocabulary: the ranks of its tokens must be 0, 1, 2, ..., "
+            f"for 256 tokens at least; found {len(ranks)} tokens, whose highest rank is "
+            f"{max(ranks.values(), default=None)}"
+        )
     return ranks
 
 
@@ -107,31 +159,17 @@ def _described(
     names: Mapping[str, str],
     normalizer: Json | None = None,
 ) -> Description:
-    letters = _letters()
-    # An added token keeps its id only if the model has it too.
-    vocab = {token.text: token.id for token in added}
-    vocab |= {_spelt(token, letters): rank for token, rank in ranks.items()}
-    merges = [[_spelt(left, letters), _spelt(right, letters)] for left, right in _merges(ranks)]
-    model: dict[str, Any] = {
-        "type": "BPE",
-        **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix"), None),
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": True,
-        "vocab": vocab,
-        "merges": merges,
-    }
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    byte_level["use_regex"] = False
-    split = {
-        "type": "Split",
-        "pattern": {"Regex": pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
-    pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, byte_level]}
-    return Description(model, added, normalizer, pre_tokenizer, byte_level, begin, names)
+    vocab = {_spelt(token): rank for token, rank in ranks.items()}
+    merges = [[_spelt(left), _spelt(right)] for left, right in _merges(ranks)]
+    return Description(
+        bpe(vocab, merges, added) | {"ignore_merges": True},
+        added,
+        normalizer,
+        split(pattern),
+        LEVEL,
+        begin=begin,
+        names=names,
+    )
 
 
 def _merges(ranks: Ranks) -> list[tuple[bytes, bytes]]:
@@ -158,12 +196,5 @@ def _parts(token: bytes, limit: int, ranks: Ranks) -> list[bytes]:
     return parts
 
 
-def _letters() -> list[str]:
-    """Returns the printable letter of each byte, as GPT-2 assigns them."""
-    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    return [chr(byte if byte in plain else next(others)) for byte in range(256)]
-
-
-def _spelt(token: bytes, letters: list[str]) -> str:
-    return "".join(letters[byte] for byte in token)
+def _spelt(token: bytes) -> str:
+    return "".join(LETTERS[byte] for byte in token)

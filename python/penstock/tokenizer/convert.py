@@ -11,12 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from penstock.faults import BadModel
-from penstock.tokenizer import byte_pairs, pieces
+from penstock.tokenizer import byte_pairs, pieces, special, vocab_merges
+from penstock.tokenizer.damage import LFS
 from penstock.tokenizer.description import Description
 
-SOURCES = ("tekken.json", "*.tiktoken", "tokenizer.model", "tokenizer.model.v*")
-"""The files that are converted, the preferred first."""
-VERSION = "1"  # of the conversion; a change of it makes the cache convert again
+TIKTOKEN = {
+    "qwen.tiktoken": "QWenTokenizer",
+    "hy.tiktoken": "HYTokenizer",
+    "tiktoken.model": "TikTokenTokenizer",
+}
+"""The files of tiktoken that are converted, and their classes. The file lists no special tokens and
+no pattern: the class has them."""
+VOCAB = "vocab.json"
+SOURCES = (
+    *("tekken.json", "*.tiktoken", "tiktoken.model", "tokenizer.model", "tokenizer.model.v*"),
+    VOCAB,
+)
+"""The files that are converted, the preferred first. Beside vocab.json lies merges.txt."""
+READ = (special.CONFIG, special.ADDED, special.NAMED, vocab_merges.MERGES)
+"""The files beside them that decide the result."""
+VERSION = "2"  # of the conversion; a change of it makes the cache convert again
 
 
 def convert(folder: Path, out: Path) -> Path | None:
@@ -25,7 +39,7 @@ def convert(folder: Path, out: Path) -> Path | None:
     source = find(folder)
     if source is None:
         return None
-    description = _describe(source, _config(folder))
+    description = _describe(source, special.read_json(folder / special.CONFIG))
     _write(out / "tokenizer.json", description.json())
     if not (out / "tokenizer_config.json").exists():
         _write(out / "tokenizer_config.json", dict(description.names))
@@ -41,7 +55,9 @@ def with_tokenizer(folder: Path, cache: Path) -> tuple[Path, Path] | None:
     digest = hashlib.sha256(f"{VERSION} {folder.resolve()}\n".encode())
     for file in sorted(folder.iterdir()):
         digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-    digest.update(source.read_bytes())
+    for file in (source, *(folder / name for name in READ)):
+        if file.is_file():
+            digest.update(f"{file.name}\n".encode() + file.read_bytes())
     place = cache / digest.hexdigest()[:24]
     if not (place / "tokenizer.json").is_file():
         cache.mkdir(parents=True, exist_ok=True)
@@ -58,7 +74,9 @@ def with_tokenizer(folder: Path, cache: Path) -> tuple[Path, Path] | None:
 
 def find(folder: Path) -> Path | None:
     """Returns the file of a folder's tokenizer."""
-    return next((file for name in SOURCES for file in sorted(folder.glob(name))), None)
+    files = (file for name in SOURCES for file in sorted(folder.glob(name)))
+    merges = (folder / vocab_merges.MERGES).is_file()
+    return next((file for file in files if file.name != VOCAB or merges), None)
 
 
 def _fill(folder: Path, place: Path) -> None:
@@ -70,23 +88,42 @@ def _fill(folder: Path, place: Path) -> None:
 def _describe(source: Path, config: dict[str, Any]) -> Description:
     if source.name == "tekken.json":
         return byte_pairs.tekken(source)
-    if source.suffix == ".tiktoken":
-        return byte_pairs.qwen(source)
+    if source.name == VOCAB:
+        return vocab_merges.describe(source, config)
+    if source.suffix == ".tiktoken" or source.name in TIKTOKEN:
+        return _tiktoken(source, config)
     # Llama 3 has lines of base64 under the name of SentencePiece's binary file.
     with source.open("rb") as file:
-        head = file.read(4)
-    return byte_pairs.llama(source) if head[:1].isalnum() else pieces.describe(source, config)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return {}
+        head = file.read(len(LFS))
+    if head == LFS or not head[:1].isalnum():
+        return pieces.describe(source, config)
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadModel(f"{path} is damaged: {error}") from error
-    return found
+        return byte_pairs.llama(source)
+    except BadModel as error:
+        raise BadModel(
+            f"{error}. {source.name} must be SentencePiece's binary model, or Llama 3's tiktoken "
+            "vocabulary"
+        ) from error
+
+
+def _tiktoken(source: Path, config: dict[str, Any]) -> Description:
+    expected, found = TIKTOKEN.get(source.name), special.tokenizer_class(config)
+    if found is None and source.suffix == ".tiktoken":
+        found = expected  # these names belong to one class each
+    if expected is None or found != expected:
+        known = ", ".join(f"{name} of {cls}" for name, cls in TIKTOKEN.items())
+        raise BadModel(
+            f"{source} of the tokenizer_class {found!r} is not supported, because the file has "
+            f"neither its special tokens nor its pattern; supported: {known}. The model needs a "
+            "tokenizer.json"
+        )
+    match source.name:
+        case "qwen.tiktoken":
+            return byte_pairs.qwen(source)
+        case "hy.tiktoken":
+            return byte_pairs.hunyuan(source)
+        case _:
+            return byte_pairs.kimi(source, config)
 
 
 def _write(path: Path, content: object) -> None:

@@ -7,26 +7,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+"""How an added token is found in a text: alone, with the spaces around it, after normalization."""
 
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is found in the text before it is split. special: left out of decoded text."""
+    """A token that is found in the text before it is split. special: left out of decoded text;
+    flags: those of FLAGS that it has."""
 
     id: int
     text: str
     special: bool
+    flags: frozenset[str] = frozenset()
 
     def json(self) -> Json:
         """Returns its entry in tokenizer.json."""
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        flags = {flag: flag in self.flags for flag in FLAGS}
         return {"id": self.id, "content": self.text, **flags, "special": self.special}
 
 
 @dataclass(frozen=True)
 class Description:
-    """A tokenizer. `begin` is the token before each text, None for none; `names` are entries of
-    tokenizer_config.json, such as bos_token."""
+    """A tokenizer. `begin` is the token before each text and `end` the one after it, None for none;
+    `names` are entries of tokenizer_config.json, such as bos_token."""
 
     model: Json
     added: Sequence[AddedToken]
@@ -34,6 +38,7 @@ class Description:
     pre_tokenizer: Json | None
     decoder: Json
     begin: str | None = None
+    end: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> Json:
@@ -45,21 +50,29 @@ class Description:
             "added_tokens": [token.json() for token in self.added],
             "normalizer": self.normalizer,
             "pre_tokenizer": self.pre_tokenizer,
-            "post_processor": self._begin(),
+            "post_processor": self._template(),
             "decoder": self.decoder,
             "model": self.model,
         }
 
-    def _begin(self) -> Json | None:
-        if self.begin is None:
+    def _template(self) -> Json | None:
+        around = [text for text in (self.begin, self.end) if text is not None]
+        if not around:
             return None
-        text = self.begin
-        number = next(token.id for token in self.added if token.text == text)
-        first = {"SpecialToken": {"id": text, "type_id": 0}}
-        parts = [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]
+        ids = {token.text: token.id for token in self.added}
+        first, second = (
+            [
+                *([{"SpecialToken": {"id": self.begin, "type_id": kind}}] if self.begin else []),
+                {"Sequence": {"id": name, "type_id": kind}},
+                *([{"SpecialToken": {"id": self.end, "type_id": kind}}] if self.end else []),
+            ]
+            for kind, name in enumerate("AB")
+        )
         return {
             "type": "TemplateProcessing",
-            "single": [first, parts[0]],
-            "pair": [first, parts[0], parts[1]],
-            "special_tokens": {text: {"id": text, "ids": [number], "tokens": [text]}},
+            "single": first,
+            "pair": [*first, *second],
+            "special_tokens": {
+                text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in around
+            },
         }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.faults import BadModel
+from penstock.tokenizer.damage import shown
 from penstock.tokenizer.description import AddedToken, Description, Json
 
 SPACE = "▁"
@@ -40,8 +41,9 @@ class Pieces:
 
 def read(path: Path) -> Pieces:
     """Reads tokenizer.model. Raises BadModel if it is damaged or of an unsupported kind."""
+    content = path.read_bytes()
     try:
-        found = list(_fields(path.read_bytes()))
+        found = list(_fields(content))
         pieces = [_piece(value) for number, value in found if number == 1]
         trainer = _last(found, 2)
         normalizer = _last(found, 3)
@@ -50,14 +52,16 @@ def read(path: Path) -> Pieces:
             pieces,
             int(kind),
             bool(trainer.get(35, 0)),
-            bytes(normalizer.get(2, b"")),
+            _bytes(normalizer.get(2, b"")),
             bool(normalizer.get(3, 1)),
             bool(normalizer.get(4, 1)),
         )
-    except (ValueError, IndexError, struct.error, UnicodeDecodeError, TypeError) as error:
-        raise BadModel(f"{path} is not a SentencePiece model: {error}") from error
+    except (ValueError, IndexError, struct.error, TypeError) as error:
+        raise BadModel(f"{path} is not a SentencePiece model; found {shown(content)}") from error
     if not pieces:
-        raise BadModel(f"{path} is not a SentencePiece model: it has no pieces")
+        raise BadModel(
+            f"{path} is not a SentencePiece model: it has no pieces; found {shown(content)}"
+        )
     if result.kind not in (UNIGRAM, BPE):
         raise BadModel(f"{path}: model_type {kind} is not supported; 1 (unigram) and 2 (BPE) are")
     return result
@@ -88,7 +92,7 @@ def describe(path: Path, config: Mapping[str, Any]) -> Description:
         _metaspace(model) if model.kind == UNIGRAM else None,
         _metaspace(model) if model.kind == UNIGRAM else _decoder(model),
         begin if begins else None,
-        names,
+        names=names,
     )
 
 
@@ -199,7 +203,12 @@ def _last(fields: list[tuple[int, Value]], number: int) -> dict[int, Any]:
 
 
 def _piece(value: Value) -> Piece:
-    assert isinstance(value, bytes)
-    fields: dict[int, Any] = dict(_fields(value))
+    fields: dict[int, Any] = dict(_fields(_bytes(value)))
     (score,) = struct.unpack("<f", fields.get(2, b"\0\0\0\0"))
-    return Piece(fields[1].decode(), score, int(fields.get(3, 1)))
+    return Piece(_bytes(fields.get(1, 0)).decode(), score, int(fields.get(3, 1)))
+
+
+def _bytes(value: Value) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError(f"a field must have bytes, found {value}")
+    return value

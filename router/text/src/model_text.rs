@@ -62,9 +62,11 @@ pub enum GenerationConfig {
 pub enum ModelTextError {
     /// There is no tokenizer.json.
     #[error(
-        "{0} does not exist. Penstock needs a fast tokenizer: save one into the model's folder \
-             with `AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(FOLDER)`; \
-             docs/checkpoints.md has a way for models without one"
+        "{0} does not exist, and the folder has no tokenizer that Penstock converts: tekken.json, \
+             qwen.tiktoken, hy.tiktoken, tiktoken.model, tokenizer.model, or vocab.json and merges.txt. If \
+             transformers has the tokenizer's class, `AutoTokenizer.from_pretrained(FOLDER)\
+             .save_pretrained(FOLDER)` writes tokenizer.json; of a tokenizer in custom code, find a \
+             tokenizer.json made for this model; docs/checkpoints.md has a way for models without one"
     )]
     NoTokenizer(PathBuf),
     /// The file exists but cannot be read.
