@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from penstock.layers import Build
-from penstock.models import family, read_specification
+from penstock.models import FAMILIES, Backend, family, model_class, native, read_specification
 from penstock.models.decoder import Decoder
+from penstock.models.model_types import ARCHITECTURES
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from published_dense import PUBLISHED_DENSE
@@ -16,6 +17,10 @@ from published_experts import PUBLISHED_EXPERTS
 from published_gemma import PUBLISHED_GEMMA
 from published_hunyuan import PUBLISHED_HUNYUAN
 from published_recurrent import PUBLISHED_RECURRENT
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16", "use_cache": True}
 PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
@@ -527,6 +532,10 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
     }),
 }  # fmt: skip
 PUBLISHED |= PUBLISHED_DENSE | PUBLISHED_EXPERTS | PUBLISHED_RECURRENT
+SHARED = {"baichuan", "dots3_note", "llama4", "mllama", "qwen3_5", "qwen3_5_moe", "qwen4_exp"}
+"""Types of two architectures: two versions, or a language model alone and with images."""
+OTHERS = {"internlm3", "shieldgemma2"}
+"""Types for which transformers names an architecture that is not the type's own."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -539,3 +548,26 @@ def test_published_configs_are_read(name: str) -> None:
     assert isinstance(model, Decoder)
     found = sum(target.destination.numel() for target in model.all_targets().values())
     assert found == parameters
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_model_type_implies_the_family(name: str) -> None:
+    _, fields = PUBLISHED[name]
+    bare = {field: value for field, value in fields.items() if field != "architectures"}
+    if fields["model_type"] in SHARED | OTHERS:
+        assert native(bare) is None
+    else:
+        assert model_class(bare, Backend.AUTO) is family(fields)
+        assert model_class({**bare, "architectures": []}, Backend.NATIVE) is family(fields)
+
+
+def test_model_types_are_those_of_transformers() -> None:
+    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    for model_type in {*mappings[0], *mappings[1]} - OTHERS:
+        named = {mapping[model_type] for mapping in mappings if model_type in mapping}
+        known = named & FAMILIES.keys()
+        assert (model_type in SHARED) == (len(named) > 1 and bool(known)), model_type
+        expected = None if model_type in SHARED else next(iter(known), None)
+        assert ARCHITECTURES.get(model_type) == expected, model_type
+    assert set(ARCHITECTURES.values()) <= FAMILIES.keys()
+    assert not ARCHITECTURES.keys() & OTHERS

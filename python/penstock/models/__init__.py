@@ -16,6 +16,7 @@ from penstock.config import ReadFields, Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.layers.attention import StepContext
+from penstock.models.model_types import ARCHITECTURES
 from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
@@ -276,10 +277,7 @@ def model_class(raw: Mapping[str, Any], backend: Backend) -> type[Model]:
 def native(raw: Mapping[str, Any]) -> type[Model] | None:
     """Returns the native class for a config.json; None if there is none. Raises BadModel if
     architectures is not a list."""
-    names = raw.get("architectures") or []
-    if not isinstance(names, list):
-        raise BadModel(f"config.json: architectures must be a list, found {names!r}")
-    for name in names:
+    for name in architectures(raw):
         if isinstance(name, str) and name in FAMILIES:
             module, _, cls = FAMILIES[name].partition(":")
             found: type[Model] = getattr(importlib.import_module(f"penstock.models.{module}"), cls)
@@ -287,13 +285,25 @@ def native(raw: Mapping[str, Any]) -> type[Model] | None:
     return None
 
 
+def architectures(raw: Mapping[str, Any]) -> list[Any]:
+    """Returns architectures of a config.json, or the one that its model_type implies; [] if it
+    implies none. Raises BadModel if architectures is not a list."""
+    names, model_type = raw.get("architectures") or [], raw.get("model_type")
+    if not isinstance(names, list):
+        raise BadModel(f"config.json: architectures must be a list, found {names!r}")
+    implied = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
+    return names or ([] if implied is None else [implied])
+
+
 def family(raw: Mapping[str, Any]) -> type[Model]:
     """Returns the native class for a config.json. Raises BadModel if there is none."""
     found = native(raw)
     if found is None:
         known = ", ".join(sorted(FAMILIES))
-        names = raw.get("architectures") or []
-        raise BadModel(f"config.json: architectures {names!r} is not supported; supported: {known}")
+        raise BadModel(
+            f"config.json: architectures {architectures(raw)!r} (model_type "
+            f"{raw.get('model_type')!r}) is not supported; supported: {known}"
+        )
     return found
 
 
