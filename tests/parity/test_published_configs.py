@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
+from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.models import FAMILIES, Backend, family, model_class, native, read_specification
 from penstock.models.decoder import Decoder
@@ -548,6 +550,27 @@ def test_published_configs_are_read(name: str) -> None:
     assert isinstance(model, Decoder)
     found = sum(target.destination.numel() for target in model.all_targets().values())
     assert found == parameters
+
+
+COUNTS = re.compile(
+    r"(num_|n_|moe_num_)?(local_|routed_|shared_)?experts?|moe_k|moe_top_?k|num_experts_per_tok(en)?"
+    r"|top_k_experts|n_group|num_expert_group|topk_group|(mamba_)?n_groups"
+)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_errors_name_the_fields_of_experts_as_config_json_does(name: str) -> None:
+    _, fields = PUBLISHED[name]
+    place = "text_config" if "text_config" in fields else None
+    section = fields if place is None else fields[place]
+    for field in filter(COUNTS.fullmatch, section):
+        for value in (None, "many", 0, 1.5):
+            changed = {**section, field: value}
+            raw = {**TOKENS, **(changed if place is None else {**fields, place: changed})}
+            try:
+                read_specification(family(raw), raw)
+            except BadModel as error:
+                assert re.search(rf"\b{field}\b", str(error)), f"{field} = {value!r}: {error}"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -41,6 +41,7 @@ from penstock.config.common import (
 )
 from penstock.config.delta_net import read_hybrid_attention
 from penstock.config.experts import (
+    TOP_K,
     read_corrected_moe,
     read_dense_first,
     read_expert_count,
@@ -54,7 +55,7 @@ from penstock.config.experts import (
     read_sparse_layers,
 )
 from penstock.config.feed_forward import Activation, ExpertStorage, MlpSpec, MoeSpec, RouterSpec
-from penstock.config.fields import Fields, ReadFields, layered, read_config
+from penstock.config.fields import Fields, ReadFields, Renamed, layered, read_config
 from penstock.config.griffin import (
     ATTENTION,
     read_block_types,
@@ -149,6 +150,7 @@ __all__ = [
     "NTK",
     "NTK_POWERS",
     "SLIDING",
+    "TOP_K",
     "Activation",
     "AltUpSpec",
     "AttentionSpec",
@@ -187,6 +189,7 @@ __all__ = [
     "ReadFields",
     "RecurrentSpec",
     "RelativeSpec",
+    "Renamed",
     "ResidualSpec",
     "RgLruSpec",
     "RopeSpec",

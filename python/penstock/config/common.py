@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, RopeSpec
 from penstock.config.feed_forward import Activation, MlpSpec
-from penstock.config.fields import Fields, layered
+from penstock.config.fields import Fields, Renamed, layered
 from penstock.config.specification import (
     LayerSpec,
     PerLayerSpec,
@@ -113,7 +113,7 @@ def read_per_layer(
 
 def read_gpt_names(raw: Mapping[str, Any]) -> Fields:
     """The fields of a GPT family, under the names that the others use; tied by default."""
-    found = {new: raw[old] for old, new in _GPT_NAMES.items() if raw.get(old) is not None}
+    found = Renamed(raw, _GPT_NAMES)
     fields = Fields(layered(found, raw))
     fields.ignore("n_ctx")  # n_positions again
     inner = {"intermediate_size": 4 * fields.count("hidden_size")}

@@ -14,11 +14,12 @@ from penstock.config.specification import LayerSpec
 from penstock.faults import BadModel, Unsupported
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+TOP_K = "num_experts_per_tok"
 
 
 def read_routing(fields: Fields, **changes: Any) -> Routing:
     """The choice of experts; `changes` are fields that the family reads itself."""
-    read = {"top_k": fields.count("num_experts_per_tok")}
+    read = {"top_k": fields.count(TOP_K)}
     try:
         return Routing(**{**read, **changes})
     except ValueError as error:
@@ -32,9 +33,8 @@ def read_sigmoid_routing(fields: Fields) -> Routing:
         score=Score.SIGMOID,
         renormalise=fields.flag("norm_topk_prob", True),
         scale=fields.positive("routed_scaling_factor", 1.0),
-        groups=fields.count("n_group", 1),
-        kept_groups=fields.count("topk_group", 1),
         group_score=GroupScore.TOP2_SUM,
+        **_groups(fields),
     )
 
 
@@ -46,27 +46,48 @@ def read_group_limited_routing(fields: Fields) -> Routing:
         raise Unsupported(
             f"config.json: topk_method {method!r} is not supported, only {sorted(methods)} are"
         )
-    groups, kept = fields.count("n_group", 1), fields.count("topk_group", 1)
+    groups = _groups(fields)
     return read_routing(
         fields,
         scale=fields.positive("routed_scaling_factor", 1.0),
-        groups=groups if methods[method] else 1,
-        kept_groups=kept if methods[method] else 1,
+        **(groups if methods[method] else {}),
     )
 
 
-def read_shared_moe(fields: Fields, routing: Routing, router: RouterSpec) -> MoeSpec:
-    """Experts, and `n_shared_experts` as one layer beside them."""
+def _groups(fields: Fields) -> dict[str, int]:
+    """The groups of experts, and those that a token chooses among."""
+    groups, kept = fields.count("n_group", 1), fields.count("topk_group", 1)
+    if kept > groups:
+        raise BadModel(
+            f"config.json: {fields.spelled('topk_group')} is {kept}, more than "
+            f"{fields.spelled('n_group')}, which is {groups}"
+        )
+    given = [fields.count(name) for name in COUNTS if fields.raw.get(name) is not None]
+    if any(count % groups for count in given):
+        raise BadModel(
+            f"config.json: {fields.spelled('n_group')} is {groups}, but {given[0]} experts do not "
+            f"form {groups} equal groups"
+        )
+    return {"groups": groups, "kept_groups": kept}
+
+
+def read_shared_moe(
+    fields: Fields, routing: Routing, router: RouterSpec, count: str = "n_routed_experts"
+) -> MoeSpec:
+    """Experts, and `n_shared_experts` as one layer beside them; `count` as `read_expert_count`
+    has its `name`."""
     expert = read_gated(fields, "moe_intermediate_size")
     shared = MlpSpec(expert.intermediate * fields.count("n_shared_experts"), expert.activation)
-    return MoeSpec(read_expert_count(fields), expert, routing, router, shared)
+    top_k = fields.spelled(TOP_K)
+    experts = read_expert_count(fields, count)
+    return MoeSpec(experts, expert, routing, router, shared, top_k_field=top_k)
 
 
-def read_corrected_moe(fields: Fields) -> MoeSpec:
+def read_corrected_moe(fields: Fields, count: str = "n_routed_experts") -> MoeSpec:
     """Experts of DeepSeek-V3 and of families that follow it: sigmoid routing, with a bias that
-    corrects the choice, beside a shared layer."""
+    corrects the choice, beside a shared layer; `count` as `read_expert_count` has its `name`."""
     router = RouterSpec(correction=True, float32=True)
-    return read_shared_moe(fields, read_sigmoid_routing(fields), router)
+    return read_shared_moe(fields, read_sigmoid_routing(fields), router, count)
 
 
 def read_ungated_moe(fields: Fields, activation: str) -> MoeSpec:
@@ -80,7 +101,7 @@ def read_ungated_moe(fields: Fields, activation: str) -> MoeSpec:
     if latent and bias:
         raise Unsupported("config.json: mlp_bias with moe_latent_size is not supported")
     return MoeSpec(
-        read_expert_count(fields),
+        read_expert_count(fields, "n_routed_experts"),
         expert,
         read_sigmoid_routing(fields),
         RouterSpec(correction=True, float32=True),
@@ -96,12 +117,14 @@ def read_dense_first(fields: Fields, attention: AttentionSpec, moe: MoeSpec) -> 
     return [dense if index < first else LayerSpec(attention, moe) for index in range(count)]
 
 
-def read_expert_count(fields: Fields) -> int:
-    """Routed experts of a layer, under any of the names that checkpoints use."""
+def read_expert_count(fields: Fields, name: str = "num_experts") -> int:
+    """Routed experts of a layer, under any of the names that checkpoints use. `name`: the one of
+    the family's own config.json, for the error if there is none."""
     given = [name for name in COUNTS if fields.raw.get(name) is not None]
-    counts = {fields.count(name) for name in given or COUNTS[:1]}
+    counts = {fields.count(name) for name in given or [name]}
     if len(counts) > 1:
-        raise BadModel(f"config.json: {' and '.join(given)} must be equal, found {sorted(counts)}")
+        names = " and ".join(map(fields.spelled, given))
+        raise BadModel(f"config.json: {names} must be equal, found {sorted(counts)}")
     return counts.pop()
 
 

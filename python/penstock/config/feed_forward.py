@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock_kernels.expert_mlp import Activation as ExpertActivation
@@ -146,6 +146,9 @@ class MoeSpec:
     """Shared experts of the size `shared` that the router scores too: weights of the chosen and of
     these add up to the routing's scale, times a learned one (Inkling). 0 = `shared` is added."""
 
+    top_k_field: str = field(default="num_experts_per_tok", compare=False)
+    """config.json's name of the experts that a token chooses, for errors."""
+
     def __post_init__(self) -> None:
         """Raises BadModel for numbers of experts that do not fit each other."""
         routing, experts = self.routing, self.experts
@@ -157,7 +160,7 @@ class MoeSpec:
         choice += self.identities
         if routing.top_k > choice:
             raise BadModel(
-                f"config.json: num_experts_per_tok is {routing.top_k}, but a token can only choose "
+                f"config.json: {self.top_k_field} is {routing.top_k}, but a token can only choose "
                 f"among {choice} experts"
             )
         kinds = {kind.value for kind in ExpertActivation if kind.gated == self.expert.gated}

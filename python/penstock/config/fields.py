@@ -81,6 +81,37 @@ class ReadFields(Mapping[str, Any]):
             section.refuse_unread()
 
 
+class Renamed(Mapping[str, Any]):
+    """The fields of a config.json that it sets under other names, by the names that families
+    share. For a layer of `layered`; errors have the names of config.json."""
+
+    def __init__(self, raw: Mapping[str, Any], names: Mapping[str, str]) -> None:
+        """`names`: config.json's names, and those in their place."""
+        self._raw = raw
+        self._old = {new: old for old, new in names.items() if raw.get(old) is not None}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._raw[self._old[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._old)
+
+    def __len__(self) -> int:
+        return len(self._old)
+
+    def spelled(self, name: str) -> str:
+        """Returns config.json's name of one of these fields."""
+        return _spelled(self._raw, self._old[name])
+
+
+def _spelled(raw: Mapping[str, Any], name: str) -> str:
+    layers = raw.maps if isinstance(raw, ChainMap) else [raw]
+    first = next((layer for layer in layers if name in layer), None)
+    if isinstance(first, Renamed):
+        return first.spelled(name)
+    return _spelled(first, name) if isinstance(first, ChainMap) else name
+
+
 def layered(*layers: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the fields of all `layers`; of a field that several have, the first layer's."""
     return ChainMap(*(cast("dict[str, Any]", layer) for layer in layers))
@@ -95,28 +126,36 @@ class Fields:
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.raw = raw
 
+    def spelled(self, name: str) -> str:
+        """Returns the name that config.json has for a field, for errors."""
+        return _spelled(self.raw, name)
+
+    def _at(self, name: str) -> str:
+        return f"config.json: {self.spelled(name)}"
+
     def number(self, name: str, default: float | None = None) -> float:
         """Returns the number under `name`; absent or null gives `default`, or an error without
         one."""
         value = self.raw.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
-            raise BadModel(f"config.json: {name} must be a number, found {value!r}")
+            raise BadModel(f"{self._at(name)} must be a number, found {value!r}")
         return value
 
     def positive(self, name: str, default: float | None = None) -> float:
         """As `number`, above 0 and small enough for float32."""
         value = self.number(name, default)
         if not 0 < value < 1e38:
-            raise BadModel(f"config.json: {name} must be a number above 0, found {value!r}")
+            raise BadModel(f"{self._at(name)} must be a number above 0, found {value!r}")
         return float(value)
 
     def positives(self, name: str) -> tuple[float, ...]:
         """Returns the list of numbers above 0 under `name`."""
         values = self.raw.get(name)
         if not isinstance(values, list):
-            raise BadModel(f"config.json: {name} must be a list of numbers, found {values!r}")
-        return tuple(Fields({name: value}).positive(name) for value in values)
+            raise BadModel(f"{self._at(name)} must be a list of numbers, found {values!r}")
+        spelled = self.spelled(name)
+        return tuple(Fields({spelled: value}).positive(spelled) for value in values)
 
     def each(self, name: str, layers: int) -> list[Fields]:
         """For each layer, fields with its own `name`: of a list, or these fields if all layers
@@ -126,7 +165,7 @@ class Fields:
             return [self] * layers
         if len(found) != layers:
             raise BadModel(
-                f"config.json: {name} must have a number for each of {layers} layers, and has "
+                f"{self._at(name)} must have a number for each of {layers} layers, and has "
                 f"{len(found)}"
             )
         return [Fields({name: number}) for number in found]
@@ -135,7 +174,7 @@ class Fields:
         """Returns the object under `name`."""
         value = self.raw.get(name)
         if not isinstance(value, Mapping):
-            raise BadModel(f"config.json: {name} must be an object, found {value!r}")
+            raise BadModel(f"{self._at(name)} must be an object, found {value!r}")
         return Fields(self.raw.section(name) if isinstance(self.raw, ReadFields) else value)
 
     def optional(self, name: str) -> float:
@@ -147,7 +186,7 @@ class Fields:
         value = self.number(name, default)
         if value != int(value) or not 1 <= value < MOST:
             rule = f"a whole number from 1 to {MOST - 1}"
-            raise BadModel(f"config.json: {name} must be {rule}, found {value!r}")
+            raise BadModel(f"{self._at(name)} must be {rule}, found {value!r}")
         return int(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -156,7 +195,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise BadModel(f"config.json: {name} must be true or false, found {value!r}")
+            raise BadModel(f"{self._at(name)} must be true or false, found {value!r}")
         return value
 
     def ignore(self, *names: str) -> None:
@@ -169,19 +208,19 @@ class Fields:
         for name in names:
             value = self.raw.get(name)
             if value not in (None, False):
-                raise Unsupported(f"config.json: {name} {value!r} is not supported")
+                raise Unsupported(f"{self._at(name)} {value!r} is not supported")
 
     def require_at_most(self, name: str, most: int) -> None:
         """Rejects a model whose number under `name` is present and above `most`."""
         if self.number(name, 0) > most:
-            raise Unsupported(f"config.json: {name} above {most} is not supported")
+            raise Unsupported(f"{self._at(name)} above {most} is not supported")
 
     def require(self, name: str, wanted: Any) -> None:
         """Rejects a model whose `name` is present and not `wanted`: it would be computed
         wrongly."""
         value = self.raw.get(name)
         if value is not None and value != wanted:
-            raise Unsupported(f"config.json: {name} {value!r} is not supported, only {wanted!r} is")
+            raise Unsupported(f"{self._at(name)} {value!r} is not supported, only {wanted!r} is")
 
 
 def _finite(value: float) -> bool:

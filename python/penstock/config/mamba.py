@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.config.attention_spec import NormSpec
-from penstock.config.fields import Fields, layered
+from penstock.config.fields import Fields, Renamed, layered
 from penstock.config.recurrent_spec import Mamba2Spec
 from penstock.faults import BadModel
 
@@ -33,8 +33,8 @@ def read_mamba(
 ) -> Mamba2Spec:
     """Mamba-2 by these names; `defaults` are of transformers' configuration, `changes` fields that
     the family reads itself."""
-    raw = {name: fields.raw.get(field) for name, field in names.items()}
-    given = Fields({**defaults, **{name: x for name, x in raw.items() if x is not None}})
+    named = Renamed(fields.raw, {field: name for name, field in names.items()})
+    given = Fields(layered(named, defaults))
     return Mamba2Spec(
         heads=given.count("heads"),
         head_dim=given.count("head_dim"),

@@ -56,7 +56,9 @@ class Afmoe(Decoder):
         scale = fields.positive("route_scale", 1.0)
         routing = config.read_routing(fields, score=Score.SIGMOID, renormalise=True, scale=scale)
         # transformers rounds logits of the router to the model's dtype, which may swap experts.
-        moe = config.read_shared_moe(fields, routing, RouterSpec(correction=True, float32=True))
+        moe = config.read_shared_moe(
+            fields, routing, RouterSpec(correction=True, float32=True), "num_experts"
+        )
         layers = config.read_dense_first(fields, attention, moe)
         factor = residual.hidden**0.5 if fields.flag("mup_enabled") else 1.0
         spec = config.read_decoder(fields, layers, residual, embedding_scale=factor)

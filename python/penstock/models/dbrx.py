@@ -12,6 +12,7 @@ from penstock.models.decoder import Decoder
 
 LAYER, THETA = "transformer.blocks.{}.", "rope_theta"
 EXPERTS = "blocks.{}.mlp.experts."
+TOP_K = "moe_top_k"
 
 
 class Dbrx(Decoder):
@@ -55,9 +56,8 @@ def _section(raw: Mapping[str, Any], name: str) -> Fields:
 
 
 def _experts(fields: Fields, hidden: int) -> MoeSpec:
-    fields = Fields(
-        config.layered({"num_experts_per_tok": fields.count("moe_top_k", 1)}, fields.raw)
-    )
+    named = config.Renamed(fields.raw, {TOP_K: config.TOP_K})
+    fields = Fields(config.layered(named, fields.raw, {config.TOP_K: 1}))
     fields.require("hidden_size", hidden)
     fields.require("ffn_act_fn", {"name": "silu"})
     fields.require("moe_normalize_expert_weights", 1)
@@ -66,4 +66,4 @@ def _experts(fields: Fields, hidden: int) -> MoeSpec:
     routing = config.read_routing(fields, renormalise=normed)
     expert = MlpSpec(fields.count("ffn_hidden_size", 3584))
     experts = fields.count("moe_num_experts", 4)
-    return MoeSpec(experts, expert, routing, storage=ExpertStorage.JOINED)
+    return MoeSpec(experts, expert, routing, storage=ExpertStorage.JOINED, top_k_field=TOP_K)

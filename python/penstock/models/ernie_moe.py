@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from penstock.config import (
+    TOP_K,
     Fields,
     MlpSpec,
     MoeSpec,
+    Renamed,
     RouterSpec,
     Specification,
     layered,
@@ -20,6 +22,7 @@ from penstock.config import (
 from penstock.models.decoder import CORRECTION_PATH, EXPERT_NAMES, LLAMA_NAMES, SHARED_EXPERT_NAMES
 from penstock.models.ernie import Ernie45
 
+NAMES = {"moe_num_experts": "num_experts", "moe_k": TOP_K}
 # Of training, and of layers that predict several tokens, which are not loaded.
 UNUSED = (
     "moe_capacity",
@@ -59,11 +62,8 @@ class Ernie45Moe(Ernie45):
 
 def _read_experts(fields: Fields) -> MoeSpec:
     fields.require("use_bias", False)
-    names = {
-        "num_experts": fields.count("moe_num_experts", 64),
-        "num_experts_per_tok": fields.count("moe_k", 6),
-    }
-    named = Fields(layered(names, fields.raw))
+    defaults = {"num_experts": 64, TOP_K: 6}
+    named = Fields(layered(Renamed(fields.raw, NAMES), fields.raw, defaults))
     expert = read_gated(named, "moe_intermediate_size")
     shared = int(named.number("moe_num_shared_experts", 2)) * expert.intermediate
     return MoeSpec(
@@ -72,4 +72,5 @@ def _read_experts(fields: Fields) -> MoeSpec:
         read_routing(named, renormalise=True),
         RouterSpec(correction=fields.flag("moe_use_aux_free", True), float32=True),
         MlpSpec(shared, expert.activation) if shared else None,
+        top_k_field=named.spelled(TOP_K),
     )

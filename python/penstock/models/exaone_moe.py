@@ -38,7 +38,7 @@ class ExaoneMoe(Exaone4):
         fields.require("topk_method", "noaux_tc")
         fields.ignore("num_nextn_predict_layers")
         spec = super().read_config(raw)
-        moe = read_corrected_moe(fields)
+        moe = read_corrected_moe(fields, "num_experts")
         sparse = read_listed_sparse_layers(fields, len(spec.layers))
         layers = tuple(
             replace(layer, mlp=moe) if has_experts else layer

@@ -12,7 +12,7 @@ from penstock import config
 from penstock.config import FULL, SLIDING, Fields, LayerSpec, MlpSpec, MoeSpec, NormSpec
 from penstock.faults import Unsupported
 
-ACTIVATION = "gelu_pytorch_tanh"
+ACTIVATION, TOP_K = "gelu_pytorch_tanh", "top_k_experts"
 # What transformers assumes where config.json lacks a field.
 ROPE = {
     SLIDING: {"rope_theta": 10_000.0},
@@ -65,11 +65,11 @@ def _attention(fields: Fields, kind: str, index: int, norm: NormSpec) -> config.
 def _mlp(fields: Fields, wide: bool) -> MlpSpec | MoeSpec:
     activation = config.read_activation(fields, "hidden_activation", ACTIVATION)
     dense = MlpSpec(fields.count("intermediate_size") * (2 if wide else 1), activation)
-    fields.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+    fields.ignore("num_experts", TOP_K, "moe_intermediate_size")
     if not fields.flag("enable_moe_block"):
         return dense
-    routing = Routing(fields.count("top_k_experts"), renormalise=True)
+    routing = Routing(fields.count(TOP_K), renormalise=True)
     expert = MlpSpec(fields.count("moe_intermediate_size"), activation)
     stacked = config.ExpertStorage.STACKED
-    experts = MoeSpec(fields.count("num_experts"), expert, routing, shared=dense)
+    experts = MoeSpec(fields.count("num_experts"), expert, routing, shared=dense, top_k_field=TOP_K)
     return replace(experts, storage=stacked, own_norms=True)

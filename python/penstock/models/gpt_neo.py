@@ -38,7 +38,7 @@ class GptNeo(Decoder):
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads the fields, with transformers' defaults. Raises BadModel."""
-        found = {new: raw[old] for old, new in NAMES.items() if raw.get(old) is not None}
+        found = config.Renamed(raw, NAMES)
         fields = config.read_gpt_names(config.layered(found, raw))
         fields.ignore("classifier_dropout", "embed_dropout", "resid_dropout")
         layers = fields.count("num_hidden_layers")

@@ -62,7 +62,7 @@ class GptOss(Decoder):
         )
         expert = MlpSpec(fields.count("intermediate_size"), Activation.CLAMPED_SWIGLU, bias=True)
         moe = MoeSpec(
-            read_expert_count(fields),
+            read_expert_count(fields, "num_local_experts"),
             expert,
             read_routing(fields, score_after_choice=True),
             RouterSpec(bias=True),

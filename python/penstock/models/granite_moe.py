@@ -42,7 +42,7 @@ class GraniteMoe(Granite):
         expert = read_gated(fields, "intermediate_size")
         shared = int(fields.number("shared_intermediate_size", 0))
         moe = MoeSpec(
-            read_expert_count(fields),
+            read_expert_count(fields, "num_local_experts"),
             expert,
             read_routing(fields, renormalise=True),
             shared=MlpSpec(shared, expert.activation) if shared else None,

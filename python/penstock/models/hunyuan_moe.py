@@ -64,9 +64,8 @@ class HunYuanMoe(HunYuan):
 
 def _experts(fields: Fields, expert: MlpSpec, chosen: int) -> MoeSpec:
     routing = read_routing(Fields({"num_experts_per_tok": chosen}), renormalise=True)
-    return MoeSpec(
-        read_expert_count(fields), expert, routing, RouterSpec(float32=True), shared=expert
-    )
+    experts, router = read_expert_count(fields), RouterSpec(float32=True)
+    return MoeSpec(experts, expert, routing, router, expert, top_k_field="moe_topk")
 
 
 def _each(fields: Fields, name: str, layers: int, default: int) -> list[int]:

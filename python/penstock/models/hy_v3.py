@@ -70,7 +70,7 @@ def _experts(fields: Fields) -> MoeSpec:
     scale = fields.positive("router_scaling_factor", 2.826)
     routing = read_routing(fields, score=Score.SIGMOID, renormalise=True, scale=scale)
     router = RouterSpec(correction=True, float32=True)
-    moe = read_shared_moe(Fields(layered(shared, fields.raw)), routing, router)
+    moe = read_shared_moe(Fields(layered(shared, fields.raw)), routing, router, "num_experts")
     fields.require("expert_hidden_dim", moe.expert.intermediate)
     assert moe.shared is not None
     return replace(moe, shared=replace(moe.shared, bias=fields.flag("mlp_bias")))

@@ -53,7 +53,7 @@ def _read_experts(fields: Fields) -> config.MoeSpec:
     fields.require("mlp_up_softcap", UP_CAP)
     scale = fields.positive("route_scale", 8.0)
     return config.MoeSpec(
-        config.read_expert_count(fields),
+        config.read_expert_count(fields, "n_routed_experts"),
         MlpSpec(fields.count("moe_intermediate_size"), Activation.SOFTCAPPED_SILU),
         config.read_routing(fields, score=Score.SIGMOID, renormalise=True, scale=scale),
         config.RouterSpec(correction=True, float32=True),

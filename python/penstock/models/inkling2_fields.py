@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config import Fields, layered
+from penstock.config import Fields, Renamed, layered
 from penstock.models.inkling_fields import UNUSED
 
 DEFAULTS = {"vocab_size": 201024, "unpadded_vocab_size": 200058, "hidden_size": 4608}
@@ -32,5 +32,5 @@ def in_newer_fields(raw: Mapping[str, Any]) -> Fields:
     given = layered(raw, DEFAULTS)
     # Without layers of a kind, sizes of that kind are not read.
     Fields(given).ignore(*UNUSED, *DEFAULTS, "log_scaling_alpha")
-    found = {new: raw[old] for old, new in NAMES.items() if raw.get(old) is not None}
+    found = Renamed(raw, NAMES)
     return Fields(layered(found, given))

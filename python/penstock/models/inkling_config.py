@@ -70,7 +70,7 @@ def read_attention(fields: Fields, norm: NormSpec, has_window: bool) -> config.A
 def _read_experts(fields: Fields, storage: ExpertStorage) -> config.MoeSpec:
     expert = config.read_gated(fields, "moe_intermediate_size")
     return config.MoeSpec(
-        config.read_expert_count(fields),
+        config.read_expert_count(fields, "n_routed_experts"),
         expert,
         config.read_routing(fields, score=Score.SIGMOID, scale=fields.positive("route_scale", 8.0)),
         config.RouterSpec(correction=True, float32=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config import Fields, layered
+from penstock.config import Fields, Renamed, layered
 
 DEFAULTS = {"vocab_size": 201024, "hidden_size": 6144, "num_hidden_layers": 66}
 DEFAULTS |= {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
@@ -23,6 +23,11 @@ NAMES = {
     "num_local_experts": "n_routed_experts",
     "dense_mlp_idx": "first_k_dense_replace",
 }
+# Published files have the inner size of experts under the name of the dense layers' size.
+SIZES = {
+    "intermediate_size": "moe_intermediate_size",
+    "dense_intermediate_size": "intermediate_size",
+}
 # Of layers that predict further tokens, of a cache of transformers, and what it does not read.
 UNUSED = [
     *("num_mtp_layers", "chain_hidden_post_norm", "mtp_hidden_states_first", "mtp_local_layer_ids"),
@@ -35,10 +40,7 @@ def in_newer_fields(raw: Mapping[str, Any]) -> Fields:
     raw = layered(raw, DEFAULTS)
     # Without layers of a kind, sizes of that kind are not read.
     Fields(raw).ignore(*UNUSED, *DEFAULTS, "log_scaling_n_floor", "log_scaling_alpha")
-    found = {new: raw[old] for old, new in NAMES.items() if raw.get(old) is not None}
-    if raw.get("dense_intermediate_size") is not None:  # published: the other size is experts'
-        found["moe_intermediate_size"] = raw["intermediate_size"]
-        found["intermediate_size"] = raw["dense_intermediate_size"]
-    fields = Fields(layered(found, raw))
+    names = NAMES | (SIZES if raw.get("dense_intermediate_size") is not None else {})
+    fields = Fields(layered(Renamed(raw, names), raw))
     fields.require("shared_expert_sink", True)
     return fields

@@ -12,6 +12,7 @@ from penstock.config import (
     Fields,
     KimiDeltaSpec,
     LayerSpec,
+    Renamed,
     Specification,
     layered,
     read_corrected_moe,
@@ -48,8 +49,7 @@ DEFAULTS: dict[str, int | float] = {
 
 def read_fields(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> Fields:
     """The fields under other families' names, with `defaults`."""
-    found = {new: raw[old] for old, new in NAMES.items() if raw.get(old) is not None}
-    return Fields(layered(found, raw, defaults))
+    return Fields(layered(Renamed(raw, NAMES), raw, defaults))
 
 
 def read_kimi_linear(raw: Mapping[str, Any]) -> Specification:
@@ -69,9 +69,9 @@ def read_kimi_linear(raw: Mapping[str, Any]) -> Specification:
 def read_layers(
     fields: Fields, full: AttentionSpec, delta: KimiDeltaSpec, default: Sequence[str]
 ) -> list[LayerSpec]:
-    """All layers: with `full` or `delta`, of the kinds `default` where config.json does not list
-    them, and with experts or without. Raises BadModel."""
-    experts, dense = read_corrected_moe(fields), read_gated(fields, "intermediate_size")
+    """All layers: `full` or `delta`, by `default` where config.json has none. Raises BadModel."""
+    experts = read_corrected_moe(fields, "num_experts")
+    dense = read_gated(fields, "intermediate_size")
     kinds = read_hybrid_types(fields, default, LINEAR)
     sparse = read_listed_sparse_layers(fields, len(kinds))
     return [

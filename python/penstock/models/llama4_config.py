@@ -48,7 +48,7 @@ def _mlps(fields: Fields, count: int) -> list[MlpSpec | MoeSpec]:
     routing = config.read_routing(fields, top_k=1, score=Score.SIGMOID)
     expert = config.read_gated(fields, "intermediate_size")
     moe = MoeSpec(
-        config.read_expert_count(fields),
+        config.read_expert_count(fields, "num_local_experts"),
         expert,
         routing,
         shared=expert,

@@ -37,10 +37,11 @@ def read_experts(fields: Fields, dense: MlpSpec) -> MoeSpec:
     scale = fields.positive("routed_scaling_factor", 6.0)
     identities = fields.count("zero_expert_num", 256) if fields.raw.get("zero_expert_num", 1) else 0
     return MoeSpec(
-        read_expert_count(fields),
+        read_expert_count(fields, "n_routed_experts"),
         read_gated(fields, "expert_ffn_hidden_size"),
         read_routing(chosen, scale=scale, renormalise=False),
         RouterSpec(correction=True, float32=True),
         dense,
         identities=identities,
+        top_k_field="moe_topk",
     )

@@ -69,4 +69,5 @@ def _experts(fields: Fields) -> MoeSpec:
     fields.require("topk_method", "noaux_tc")
     fields.require_unset("n_shared_experts")
     expert, router = read_gated(fields, "moe_intermediate_size"), RouterSpec(False, True, True)
-    return MoeSpec(read_expert_count(fields), expert, read_sigmoid_routing(fields), router)
+    experts = read_expert_count(fields, "n_routed_experts")
+    return MoeSpec(experts, expert, read_sigmoid_routing(fields), router)

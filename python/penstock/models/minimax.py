@@ -72,6 +72,7 @@ class MiniMaxM2(Decoder):
         )
         expert = read_gated(fields, "intermediate_size")
         routing, router = read_sigmoid_routing(fields), RouterSpec(correction=True, float32=True)
-        layer = LayerSpec(attention, MoeSpec(read_expert_count(fields), expert, routing, router))
+        experts = read_expert_count(fields, "num_local_experts")
+        layer = LayerSpec(attention, MoeSpec(experts, expert, routing, router))
         layers = [layer] * fields.count("num_hidden_layers")
         return read_decoder(fields, layers, read_residual(fields, norm=norm))

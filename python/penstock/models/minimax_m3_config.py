@@ -64,4 +64,5 @@ def _experts(fields: Fields) -> MoeSpec:
     # transformers rounds logits of the router to the model's dtype, which may swap experts.
     router = config.RouterSpec(correction=True, float32=True)
     expert, shared = _mlp(fields, "intermediate_size"), _mlp(fields, "shared_intermediate_size")
-    return MoeSpec(config.read_expert_count(fields), expert, routing, router, shared)
+    experts = config.read_expert_count(fields, "num_local_experts")
+    return MoeSpec(experts, expert, routing, router, shared)

@@ -43,7 +43,7 @@ def read_layers(fields: Fields, slopes: config.Slopes) -> list[LayerSpec]:
     kinds = config.read_hybrid_types(fields, default, LINEAR)
     expert = config.read_gated(fields, "intermediate_size")
     routing = config.read_routing(fields, renormalise=True)
-    moe = config.MoeSpec(config.read_expert_count(fields), expert, routing)
+    moe = config.MoeSpec(config.read_expert_count(fields, "num_local_experts"), expert, routing)
     full, mlp_sum = _read_full(fields), _read_sum(fields, "mlp")
     sums = {FULL: _read_sum(fields, "full_attn"), LINEAR: _read_sum(fields, "linear_attn")}
     mixers = [

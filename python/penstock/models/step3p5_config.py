@@ -9,7 +9,7 @@ from typing import Any
 from penstock_kernels.route_experts import Score
 
 from penstock import config
-from penstock.config import SLIDING, Fields, Gate, LayerSpec, MoeSpec, NormKind, QkNorm
+from penstock.config import SLIDING, TOP_K, Fields, Gate, LayerSpec, MoeSpec, NormKind, QkNorm
 from penstock.models.step3p5_heads import read_heads
 from penstock.models.step3p5_published import LIMITS, in_newer_fields
 
@@ -70,7 +70,8 @@ def _experts(fields: Fields) -> MoeSpec:
     shared = config.read_gated(fields, "share_expert_dim")
     # transformers rounds logits of the router to the model's dtype, which may swap experts.
     router = config.RouterSpec(correction=True, float32=True)
-    return MoeSpec(config.read_expert_count(fields), expert, routing, router, shared)
+    experts, top_k = config.read_expert_count(fields, "moe_num_experts"), fields.spelled(TOP_K)
+    return MoeSpec(experts, expert, routing, router, shared, top_k_field=top_k)
 
 
 def _limited(moe: MoeSpec, limit: float, shared: float) -> MoeSpec:

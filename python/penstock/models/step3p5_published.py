@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.config import FULL, Fields, layered, read_layer_types
+from penstock.config import FULL, Fields, Renamed, layered, read_layer_types
 from penstock.faults import BadModel, Unsupported
 
 NAMES = {
@@ -22,7 +22,7 @@ LISTS = ("layer_types", "mlp_layer_types", PARTS, "rope_theta", *LIMITS)
 
 def in_newer_fields(raw: Mapping[str, Any], *defaults: Mapping[str, Any]) -> Fields:
     """The fields, with transformers' defaults. Raises BadModel."""
-    named = {new: raw[old] for old, new in NAMES.items() if raw.get(old) is not None}
+    named = Renamed(raw, NAMES)
     for old, new in NAMES.items():
         Fields(raw).require(old, layered(raw, named).get(new))
     length = {"max_position_embeddings": raw["max_seq_len"]} if raw.get("max_seq_len") else {}
