@@ -16,6 +16,7 @@ from library_types import TYPES, documented, is_native, raw_configuration, row, 
 from local import LocalWorker, Refused
 from penstock.faults import BadModel
 from penstock.models.fallback import Fallback, isolation
+from penstock.models.fallback.description import describe
 from penstock.models.fallback.interface import window_of
 from penstock.rpc import shard_pb2 as pb
 
@@ -87,6 +88,7 @@ def test_sampling_grammars_and_logprobs_are_those_of_native_families(
         worker = LocalWorker()
         loaded = worker.load(path, dtype="float64", model_backend=backend, **settings)
         assert loaded.model_backend == backend
+        assert bool(loaded.limitations) == (backend == "transformers")
         driver = Driver([worker], loaded)
         sampled = greedy(prompt(60), 24, temperature=0.8, top_p=0.9, top_k=50, seed=5)
         sampled.sampling.penalties.CopyFrom(pb.Penalties(repetition=1.2, frequency=0.1))
@@ -101,14 +103,44 @@ def test_sampling_grammars_and_logprobs_are_those_of_native_families(
         assert native.logprobs == pytest.approx(library_sequence.logprobs, abs=1e-4)
 
 
-def test_every_type_without_a_family_takes_the_fallback(tmp_path: Path) -> None:
+def test_every_type_without_a_family_takes_the_fallback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write("ctrl", tmp_path)
     config = json.loads((path / "config.json").read_text())
     config["architectures"] = ["CTRLLMHeadModel"]
     worker = LocalWorker()
-    assert worker.load(path).model_backend == "transformers"
+    loaded = worker.load(path)
+    assert loaded.model_backend == "transformers"
+    given_up = "slower than a native family: the library launches more and smaller kernels"
+    assert loaded.limitations[0] == given_up
+    assert f"given up: {'; '.join(loaded.limitations)}" in caplog.text
     with pytest.raises(Refused, match="is not supported; supported: "):
         LocalWorker().load(path, model_backend="native")
+
+
+EXPERTS = "--quantize leaves model.layers.*.mlp.experts.down_proj and "
+FEW = "no --tp: transformers has no plan for it, and ranks would share only "
+ROPE = "no RoPE of type dynamic or longrope"
+GATHERED = "with --tp, each linear layer's outputs are gathered"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "phrases"),
+    [
+        ("llama", ["with --tp, embeddings, norms and head are whole on each GPU", ROPE]),
+        ("biogpt", [GATHERED]),
+        ("gpt2", [FEW, "no weight format: none of its matrices is a linear layer"]),
+        ("gpt_oss", [FEW, EXPERTS, "no --ep", ROPE]),
+        ("mixtral", ["with --tp, embeddings", EXPERTS, "no --ep", ROPE]),
+        ("deepseek_v3", [GATHERED, "the KV cache has keys and values of all heads", ROPE]),
+    ],
+)
+def test_what_is_given_up_for_a_type(model_type: str, phrases: list[str]) -> None:
+    _, *found = describe(raw_configuration(model_type)).limitations
+    assert len(found) == len(phrases)
+    for given_up, phrase in zip(found, phrases, strict=True):
+        assert given_up.startswith(phrase)
 
 
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:

@@ -158,14 +158,14 @@ def test_loaded() -> None:
     pools = KvPool(5, 13, 14), KvPool(15, 16)
     limits = Limits(1, step_tokens=2, sequence_tokens=3, block_tokens=4, pools=pools, vocab=6)
     memory = MemoryReport(total=7, weights=8, activations=9, graphs=10, slots=11, kv=12)
-    message = from_loaded(Loaded(limits, "some GPU", memory, Backend.NATIVE, [15, 16]))
+    message = from_loaded(Loaded(limits, "some GPU", memory, Backend.NATIVE, ("slow",), [15, 16]))
     assert message == pb.Loaded(
         kv_groups=[
             pb.KvGroup(block_tokens=4, blocks=5, block_bytes=13, window=14),
             pb.KvGroup(block_tokens=4, blocks=15, block_bytes=16, window=0),
         ],
         max_slots=1, max_step_tokens=2, max_sequence_tokens=3, max_tokens_per_run=1, vocab_size=6,
-        device_name="some GPU", model_backend="native", step_sizes=[15, 16],
+        device_name="some GPU", model_backend="native", limitations=["slow"], step_sizes=[15, 16],
         memory=pb.MemoryReport(total=7, weights=8, activations=9, graphs=10, slots=11, kv=12),
     )  # fmt: skip
 

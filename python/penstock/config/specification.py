@@ -188,6 +188,11 @@ class Specification:
         return len(self.softmax_layers) < len(self.layers)
 
     @property
+    def limitations(self) -> tuple[str, ...]:
+        """What the model lacks because another library computes it: nothing."""
+        return ()
+
+    @property
     def kv_readers(self) -> dict[int, int]:
         """The layers that read the keys and values of an earlier layer, and that layer."""
         return {

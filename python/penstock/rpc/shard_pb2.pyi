@@ -68,7 +68,7 @@ class Progress(_message.Message):
     def __init__(self, phase: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
 class Loaded(_message.Message):
-    __slots__ = ("kv_groups", "max_slots", "max_step_tokens", "max_sequence_tokens", "max_tokens_per_run", "vocab_size", "device_name", "memory", "model_backend", "step_sizes")
+    __slots__ = ("kv_groups", "max_slots", "max_step_tokens", "max_sequence_tokens", "max_tokens_per_run", "vocab_size", "device_name", "memory", "model_backend", "limitations", "step_sizes")
     KV_GROUPS_FIELD_NUMBER: _ClassVar[int]
     MAX_SLOTS_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class Loaded(_message.Message):
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     MODEL_BACKEND_FIELD_NUMBER: _ClassVar[int]
+    LIMITATIONS_FIELD_NUMBER: _ClassVar[int]
     STEP_SIZES_FIELD_NUMBER: _ClassVar[int]
     kv_groups: _containers.RepeatedCompositeFieldContainer[KvGroup]
     max_slots: int
@@ -88,8 +89,9 @@ class Loaded(_message.Message):
     device_name: str
     memory: MemoryReport
     model_backend: str
+    limitations: _containers.RepeatedScalarFieldContainer[str]
     step_sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_sequence_tokens: _Optional[int] = ..., max_tokens_per_run: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device_name: _Optional[str] = ..., memory: _Optional[_Union[MemoryReport, _Mapping]] = ..., model_backend: _Optional[str] = ..., step_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., max_slots: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_sequence_tokens: _Optional[int] = ..., max_tokens_per_run: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device_name: _Optional[str] = ..., memory: _Optional[_Union[MemoryReport, _Mapping]] = ..., model_backend: _Optional[str] = ..., limitations: _Optional[_Iterable[str]] = ..., step_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KvGroup(_message.Message):
     __slots__ = ("block_tokens", "blocks", "block_bytes", "window", "recurrent")

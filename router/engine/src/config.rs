@@ -217,6 +217,7 @@ mod tests {
             vocab_size: 10,
             device_name: "cpu".into(),
             model_backend: "native".into(),
+            limitations: Vec::new(),
             memory: MemoryReport {
                 weights: 1_000,
                 ..MemoryReport::default()

@@ -42,6 +42,7 @@ fn limits(loaded: &Loaded) -> Limits {
         kv_tokens: kv_tokens(loaded),
         device_name: loaded.device_name.clone(),
         model_backend: loaded.model_backend.clone(),
+        limitations: loaded.limitations.clone(),
     }
 }
 

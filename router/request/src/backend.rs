@@ -85,6 +85,8 @@ pub struct Limits {
     pub device_name: String,
     /// What computes the model: "native", or "transformers" for a model without a native family.
     pub model_backend: String,
+    /// What "transformers" gives up for this model, in phrases, for people.
+    pub limitations: Vec<String>,
 }
 
 impl EngineState {

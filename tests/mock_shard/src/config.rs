@@ -119,6 +119,7 @@ impl Geometry {
             vocab_size: self.vocab,
             device_name: "mock".into(),
             model_backend: "native".into(),
+            limitations: Vec::new(),
             memory: Some(v1::MemoryReport::default()),
             step_sizes: Vec::new(),
         }

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.config import AttentionSpec, SharedKeySpec
 from penstock.faults import BadModel
 from penstock.models import FAMILIES, native
+from penstock.models.fallback.limitations import CHANGING_ROPE
 from penstock.models.fallback.probe import OWN_ATTENTION, Call, probe, reason
 from penstock.models.fallback.sharing import Sharing
 
@@ -18,8 +19,6 @@ INSTALL = "pip install 'penstock[transformers]'"
 # Kinds of layers whose state is keys and values; masks tell what they see.
 KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 QUANTIZATION = ("quantization_config", "compression_config")
-# RoPE whose angles depend on the longest sequence of a step: keys in the cache would not fit.
-CHANGING_ROPE = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,8 @@ class Description:
     quantized: bool
     """Whether the checkpoint's weights are."""
     sharing: Sharing
+    limitations: tuple[str, ...]
+    """What is given up because transformers computes the model, in phrases for its user."""
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -108,7 +109,17 @@ def describe(raw: Mapping[str, Any]) -> Description:
     except BadModel as error:
         raise BadModel(f"{_subject(raw)} cannot run through transformers: {error}") from error
     quantized = any(raw.get(name) for name in QUANTIZATION)
-    return Description(cls, config, found.body, found.vocab, positions, layers, quantized, sharing)
+    return Description(
+        cls,
+        config,
+        found.body,
+        found.vocab,
+        positions,
+        layers,
+        quantized,
+        sharing,
+        found.limitations,
+    )
 
 
 def _subject(raw: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from penstock.faults import BadModel
 from penstock.models.fallback.interface import PAGED, PROBED, recorded, register, window_of
+from penstock.models.fallback.limitations import limitations
 from penstock.models.fallback.sharing import Sharing, sharing
 
 TOKENS = 4  # of a probing pass
@@ -54,6 +55,8 @@ class Probe:
     """The path of the module that makes hidden states from ids; the rest of the model is its
     head."""
     vocab: int
+    limitations: tuple[str, ...] = ()
+    """What is given up because transformers computes the model."""
 
 
 def probe(cls: type[nn.Module], config: Any, positions: int) -> tuple[Probe, Sharing]:
@@ -74,7 +77,8 @@ def probe(cls: type[nn.Module], config: Any, positions: int) -> tuple[Probe, Sha
     for name in ("input_ids", "position_ids"):
         if name not in accepted:
             raise BadModel(f"its {masked.body} takes no {name}")
-    return masked, sharing(model, config, [call.module for call in masked.calls])
+    shared = sharing(model, config, [call.module for call in masked.calls])
+    return replace(masked, limitations=limitations(model, config, shared)), shared
 
 
 def built(cls: Any, config: Any, attention: str) -> Any:

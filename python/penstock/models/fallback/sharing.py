@@ -63,7 +63,7 @@ def _refusal(model: Any, plan: Plan, linears: Iterable[str], experts: Mapping[st
     if part >= LEAST:
         return ""
     without = "" if plan.styles else "transformers has no plan for it, and "
-    return f"{without}they would share only {part:.0%} of its weights"
+    return f"{without}ranks would share only {part:.0%} of its weights"
 
 
 def _shared_part(model: Any, paths: Iterable[str]) -> float:

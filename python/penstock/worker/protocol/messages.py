@@ -94,6 +94,7 @@ def from_loaded(loaded: Loaded) -> pb.Loaded:
         vocab_size=limits.vocab,
         device_name=loaded.device_name,
         model_backend=loaded.model_backend.value,
+        limitations=loaded.limitations,
         memory=pb.MemoryReport(
             total=memory.total,
             weights=memory.weights,

@@ -84,4 +84,5 @@ class Loaded:
     device_name: str
     memory: MemoryReport
     model_backend: Backend  # what computes the model: NATIVE or TRANSFORMERS
+    limitations: tuple[str, ...]  # what is given up with TRANSFORMERS, in phrases for people
     step_sizes: list[int]  # tokens of a step with prompts that suit the device, rising; [] = all

@@ -270,6 +270,7 @@ class _Loader:
             device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             memory=report,
             model_backend=self.backend,
+            limitations=self.config.limitations,
             step_sizes=step_sizes(beside_decodes) if device.type == "cuda" else [],
         )
 
@@ -354,8 +355,8 @@ def _check_library(settings: Settings, config: Any) -> None:
             f"{config.sharing.refusal}; leave --tp out"
         )
     log.warning(
-        "transformers computes this model, over Penstock's paged attention: it is slower than a "
-        "native family"
+        "transformers computes this model, over Penstock's paged attention; given up: %s",
+        "; ".join(config.limitations),
     )
 
 

@@ -109,6 +109,9 @@ pub struct Loaded {
     /// what computes the model: "native" or "transformers"
     #[prost(string, tag = "14")]
     pub model_backend: ::prost::alloc::string::String,
+    /// what "transformers" gives up for this model, in phrases for people
+    #[prost(string, repeated, tag = "15")]
+    pub limitations: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// total tokens of a step with prefill that suit the device, ascending
     #[prost(uint32, repeated, tag = "13")]
     pub step_sizes: ::prost::alloc::vec::Vec<u32>,

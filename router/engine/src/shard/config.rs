@@ -88,6 +88,8 @@ pub struct Loaded {
     pub step_sizes: Vec<u32>,
     /// What computes the model, "native" or "transformers", for people.
     pub model_backend: String,
+    /// What "transformers" gives up for this model, in phrases, for people.
+    pub limitations: Vec<String>,
 }
 
 /// Memory use of one rank's device, in bytes.
@@ -191,6 +193,7 @@ impl Loaded {
             vocab_size: loaded.vocab_size,
             device_name: loaded.device_name,
             model_backend: loaded.model_backend,
+            limitations: loaded.limitations,
             memory: loaded.memory.map(memory).unwrap_or_default(),
             step_sizes: loaded.step_sizes,
         })

@@ -86,7 +86,8 @@ fn loaded() {
         device_name: "NVIDIA H200".into(),
         memory: Some(memory),
         step_sizes: vec![64, 128, 256],
-        model_backend: "native".into(),
+        model_backend: "transformers".into(),
+        limitations: vec!["slower".into(), "no --ep".into()],
     };
     check(
         "loaded",

@@ -263,6 +263,9 @@ pub(crate) struct Info {
     /// What computes the model: `native`, or `transformers` for a model without a native
     /// implementation, which is slower; null while the model loads.
     pub(crate) model_backend: Option<String>,
+    /// What is given up for this model because `transformers` computes it, in phrases, such as `no
+    /// --tp` with the reason; empty for a native implementation; null while the model loads.
+    pub(crate) limitations: Option<Vec<String>>,
     /// Always `penstock`.
     pub(crate) router: &'static str,
     /// Penstock's version.

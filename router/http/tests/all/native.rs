@@ -209,6 +209,8 @@ async fn info_health_and_metrics() {
     assert_eq!(info["model_id"], "brook");
     assert_eq!(info["max_total_tokens"], 100);
     assert_eq!(info["max_input_tokens"], 99);
+    assert_eq!(info["model_backend"], "transformers");
+    assert_eq!(info["limitations"], json!(["no --ep"]));
     for path in ["/health", "/live", "/ready", "/"] {
         assert_eq!(server.get(path).await.status, 200, "{path}");
     }

@@ -220,7 +220,8 @@ impl Backend for ScriptedBackend {
             vocab_size: self.0.vocabulary.lock().unwrap().unwrap_or(257),
             kv_tokens: 4096,
             device_name: "Script 1".into(),
-            model_backend: "native".into(),
+            model_backend: "transformers".into(),
+            limitations: vec!["no --ep".into()],
         })
     }
 }
