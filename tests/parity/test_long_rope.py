@@ -151,8 +151,8 @@ def test_qwen1_in_chunks_after_hits_and_preemption(tmp_path: Path) -> None:
     """Longer than `seq_length`: both its base and its queries have grown."""
     path, model = qwen1(tmp_path)
     worker = LocalWorker()
-    loaded = worker.load(path, dtype="float64", max_sequence_tokens=LONGEST)
-    first, second = chunked_hit_and_preempted(worker, loaded, prompt(90), wanted=64, before=5)
+    driver = Driver([worker], worker.load(path, dtype="float64", max_sequence_tokens=LONGEST))
+    first, second = chunked_hit_and_preempted(driver, prompt(90), wanted=64, before=5)
     assert first.tokens == second.tokens == uncached(model, prompt(90), 64)
 
 
