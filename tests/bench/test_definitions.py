@@ -22,8 +22,16 @@ from harness.workload import (
     with_fields,
 )
 from penstock.weights import Checkpoint
+from penstock_kernels.case import Size
+from penstock_kernels.case import cases as op_cases
+from penstock_kernels.op import OPS
+from penstock_kernels.packed_linear import Kind
 from safetensors import safe_open
 from tokenizers import Tokenizer
+from weight_errors import NAMES as WEIGHT_OPS
+from weight_errors import format_of, row_errors
+from weight_errors import measured as measured_errors
+from weight_errors import table as errors_table
 
 
 def record(sent: float, arrivals: list[float], tokens: int, prompt: int = 10) -> dict[str, Any]:
@@ -147,3 +155,25 @@ def test_feature_is_compared_with_the_adjacent_plain_runs() -> None:
     assert found["n = 4"]["lost"] == pytest.approx(100 * (1 - 90 / 100))
     assert found["n = 4"]["prompt_work_saved"] == pytest.approx(75)
     assert "3: missed" in table(cases, found)
+
+
+def test_errors_of_weights_are_relative_to_rows() -> None:
+    exact = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]])
+    out = torch.tensor([[3.0, 4.5], [0.0, 0.0], [0.5, 2.0]]).half()
+    assert row_errors(out, exact) == pytest.approx([0.1, 0.25])
+    assert errors_table({("int4", "float16"): {"expert_mlp": [0.1, 0.25]}}).splitlines()[-1] == (
+        "| int4 | float16 |  |  |  | 2.5e-01, 1.7e-01 |"
+    )
+
+
+@pytest.mark.parametrize("op", WEIGHT_OPS)
+def test_errors_of_weights_are_those_of_the_dequantized_product(op: str) -> None:
+    """The reference rounds to float16 at most, and nothing in float32."""
+    quantized = [case for case in op_cases(OPS[op]) if case.size is Size.SMALL and format_of(case)]
+    assert {format_of(case) for case in quantized} <= {kind.value for kind in Kind}
+    for case in quantized:
+        arguments = case.make(torch.device("cpu"))
+        found = measured_errors(OPS[op], arguments)
+        assert len(found) == len(arguments["x"])
+        assert all((error == 0) == (arguments["x"].dtype == torch.float32) for error in found)
+        assert all(error < case.tolerance for error in found)
