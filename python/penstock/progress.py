@@ -1,12 +1,23 @@
-"""Progress bars on stderr; nothing is shown if it is neither a terminal nor a notebook."""
+"""Progress bars on stderr; if it is neither a terminal nor a notebook, lines or nothing."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from enum import Enum
 
 WIDTH = 24
 INTERVAL = 0.1
+LINE_INTERVAL = 10.0  # as the launcher's
+
+
+class Unwatched(Enum):
+    """What a bar shows if stderr is neither a terminal nor a notebook."""
+
+    NOTHING = "nothing"
+    LINES = "lines"
+    """A line at the beginning, and one each `LINE_INTERVAL` seconds at most."""
 
 
 class Bar:
@@ -16,11 +27,19 @@ class Bar:
     manager, which removes the line at the end.
     """
 
-    def __init__(self, label: str, total: int, unit: str, shown: bool = True) -> None:
+    def __init__(
+        self,
+        label: str,
+        total: int,
+        unit: str,
+        shown: bool = True,
+        unwatched: Unwatched = Unwatched.NOTHING,
+    ) -> None:
         self.label, self.total, self.unit = label, total, unit
         self.shown = shown and _is_watched()
+        self.lines = shown and not self.shown and unwatched is Unwatched.LINES
         self.started = time.monotonic()
-        self.drawn = 0.0
+        self.drawn = -math.inf
         self.width = 0
 
     def at(self, done: int, note: str = "") -> None:
@@ -29,22 +48,36 @@ class Bar:
         if self.shown and (now - self.drawn >= INTERVAL or done == self.total):
             self.drawn = now
             self._draw(self.line(done, now - self.started, note))
+        elif self.lines and now - self.drawn >= LINE_INTERVAL:
+            self.drawn = now
+            sys.stderr.write(self.plain(done, now - self.started, note) + "\n")
+            sys.stderr.flush()
 
     def line(self, done: int, seconds: float, note: str) -> str:
         """Returns the text of the bar after `seconds`."""
         rate = done / max(seconds, 1e-3)
         filled = WIDTH * done // self.total if self.total else 0
-        left = f", {(self.total - done) / rate:.0f} s left" if rate and done < self.total else ""
         bar = "=" * filled + " " * (WIDTH - filled)
         scale, unit = (1e6, "MB") if self.unit == "bytes" else (1, self.unit)
         counts = f"{done / scale:.0f}/{self.total / scale:.0f} {unit}"
-        return f"{self.label} [{bar}] {counts}, {rate / scale:.1f} {unit}/s{left}{note}"
+        speed = f"{rate / scale:.1f} {unit}/s"
+        return f"{self.label} [{bar}] {counts}, {speed}{self._left(done, seconds)}{note}"
+
+    def plain(self, done: int, seconds: float, note: str) -> str:
+        """Returns the text of a line for a log after `seconds`."""
+        counts = f"{done} of {self.total} {self.unit}"
+        return f"{self.label}: {counts}{self._left(done, seconds)}{note}"
 
     def close(self) -> None:
         """Removes the line."""
         if self.width:
             self._draw("")
             self.width = 0
+
+    def _left(self, done: int, seconds: float) -> str:
+        if not 0 < done < self.total:
+            return ""
+        return f", {(self.total - done) * seconds / done:.0f} s left"
 
     def _draw(self, line: str) -> None:
         sys.stderr.write("\r" + line.ljust(self.width) + ("" if line else "\r"))

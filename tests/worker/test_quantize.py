@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from checkpoints import CASES, DENSE, SHAPE, prompt, reference, write
+from penstock import progress
 from penstock.config import MoeSpec, read_config
 from penstock.faults import BadModel, BadSetting
 from penstock.layers import ExpertMlps
@@ -541,6 +543,7 @@ def test_the_command_reports_and_explains(
     model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
     arguments = ["quantize", str(model), str(tmp_path / "out"), "--calibration", str(texts)]
     more = ["--group", "32", "--device", "cpu", "--method"]
     for method, code in (("rtn", 0), ("best", 1)):
@@ -548,4 +551,7 @@ def test_the_command_reports_and_explains(
         assert command.main() == code
     shown = capsys.readouterr()
     assert "before" in shown.out and "after" in shown.out
-    assert shown.err.splitlines()[-1].startswith("error: method 'best' is unknown")
+    lines = shown.err.splitlines()
+    assert lines[:3:2] == ["quantizing: 0 of 2 layers", "quantizing: 2 of 2 layers"]
+    assert re.fullmatch(r"quantizing: 1 of 2 layers, \d+ s left", lines[1])
+    assert lines[-1].startswith("error: method 'best' is unknown")

@@ -22,7 +22,7 @@ from penstock.faults import BadModel
 from penstock.layers import Layer
 from penstock.models import family, read_specification
 from penstock.models.decoder import Decoder
-from penstock.progress import Bar
+from penstock.progress import Bar, Unwatched
 from penstock.quantize.layouts import Kept
 from penstock.quantize.options import Job, Report
 from penstock.quantize.output import Output
@@ -72,7 +72,7 @@ class _Run:
         walk, layers = self.walk, len(self.walk.model.blocks)
         calibration, exact = walk.enter(texts.calibration), walk.enter(texts.measured)
         rounded = exact
-        with Bar("quantizing", layers, "layers") as bar:
+        with Bar("quantizing", layers, "layers", unwatched=Unwatched.LINES) as bar:
             for index in range(layers):
                 bar.at(index)
                 tensors = walk.layer_tensors(index)
