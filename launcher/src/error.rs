@@ -18,6 +18,9 @@ pub enum FailureKind {
     Usage,
     /// The command failed on this host: exit code 1.
     Runtime,
+    /// A Python command failed and has printed the reason: its exit code, or 128 and the number of
+    /// the signal that ended it.
+    Command(u8),
 }
 
 /// A result whose error is a message for the user.
@@ -46,6 +49,7 @@ impl Failure {
         match self.kind {
             FailureKind::Usage => 2,
             FailureKind::Runtime => 1,
+            FailureKind::Command(code) => code,
         }
     }
 }

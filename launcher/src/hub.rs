@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde::Deserialize;
 
@@ -158,17 +158,18 @@ pub fn download(
     purpose: Purpose,
     cache: Option<&Path>,
 ) -> Outcome<PathBuf> {
-    let mut child = Command::new(&interpreter.path)
+    let mut child = interpreter
+        .leased("penstock.hub")
         .envs(cache.map(|cache| ("HF_HUB_CACHE", cache)))
-        .args(["-m", "penstock.hub", "download", id, "--revision", revision])
+        .args(["download", id, "--revision", revision])
         .args((purpose == Purpose::Conversion).then_some("--to-convert"))
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .map_err(|e| {
             Failure::runtime(format!("cannot start {}: {e}", interpreter.path.display()))
         })?;
+    let _lease = child.stdin.take();
     let stdout = child.stdout.take();
     let outcome = stdout.map_or(Ok(None), |lines| read_progress(BufReader::new(lines), id));
     let status = child

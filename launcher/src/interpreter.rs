@@ -44,20 +44,14 @@ impl Interpreter {
         }
     }
 
-    /// Runs a command of this interpreter that writes to the terminal itself, until it ends. `work`
-    /// names it in messages.
-    ///
-    /// # Errors
-    /// If it cannot start or fails; it has printed the reason then.
-    pub fn run(&self, mut command: Command, work: &str) -> Outcome<()> {
-        let status = command.stdin(Stdio::null()).status().map_err(|error| {
-            let shown = self.path.display();
-            Failure::runtime(format!("cannot start {shown}: {error}"))
-        })?;
-        if status.success() {
-            return Ok(());
-        }
-        Err(Failure::runtime(format!("{work} failed ({status}).")))
+    /// Returns the command of a module that ends with this process, however it ends: when the pipe
+    /// closes that is the command's standard input. Who starts it must hold the other end.
+    pub fn leased(&self, module: &str) -> Command {
+        let mut command = Command::new(&self.path);
+        command
+            .args(["-m", "penstock.leased", module])
+            .stdin(Stdio::piped());
+        command
     }
 
     fn probe(path: &Path) -> Outcome<Self> {

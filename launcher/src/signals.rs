@@ -26,8 +26,9 @@ const ENDING: Duration = Duration::from_secs(25);
 #[derive(Debug)]
 pub struct Signals(mpsc::Receiver<()>);
 
-/// The streams of the signal thread.
-struct SignalStreams {
+/// SIGTERM and SIGINT, which do not end the process from then on.
+#[derive(Debug)]
+pub struct SignalStreams {
     terminate: Signal,
     interrupt: Signal,
 }
@@ -81,10 +82,7 @@ impl Signals {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let mut streams = {
             let _inside = runtime.enter();
-            SignalStreams {
-                terminate: signal(SignalKind::terminate())?,
-                interrupt: signal(SignalKind::interrupt())?,
-            }
+            SignalStreams::listen()?
         };
         // Capacity 2: a second signal must arrive while the first is handled; further ones add
         // nothing.
@@ -96,7 +94,7 @@ impl Signals {
                 // A full channel already holds enough signals.
                 let _ = sender.try_send(());
                 tokio::select! {
-                    () = streams.next() => limit = ending,
+                    _ = streams.next() => limit = ending,
                     () = sleep_until(Instant::now() + limit) => end(limit),
                 }
             }
@@ -116,10 +114,22 @@ impl Signals {
 }
 
 impl SignalStreams {
-    async fn next(&mut self) {
+    /// Listens to the signals. Needs a runtime.
+    ///
+    /// # Errors
+    /// If the system refuses to install a handler.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next signal and returns its kind.
+    pub async fn next(&mut self) -> SignalKind {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
         }
     }
 }

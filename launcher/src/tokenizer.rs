@@ -1,7 +1,7 @@
 //! Tokenizers without tokenizer.json: `python -m penstock.tokenizer` converts them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde::Deserialize;
 
@@ -39,13 +39,17 @@ pub fn with_tokenizer(
     }
     let interpreter = interpreter()?;
     let shown = interpreter.path.display();
-    let output = Command::new(&interpreter.path)
-        .args(["-m", "penstock.tokenizer"])
+    let child = interpreter
+        .leased("penstock.tokenizer")
         .arg(&directory)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| Failure::runtime(format!("cannot start {shown}: {error}")))?;
+        .stdout(Stdio::piped())
+        .spawn();
+    let output = child.and_then(|mut child| {
+        let _lease = child.stdin.take();
+        child.wait_with_output()
+    });
+    let output =
+        output.map_err(|error| Failure::runtime(format!("cannot start {shown}: {error}")))?;
     match serde_json::from_slice(&output.stdout) {
         Ok(Reply::Found { folder, source }) => {
             if let Some(source) = source {

@@ -300,6 +300,8 @@ fn wait<T: Send + 'static>(
 fn to_py_error(failure: &Failure) -> PyErr {
     match failure.kind {
         FailureKind::Usage => PyValueError::new_err(failure.message.clone()),
-        FailureKind::Runtime => PyRuntimeError::new_err(failure.message.clone()),
+        FailureKind::Runtime | FailureKind::Command(_) => {
+            PyRuntimeError::new_err(failure.message.clone())
+        }
     }
 }

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from serving import children, wait_gone
 
 COMMIT = "a" * 40
 WEIGHTS = os.urandom(300_000)
@@ -288,6 +289,25 @@ except KeyboardInterrupt:
         text=True,
     )
     assert stalled.wait(60)
+    downloads = children(process.pid)
     process.send_signal(signal.SIGINT)  # as a notebook does: to this process alone
     out, _ = process.communicate(timeout=60)
     assert out.strip() == "interrupted"
+    assert downloads
+    wait_gone(downloads)
+
+
+def test_a_download_ends_with_the_launcher(tmp_path: Path, endpoint: str) -> None:
+    stalled = REPOSITORIES["org/stalled"].stalled
+    assert stalled is not None
+    stalled.clear()
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "download", "org/stalled"],
+        env=environment(tmp_path, endpoint, HF_HUB_DOWNLOAD_TIMEOUT="600"),
+    )
+    assert stalled.wait(60)
+    downloads = children(launcher.pid)
+    launcher.kill()
+    launcher.wait(60)
+    assert downloads
+    wait_gone(downloads)

@@ -15,6 +15,8 @@ import httpx
 import pytest
 from serving import SECONDS, Server, children, wait_gone
 
+BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
+
 
 def generate(server: Server, tokens: int) -> httpx.Response:
     body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": tokens}}
@@ -188,6 +190,40 @@ def test_a_signal_while_loading_ends_cleanly(tmp_path: Path) -> None:
     time.sleep(0.3)
     assert server.stop() == 0, server.output()
     wait_gone(workers)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+)
+def test_a_command_in_python_ends_with_the_launcher(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "penstock", "quantize", str(BROOK), str(out), "--cpu"]
+    command += ["--method", "rtn", "--samples", "8", "--length", "64"]
+    with (tmp_path / "log").open("w") as log:
+        launcher = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
+    deadline = time.monotonic() + SECONDS
+    while not (lock := out / ".partial/lock").exists() or not lock.read_text():
+        assert launcher.poll() is None and time.monotonic() < deadline
+        time.sleep(0.001)
+    [child] = children(launcher.pid)
+    os.kill(child, signal.SIGSTOP)
+    assert lock.read_text() == str(child)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert second.returncode == 1
+    assert f"error: another run is writing to {out} (process {child})" in second.stderr
+    launcher.send_signal(number)
+    if number != signal.SIGKILL:
+        time.sleep(0.5)
+        assert launcher.poll() is None, "it waits for the end of the command"
+    os.kill(child, signal.SIGCONT)
+    assert launcher.wait(SECONDS) == code
+    wait_gone([child])
+    assert not (out / "config.json").exists()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert again.returncode == 0, again.stderr
+    assert (out / "config.json").exists() and not (out / ".partial").exists()
 
 
 def test_chat_reads_a_pipe(server: Server) -> None:

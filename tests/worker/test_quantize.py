@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -29,6 +30,7 @@ from penstock.quantize.experts import WatchedExperts
 from penstock.quantize.layouts import LAYOUTS
 from penstock.quantize.quantizer import Quantizer
 from penstock.quantize.statistics import Inputs
+from penstock.quantize.texts import read_texts
 from penstock.quantize.walk import Walk, Watched
 from penstock.weights import Checkpoint
 from penstock_kernels.route_experts import Routed
@@ -474,6 +476,34 @@ def test_an_unfinished_run_with_other_settings_is_refused(
     quantize(begun)
     with pytest.raises(BadSetting, match="exists already"):
         quantize(begun)
+
+
+def test_a_second_writer_is_refused(model: Path, texts: Path, tmp_path: Path) -> None:
+    job = Job(model, tmp_path / "out", Options("rtn", group=32), texts)
+    tokens = read_texts(job, 2048, 4096)
+    with output.Output(job, tokens.calibration + tokens.measured, 3) as first:
+        before = contents(first.folder)
+        for options in (job.options, Options("awq", group=32)):
+            with pytest.raises(
+                BadSetting, match=rf"writing to {job.out} \(process {os.getpid()}\)"
+            ):
+                quantize(replace(job, options=options))
+        assert contents(first.folder) == before
+    quantize(job)
+    assert not (job.out / ".partial").exists() and not (job.out / "lock").exists()
+
+
+def test_a_folder_that_a_run_left_before_its_settings_is_taken(
+    model: Path, texts: Path, tmp_path: Path
+) -> None:
+    job = Job(model, tmp_path / "out", Options("rtn", group=32), texts)
+    (job.out / ".partial").mkdir(parents=True)
+    (job.out / "notes.txt").touch()
+    with pytest.raises(BadSetting, match="exists already"):
+        quantize(job)
+    (job.out / "notes.txt").unlink()
+    quantize(job)
+    assert (job.out / "config.json").exists()
 
 
 def test_bad_input_is_refused(

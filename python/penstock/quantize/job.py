@@ -47,16 +47,16 @@ def quantize(job: Job) -> Report:
         quantizer = Quantizer(walk, job.options, scales)
         quantizer.check()
         layers = len(walk.model.blocks)
-        output = Output(job, texts.calibration + texts.measured, layers + 1)
-        output.check_space(_size(walk, quantizer.bits()))
-        report = _Run(walk, quantizer, output).run(texts)
-        rest = {name: checkpoint[name].tensor() for name in walk.outside()}
-        output.write(layers, rest, {})
-        kept = Kept(walk.kept_modules(), walk.unread_parts())
-        config = {**raw, "quantization_config": quantizer.layout.config(kept)}
-        summary = {"perplexity_before": report.before, "perplexity_after": report.after}
-        settings = {"settings": job.options.stored(), "errors": report.errors}
-        output.finish(config, {**summary, **settings})
+        with Output(job, texts.calibration + texts.measured, layers + 1) as output:
+            output.check_space(_size(walk, quantizer.bits()))
+            report = _Run(walk, quantizer, output).run(texts)
+            rest = {name: checkpoint[name].tensor() for name in walk.outside()}
+            output.write(layers, rest, {})
+            kept = Kept(walk.kept_modules(), walk.unread_parts())
+            config = {**raw, "quantization_config": quantizer.layout.config(kept)}
+            summary = {"perplexity_before": report.before, "perplexity_after": report.after}
+            settings = {"settings": job.options.stored(), "errors": report.errors}
+            output.finish(config, {**summary, **settings})
     return report
 
 

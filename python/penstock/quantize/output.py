@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -19,30 +20,62 @@ from penstock.quantize.options import Job
 
 PARTIAL = ".partial"
 SETTINGS = "settings.json"
+LOCK = "lock"  # locked by the run that writes; holds its process id
 NOTES = ".notes.json"  # of a shard, beside it: safetensors keeps metadata in no order
 COPIED = (".json", ".jinja", "tokenizer.model", "tiktoken.model", ".tiktoken", "merges.txt")
 """Ends of the names of files that are copied, besides config.json and weights."""
 
 
 class Output:
-    """The files of a run. They lie in OUT/.partial until all are there."""
+    """The files of a run. They lie in OUT/.partial until all are there. Use as a context manager,
+    which keeps other runs from writing them."""
 
     def __init__(self, job: Job, texts: list[list[int]], shards: int) -> None:
-        """Begins, or goes on. Raises BadSetting if the folder holds something else."""
         self.job, self.shards = job, shards
         self.folder = job.out / PARTIAL
-        settings = _settings(job, texts)
-        if (self.folder / SETTINGS).is_file():
-            self._check(settings)
-            return
-        if job.out.exists() and (not job.out.is_dir() or any(job.out.iterdir())):
-            raise BadSetting(f"{job.out} exists already; choose another folder, or delete it")
-        self.folder.mkdir(parents=True)
-        _write(self.folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
+        self.settings = _settings(job, texts)
 
-    def _check(self, settings: Mapping[str, Any]) -> None:
+    def __enter__(self) -> Output:
+        """Begins, or goes on. Raises BadSetting if the folder holds something else, or if another
+        run is writing to it."""
+        out, begun = self.job.out, (self.folder / SETTINGS).is_file()
+        if not begun and out.exists() and (not out.is_dir() or _others(out)):
+            raise BadSetting(f"{out} exists already; choose another folder, or delete it")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = (self.folder / LOCK).open("a+", encoding="utf-8")
+        try:
+            self._take_lock()
+            if (self.folder / SETTINGS).is_file():
+                self._check()
+            else:
+                _write(self.folder / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+        except BaseException:
+            self.lock.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.close()
+
+    def _take_lock(self) -> None:
+        """The system releases it when the process ends, however that happens."""
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.lock.seek(0)
+            raise BadSetting(
+                f"another run is writing to {self.job.out} (process {self.lock.read()}); wait for "
+                "its end, or choose another folder"
+            ) from None
+        except OSError:  # some network file systems have no locks
+            return
+        self.lock.truncate(0)
+        self.lock.write(str(os.getpid()))
+        self.lock.flush()
+
+    def _check(self) -> None:
         found = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
-        for name, value in settings.items():
+        for name, value in self.settings.items():
             if found.get(name) != value:
                 raise BadSetting(
                     f"{self.job.out} holds an unfinished run with other settings: {name} is "
@@ -100,7 +133,7 @@ class Output:
             _write(self.folder / name, json.dumps(content, indent=2) + "\n")
         # A run that is stopped here finds its shards wherever they are: see `_shard`.
         for file in sorted(self.folder.iterdir(), key=lambda file: file.name == "config.json"):
-            if file.name != SETTINGS and not file.name.endswith(NOTES):
+            if file.name not in (SETTINGS, LOCK) and not file.name.endswith(NOTES):
                 os.replace(file, self.job.out / file.name)
         shutil.rmtree(self.folder)
 
@@ -123,6 +156,11 @@ def _settings(job: Job, texts: list[list[int]]) -> dict[str, Any]:
         "device": job.device,
         **job.options.stored(),
     }
+
+
+def _others(out: Path) -> bool:
+    """Whether a folder has more than the beginning of a run."""
+    return any(file.name != PARTIAL for file in out.iterdir())
 
 
 def _hash(content: bytes) -> str:
