@@ -12,7 +12,8 @@ use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
 use crate::quantize::{Quantize, QuantizeParser};
 use crate::values::{
-    ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel, ModelBackend, Seconds,
+    ByteSize, DeviceChoice, DtypeChoice, KvDtype, LogFormat, LogLevel, ModelBackend,
+    QuantizeMethod, Seconds,
 };
 
 /// A server for large language models.
@@ -364,16 +365,15 @@ pub struct QuantizeArgs {
     /// Directory to write to; a stopped run continues where it was stopped
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// Method: gptq, awq, rtn (round to nearest) or fp8
-    #[arg(long, value_name = "METHOD")]
-    pub method: String,
-    /// Bits of a weight: 4 or 8
-    #[arg(long, value_name = "N", default_value = "4",
-          value_parser = clap::value_parser!(u32).range(4..=8))]
-    pub bits: u32,
-    /// Inputs that share a scale; 0 means all of a row
-    #[arg(long, value_name = "N", default_value = "128")]
-    pub group: u32,
+    /// Method
+    #[arg(long, value_enum)]
+    pub method: QuantizeMethod,
+    /// Bits of a weight, 4 or 8 (gptq, rtn) [default: 4]
+    #[arg(long, value_name = "N", value_parser = bits)]
+    pub bits: Option<u32>,
+    /// Inputs that share a scale; 0 or -1 means all of a row (gptq, awq, rtn) [default: 128]
+    #[arg(long, value_name = "N", value_parser = group, allow_negative_numbers = true)]
+    pub group: Option<u32>,
     /// Store zero points (gptq, rtn; awq always has them)
     #[arg(long)]
     pub asymmetric: bool,
@@ -383,9 +383,9 @@ pub struct QuantizeArgs {
     /// Let the codes of a group cover the range of weights with the least error (gptq, rtn)
     #[arg(long)]
     pub mse: bool,
-    /// Addition to the Hessian's diagonal, as a share of its mean (gptq)
-    #[arg(long, value_name = "SHARE", default_value = "0.01")]
-    pub damp: f64,
+    /// Addition to the Hessian's diagonal, as a share of its mean (gptq) [default: 0.01]
+    #[arg(long, value_name = "SHARE", value_parser = damp)]
+    pub damp: Option<f64>,
     /// UTF-8 file of calibration texts, one per line [default: texts that Penstock includes]
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
@@ -489,6 +489,34 @@ pub struct ChatArgs {
     /// Read settings from this TOML file
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub config: Option<PathBuf>,
+}
+
+fn bits(text: &str) -> Result<u32, String> {
+    match text {
+        "4" => Ok(4),
+        "8" => Ok(8),
+        _ => Err("not 4 or 8".to_owned()),
+    }
+}
+
+/// -1 is the spelling of GPTQ's and AWQ's own files.
+fn group(text: &str) -> Result<u32, String> {
+    if text == "-1" {
+        return Ok(0);
+    }
+    let inputs = text
+        .parse()
+        .ok()
+        .filter(|inputs: &u32| inputs.is_multiple_of(16));
+    inputs.ok_or_else(|| "not a multiple of 16, or 0 or -1 for all of a row".to_owned())
+}
+
+fn damp(text: &str) -> Result<f64, String> {
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share| *share > 0.0 && *share < 1.0);
+    share.ok_or_else(|| "not a number above 0 and below 1".to_owned())
 }
 
 fn share(text: &str) -> Result<f32, String> {

@@ -15,6 +15,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
 use crate::signals::SignalStreams;
+use crate::values::QuantizeMethod;
 
 /// Measures which kernels are fastest for a model on this GPU, and writes a user table, which workers
 /// prefer.
@@ -36,20 +37,28 @@ pub fn tune(args: &TuneArgs, host: Option<&Interpreter>) -> Outcome<()> {
 /// Quantizes a model into a new directory.
 ///
 /// # Errors
-/// If the model cannot be found or if quantizing fails; Python has printed the reason then.
+/// If the method does not have an option, the model cannot be found or quantizing fails; Python has
+/// printed the reason then.
 pub fn quantize(args: &QuantizeArgs, host: Option<&Interpreter>) -> Outcome<()> {
+    check_options(args)?;
     let source = ModelSource::parse(Some(args.model.as_str()), args.revision.as_deref())?;
     let (interpreter, directory) = fetched(&source, args.python.as_deref(), host)?;
     let mut command = interpreter.leased("penstock.quantize");
     command
         .arg(&directory)
         .arg(&args.out)
-        .args(["--method", &args.method])
-        .args(["--bits", &args.bits.to_string()])
-        .args(["--group", &args.group.to_string()])
-        .args(["--damp", &args.damp.to_string()])
+        .args(["--method", args.method.name()])
         .args(["--samples", &args.samples.to_string()])
         .args(["--length", &args.length.to_string()]);
+    for (option, value) in [
+        ("--bits", args.bits.map(|bits| bits.to_string())),
+        ("--group", args.group.map(|group| group.to_string())),
+        ("--damp", args.damp.map(|damp| damp.to_string())),
+    ] {
+        if let Some(value) = value {
+            command.args([option, &value]);
+        }
+    }
     if args.asymmetric {
         command.arg("--asymmetric");
     }
@@ -68,6 +77,30 @@ pub fn quantize(args: &QuantizeArgs, host: Option<&Interpreter>) -> Outcome<()> 
     run(command, "quantizing")
 }
 
+/// Refuses options that the method would ignore, before a model is fetched.
+fn check_options(args: &QuantizeArgs) -> Outcome<()> {
+    use QuantizeMethod::{Awq, Gptq, Rtn};
+    let options: [(&str, bool, &[QuantizeMethod]); 6] = [
+        ("--bits", args.bits.is_some(), &[Gptq, Rtn]),
+        ("--group", args.group.is_some(), &[Gptq, Awq, Rtn]),
+        ("--asymmetric", args.asymmetric, &[Gptq, Rtn]),
+        ("--act-order", args.act_order, &[Gptq]),
+        ("--mse", args.mse, &[Gptq, Rtn]),
+        ("--damp", args.damp.is_some(), &[Gptq]),
+    ];
+    for (option, given, methods) in options {
+        if given && !methods.contains(&args.method) {
+            let names: Vec<_> = methods.iter().map(|method| method.name()).collect();
+            return Err(Failure::usage(format!(
+                "{option} does not apply to --method {}; it applies to {}. Leave it out.",
+                args.method.name(),
+                names.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Converts a checkpoint of another layout into a new directory.
 ///
 /// # Errors
@@ -75,8 +108,9 @@ pub fn quantize(args: &QuantizeArgs, host: Option<&Interpreter>) -> Outcome<()> 
 pub fn convert(args: &ConvertArgs, host: Option<&Interpreter>) -> Outcome<()> {
     let source = ModelSource::parse(Some(args.model.as_str()), args.revision.as_deref())?;
     let interpreter = Interpreter::find(args.python.as_deref(), host)?;
+    let directory = source.fetch_to_convert(&interpreter)?;
     let mut command = interpreter.leased("penstock.convert");
-    command.arg(&args.model).arg(&args.out);
+    command.arg(&directory).arg(&args.out);
     run(command, "converting")
 }
 
@@ -132,4 +166,89 @@ fn fetched(
     let interpreter = Interpreter::find(python, host)?;
     let directory = source.fetch(|| Ok(interpreter.clone()), None)?;
     Ok((interpreter, directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command as Subcommand};
+    use clap::Parser as _;
+
+    fn parsed(options: &str) -> Result<QuantizeArgs, String> {
+        let words = ["penstock", "quantize", "MODEL", "OUT", "--method"];
+        let words = words.into_iter().chain(options.split(' '));
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        let Subcommand::Quantize(args) = cli.command else {
+            panic!("not quantize: {:?}", cli.command);
+        };
+        check_options(&args).map_err(|failure| {
+            assert_eq!(failure.kind, FailureKind::Usage);
+            failure.message
+        })?;
+        Ok(args)
+    }
+
+    #[test]
+    fn options_that_a_method_would_ignore_are_refused_by_name() {
+        for (options, refused, applies) in [
+            ("fp8 --bits 4", "--bits", "gptq, rtn"),
+            ("fp8 --group 64", "--group", "gptq, awq, rtn"),
+            ("fp8 --group 128", "--group", "gptq, awq, rtn"),
+            ("fp8 --asymmetric", "--asymmetric", "gptq, rtn"),
+            ("awq --asymmetric", "--asymmetric", "gptq, rtn"),
+            ("awq --bits 4", "--bits", "gptq, rtn"),
+            ("awq --mse", "--mse", "gptq, rtn"),
+            ("rtn --act-order", "--act-order", "gptq"),
+            ("rtn --damp 0.5", "--damp", "gptq"),
+            ("awq --damp 0.01", "--damp", "gptq"),
+        ] {
+            let method = options.split(' ').next().unwrap_or_default();
+            let expected = format!(
+                "{refused} does not apply to --method {method}; it applies to {applies}. Leave it \
+                 out."
+            );
+            assert_eq!(parsed(options).map(|_| ()), Err(expected), "{options}");
+        }
+        for options in [
+            "fp8",
+            "awq --group 64",
+            "rtn --bits 8 --group 32 --asymmetric --mse",
+            "gptq --bits 4 --group 128 --asymmetric --act-order --mse --damp 0.1",
+        ] {
+            assert!(parsed(options).is_ok(), "{options}");
+        }
+    }
+
+    #[test]
+    fn a_group_of_minus_one_is_all_of_a_row() {
+        let group = |options| parsed(options).map(|args| args.group);
+        assert_eq!(group("gptq"), Ok(None));
+        assert_eq!(group("gptq --group 64"), Ok(Some(64)));
+        assert_eq!(group("gptq --group -1"), Ok(Some(0)));
+        assert_eq!(group("rtn --group=-1"), Ok(Some(0)));
+        assert_eq!(group("awq --group 0"), Ok(Some(0)));
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_rule_and_value() {
+        for (options, rule) in [
+            (
+                "gptq --group -2",
+                "'-2' for '--group <N>': not a multiple of 16",
+            ),
+            (
+                "gptq --group 20",
+                "'20' for '--group <N>': not a multiple of 16",
+            ),
+            ("gptq --bits 5", "'5' for '--bits <N>': not 4 or 8"),
+            (
+                "gptq --damp 1",
+                "'1' for '--damp <SHARE>': not a number above 0",
+            ),
+            ("hqq", "[possible values: gptq, awq, rtn, fp8]"),
+        ] {
+            let found = parsed(options).unwrap_err();
+            assert!(found.contains(rule), "{found}");
+        }
+    }
 }

@@ -57,6 +57,19 @@ pub enum DtypeChoice {
     Float64,
 }
 
+/// The method of `penstock quantize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum QuantizeMethod {
+    /// int4 or int8; later inputs make up for the error of earlier ones.
+    Gptq,
+    /// int4 with zero points; finer steps for inputs with large activations.
+    Awq,
+    /// int4 or int8, rounded to nearest.
+    Rtn,
+    /// float8 e4m3 with a scale per output.
+    Fp8,
+}
+
 /// The dtype of keys and values in KV blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KvDtype {
@@ -140,6 +153,18 @@ impl<T> ResolvedValue<T> {
         Self {
             value,
             why: why.into(),
+        }
+    }
+}
+
+impl QuantizeMethod {
+    /// Returns the flag's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gptq => "gptq",
+            Self::Awq => "awq",
+            Self::Rtn => "rtn",
+            Self::Fp8 => "fp8",
         }
     }
 }

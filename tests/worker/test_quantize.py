@@ -344,7 +344,7 @@ def test_transformers_reads_fp8_as_it_stands(model: Path, texts: Path, tmp_path:
 def test_calibrated_methods_have_smaller_errors(model: Path, texts: Path, tmp_path: Path) -> None:
     mean = {}
     for method in ("rtn", "gptq", "awq"):
-        options = Options(method, group=32, symmetric=False)
+        options = Options(method, group=32, symmetric=method == "awq")
         errors = quantize(Job(model, tmp_path / method, options, texts)).errors
         mean[method] = sum(errors.values()) / len(errors)
     assert mean["gptq"] < 0.8 * mean["rtn"]
@@ -420,9 +420,11 @@ def test_routers_are_named_as_not_quantized(tmp_path: Path, texts: Path) -> None
     sizes = {"intermediate_size": 128, "vocab_size": 4096, "shared_expert_intermediate_size": 64}
     folder = write(tmp_path / "model", **{**CASES["qwen2-moe"], **sizes})
     shutil.copy(BROOK / "tokenizer.json", folder)
-    for method, field in (("awq", "modules_to_not_convert"), ("fp8", "ignore")):
-        quantize(Job(folder, tmp_path / method, Options(method, group=32), texts))
-        kept = read_config(tmp_path / method)["quantization_config"][field]
+    awq, fp8 = Options("awq", group=32), Options("fp8")
+    for options, field in ((awq, "modules_to_not_convert"), (fp8, "ignore")):
+        out = tmp_path / options.method
+        quantize(Job(folder, out, options, texts))
+        kept = read_config(out)["quantization_config"][field]
         mlp = "model.layers.2.mlp."
         assert {f"{mlp}gate", f"{mlp}shared_expert_gate"} <= {*kept}
         assert not any("proj" in name for name in kept)
@@ -512,11 +514,17 @@ def test_bad_input_is_refused(
     for text, options in (
         ("method 'hqq' is unknown; choose one of awq, fp8", {"method": "hqq"}),
         ("bits must be 4 or 8, found 3", {"method": "gptq", "bits": 3}),
-        ("method awq has 4 bits only", {"method": "awq", "bits": 8}),
+        ("bits does not apply to .* awq; .* to gptq, rtn", {"method": "awq", "bits": 8}),
+        ("bits does not apply to method fp8", {"method": "fp8", "bits": 8}),
+        ("group does not apply to .* fp8; .* awq, gptq, rtn", {"method": "fp8", "group": 64}),
+        ("symmetric does not apply to method fp8", {"method": "fp8", "symmetric": False}),
+        ("symmetric does not apply to method awq", {"method": "awq", "symmetric": False}),
+        ("damp does not apply to method rtn; it .* gptq", {"method": "rtn", "damp": 0.5}),
+        ("damp must be above 0 and below 1, found 1", {"method": "gptq", "damp": 1.0}),
         ("group must be 0 .* found 20", {"method": "rtn", "group": 20}),
-        ("method awq searches no ranges; leave --mse out", {"method": "awq", "mse": True}),
-        ("method fp8 searches no ranges; leave --mse out", {"method": "fp8", "mse": True}),
-        ("method rtn has no order", {"method": "rtn", "act_order": True}),
+        ("mse does not apply to method awq", {"method": "awq", "mse": True}),
+        ("mse does not apply to method fp8", {"method": "fp8", "mse": True}),
+        ("act_order does not apply to method rtn", {"method": "rtn", "act_order": True}),
     ):
         with pytest.raises(BadSetting, match=text):
             Options(**options)  # type: ignore[arg-type]

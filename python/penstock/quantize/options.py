@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from penstock.faults import BadSetting
@@ -12,6 +12,16 @@ METHODS = {
     "fp8": "float8 e4m3, a scale per output, compressed-tensors' layout",
     "gptq": "error compensation (arXiv:2210.17323), int4 or int8, GPTQ's layout",
     "rtn": "round to nearest, int4 or int8, GPTQ's layout",
+}
+# Options that not all methods have, and those that have them. The launcher refuses others by name
+# before it fetches a model.
+APPLIES = {
+    "bits": ("gptq", "rtn"),
+    "group": ("awq", "gptq", "rtn"),
+    "symmetric": ("gptq", "rtn"),
+    "act_order": ("gptq",),
+    "mse": ("gptq", "rtn"),
+    "damp": ("gptq",),
 }
 
 
@@ -42,16 +52,17 @@ class Options:
             raise BadSetting(f"method {self.method!r} is unknown; choose one of {known}")
         if self.bits not in (4, 8):
             raise BadSetting(f"bits must be 4 or 8, found {self.bits}")
-        if self.method == "awq" and self.bits != 4:
-            raise BadSetting("method awq has 4 bits only; leave --bits out")
+        for one in fields(self):
+            methods = APPLIES.get(one.name, (self.method,))
+            if self.method not in methods and getattr(self, one.name) != one.default:
+                raise BadSetting(
+                    f"{one.name} does not apply to method {self.method}; it applies to "
+                    f"{', '.join(methods)}"
+                )
         if self.group < 0 or self.group % 16:
             raise BadSetting(
                 f"group must be 0 (a scale per output) or a multiple of 16, found {self.group}"
             )
-        if self.act_order and self.method != "gptq":
-            raise BadSetting(f"method {self.method} has no order of inputs; leave --act-order out")
-        if self.mse and self.method not in ("gptq", "rtn"):
-            raise BadSetting(f"method {self.method} searches no ranges; leave --mse out")
         for name, least in (("samples", 2), ("length", 16)):
             if getattr(self, name) < least:
                 raise BadSetting(f"{name} must be at least {least}, found {getattr(self, name)}")
