@@ -14,22 +14,33 @@ class Row(TypedDict):
     accuracies: dict[str, float]
 
 
+class Results(TypedDict):
+    """What a file of results has."""
+
+    count: int
+    """Instances of each kind; questions with a distance are half as many."""
+    rows: dict[str, Row]
+
+
 def table(rows: dict[str, Row]) -> str:
-    """Markdown: a line per format; divergences are per 1,000 tokens, and tasks that all formats
-    answer alike share a column."""
-    same: dict[tuple[float, ...], list[str]] = defaultdict(list)
-    for kind in next(iter(rows.values()))["accuracies"]:
-        same[tuple(row["accuracies"][kind] for row in rows.values())].append(kind)
-    columns = list(same.items())
-    titles = [", ".join(kinds) for _, kinds in columns]
-    lines = [f"| weights | bits | divergence | perplexity | all tasks | {' | '.join(titles)} |"]
-    lines.append("|---" * (5 + len(titles)) + "|")
-    for index, (name, row) in enumerate(rows.items()):
-        mean = sum(row["accuracies"].values()) / len(row["accuracies"])
-        cells = [f"{column[index]:.0%}" for column, _ in columns]
-        first = f"| {name} | {row['bits']:.3g} | {1e3 * row['divergence']:.3f}"
-        first += f" | {row['perplexity']:.4f} | {mean:.1%}"
-        lines.append(f"{first} | {' | '.join(cells)} |")
+    """Markdown: a line per format, ordered by divergence, which is per 1,000 tokens. The last
+    column has the accuracy of each task with wrong answers."""
+    titles = (
+        "weights",
+        "bits per weight",
+        "divergence from bf16",
+        "perplexity",
+        "13 tasks",
+        "below 100%",
+    )
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for name, row in sorted(rows.items(), key=lambda one: one[1]["divergence"]):
+        accuracies = row["accuracies"]
+        mean = sum(accuracies.values()) / len(accuracies)
+        below = [f"{kind} {share:.0%}" for kind, share in accuracies.items() if share < 1]
+        cells = [name, f"{row['bits']:.4g}", f"{1e3 * row['divergence']:.3f}"]
+        cells += [f"{row['perplexity']:.4f}", f"{mean:.1%}", ", ".join(below)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -18,7 +18,8 @@ from penstock_kernels.packed_linear import Kind
 from torch import Tensor
 
 from .evaluate import SHIPPED
-from .quality import CALIBRATION, PLAIN, Format, Questions, Round, Scorer, loaded, texts, write
+from .formats import CALIBRATION, PLAIN, Format, Round, loaded, texts
+from .quality import Judge, Questions
 
 GROUPS = (128, 64, 32)
 COUNT = 24  # instances of each kind, as in the table of formats: they decide which are scored
@@ -37,21 +38,19 @@ def in_other_order(how: Round, seed: int) -> Round:
     return rounded
 
 
-def divergences(how: Round, scorer: Scorer, orders: int) -> Iterator[float]:
+def divergences(how: Round, judge: Judge, orders: int) -> Iterator[float]:
     """Per 1,000 tokens, one of each order."""
     for seed in range(orders):
-        with tempfile.TemporaryDirectory() as directory:
-            write(Path(directory), Format(4, in_other_order(how, seed)))
-            yield 1e3 * scorer(Path(directory))[1]
+        yield 1e3 * judge.scores(judge.model(Format(4, in_other_order(how, seed))))[1]
 
 
 def measure_orders(orders: int) -> None:
     """Prints mean, deviation and range of int4's divergences."""
-    scorer = Scorer(Questions(COUNT).scored)
+    judge = Judge(Questions(COUNT))
     for group in GROUPS:
         for search in (False, True):
             method = RoundToNearest(Kind.INT4, PLAIN, group, search=search)
-            found = list(divergences(loaded(method), scorer, orders))
+            found = list(divergences(loaded(method), judge, orders))
             figures = f"{mean(found):.3f} +- {stdev(found):.3f}, {min(found):.3f}, {max(found):.3f}"
             print(f"{method.name}, groups of {group}: {figures}", flush=True)
 

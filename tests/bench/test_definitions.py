@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ from weight_errors import NAMES as WEIGHT_OPS
 from weight_errors import format_of, row_errors
 from weight_errors import measured as measured_errors
 from weight_errors import table as errors_table
+
+from examples.brook import quality
+from examples.brook.formats import FORMATS
 
 
 def record(sent: float, arrivals: list[float], tokens: int, prompt: int = 10) -> dict[str, Any]:
@@ -177,3 +181,59 @@ def test_errors_of_weights_are_those_of_the_dequantized_product(op: str) -> None
         assert len(found) == len(arguments["x"])
         assert all((error == 0) == (arguments["x"].dtype == torch.float32) for error in found)
         assert all(error < case.tolerance for error in found)
+
+
+def test_documents_of_like_length_are_scored_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "TOKENS", 8)
+    documents = [
+        ([1, 2, 3, 4], [False, False, True, True]),
+        ([5, 6], [False, True]),
+        ([7, 8, 9, 10, 11], [False, True, False, False, True]),
+    ]
+    short, long = quality.Batch.of(documents)
+    assert (short.members, long.members) == ([1, 0], [2])
+    assert short.ids.tolist() == [[5, 6, 0, 0], [1, 2, 3, 4]]
+    assert short.counted.tolist() == [[True, False, False], [False, True, True]]
+    assert (short.labels.tolist(), long.labels.tolist()) == ([6, 3, 4], [8, 11])
+
+
+def test_an_answer_is_right_if_all_of_its_tokens_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = quality.Judge.__new__(quality.Judge)
+    documents = [([1, 2, 3], [False, True, True]), ([1, 4], [False, True]), ([1, 2], [False, True])]
+    judge.kinds, judge.asked = ["echo", "echo", "facts"], quality.Batch.of(documents)
+    best = torch.tensor([4, 2, 2, 9])  # of the shorter documents first; the last token is wrong
+    monkeypatch.setattr(quality.Batch, "logits", lambda *_: torch.eye(10)[best])
+    assert judge.accuracies(None) == {"echo": 0.5, "facts": 1.0}  # type: ignore[arg-type]
+
+
+def test_formats_are_measured_once(tmp_path: Path) -> None:
+    row = {"bits": 4.5, "perplexity": 1.5, "divergence": 2e-4, "accuracies": {"a": 0.5, "b": 1.0}}
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps({"count": 24, "rows": {"nvfp4": row, "fp8": {**row, "bits": 8}}}))
+    rows = quality.measured(["nvfp4"], 24, file)
+    assert rows == {"nvfp4": row}
+    assert (
+        quality.table(rows).splitlines()[-1] == "| nvfp4 | 4.5 | 0.200 | 1.5000 | 75.0% | a 50% |"
+    )
+    with pytest.raises(ValueError, match="has results of --count 24, found 12"):
+        quality.measured(["nvfp4"], 12, file)
+
+
+@pytest.mark.parametrize(("name", "top"), [("mxfp8", 448), ("mxfp4", 6)])
+def test_scales_of_microscaling_formats_are_powers_of_two(name: str, top: int) -> None:
+    """Of OCP's rule: the largest number saturates where the scale is too small for it."""
+    torch.manual_seed(0)
+    matrix = torch.randn(8, 64) * torch.logspace(-3, 3, 8)[:, None]
+    how = FORMATS[f"{name}, groups of 32"].how
+    assert callable(how)
+    before, after = (one.view(8, 2, 32) for one in (matrix, how(matrix)))
+    exponent = {448: 8, 6: 2}[top]
+    scales = (before.abs().amax(-1, keepdim=True).log2().floor() - exponent).exp2()
+    codes = after / scales
+    assert codes.abs().amax() == top
+    values = {448: torch.arange(0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()}
+    numbers = values.get(top, torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6]))
+    distances = (codes.abs()[..., None] - numbers).abs()
+    assert (distances.amin(-1) == 0).all()
+    nearest = ((before / scales).abs()[..., None] - numbers).abs().amin(-1)
+    assert torch.allclose((after - before).abs(), nearest * scales, rtol=1e-4, atol=1e-7)
