@@ -69,7 +69,7 @@ def plot(rows: dict[str, Row], path: Path) -> None:
     axes[0].set_yscale("log")
     axes[0].set_ylabel("divergence from bf16, nats per 1,000 tokens")
     axes[0].set_xlim(3.9, 5.1)
-    axes[1].set_xlim(7.9, 8.3)
+    axes[1].set_xlim(7.9, 8.6)
     for axis in axes:
         axis.grid(which="both", alpha=0.25)
     figure.supxlabel("bits per weight, scales included", fontsize="medium")
