@@ -42,6 +42,7 @@ fn model() -> ModelFacts {
         experts: None,
         states: None,
         max_tokens: 2048,
+        extends: false,
         sliding: false,
         dtype: Some(Dtype::Bfloat16),
         weights: StoredWeights {
@@ -445,6 +446,19 @@ fn the_pool_must_hold_one_sequence() {
         ..host(0)
     };
     assert!(refusal(&none, &[]).contains("free host memory"));
+}
+
+#[test]
+fn sequences_may_be_longer_where_the_base_of_rope_grows() {
+    let extends = ModelFacts {
+        extends: true,
+        ..model()
+    };
+    for (length, allowed) in [("4096", true), ("1048577", false)] {
+        let settings = settings(&["--max-len", length], &[]).unwrap();
+        let found = resolve(engine(&settings), &settings.sources, &extends, &host(0));
+        assert_eq!(found.is_ok(), allowed);
+    }
 }
 
 #[test]
