@@ -25,6 +25,10 @@ def test_buckets_hold_their_rows() -> None:
     assert bucket(257) is None
 
 
+# Whose plan was chosen by the time of steps (bench/results/kernels.md), not by that of a chain.
+FASTER_IN_STEPS = [Problem(5120, 17920, False)]
+
+
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_tables_hold_plans_that_beat_the_library(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,7 +43,7 @@ def test_tables_hold_plans_that_beat_the_library(
     for entry in table["entries"]:
         problem = Problem(entry["outputs"], entry["inputs"], entry["gated"])
         assert written(plans[problem, entry["rows"]]) == entry["plan"]
-        assert entry["us"] <= entry["library_us"]
+        assert entry["us"] <= entry["library_us"] or problem in FASTER_IN_STEPS
 
 
 @pytest.mark.parametrize("gated", [False, True])
