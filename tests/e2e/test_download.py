@@ -233,11 +233,12 @@ def test_failed_download_explains_why(
 
 def test_a_pickled_model_of_the_hub_is_converted(tmp_path: Path, endpoint: str) -> None:
     out = tmp_path / "out"
-    code, _, err = penstock(tmp_path, endpoint, "convert", "org/pickled", str(out))
+    code, shown, err = penstock(tmp_path, endpoint, "convert", "org/pickled", str(out))
     assert code == 0, err
+    assert "tokenizer: not converted: " in shown and "; add tokenizer.json" in shown
     assert load_file(out / "model-00001-of-00001.safetensors")["a"].tolist() == [0, 1, 2]
     index = "model.safetensors.index.json"
-    kept = {"config.json", "merges.txt", "vocab.json", "tokenizer.json", "tokenizer_config.json"}
+    kept = {"config.json", "merges.txt", "vocab.json"}
     assert {file.name for file in out.iterdir()} == {
         *kept,
         "model-00001-of-00001.safetensors",

@@ -29,20 +29,23 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Report:
-    """What was written. assumed: values of config.json that the checkpoint does not have. left_out:
-    tensors that were not written, and why."""
+    """What was written. refused: why the tokenizer was not converted. assumed: values of
+    config.json that the checkpoint does not have. left_out: tensors that were not written, and
+    why."""
 
     out: Path
     tensors: int
     bytes: int
     tokenizer: str | None
+    refused: str = ""
     assumed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Returns lines for the user."""
         lines = [f"{self.out}: {self.tensors} tensors, {self.bytes / 1e9:.2f} GB"]
-        lines.append(f"tokenizer: {self.tokenizer or 'none found: add tokenizer.json'}")
+        lacking = f"not converted: {self.refused}" if self.refused else "none found"
+        lines.append(f"tokenizer: {self.tokenizer or f'{lacking}; add tokenizer.json'}")
         lines += [f"assumed: {each}" for each in self.assumed]
         lines += [f"left out: {each}" for each in self.left_out]
         return "\n".join(lines)
@@ -83,25 +86,34 @@ def _from_own_layout(source: Path, output: Output) -> Report:
     output.write(CONFIG, content)
     output.finish()
     found = None if tokenizer is None else tokenizer.name
-    return Report(output.out, len(output.shapes), output.bytes, found, tuple(assumed))
+    return Report(output.out, len(output.shapes), output.bytes, found, assumed=tuple(assumed))
 
 
 def _from_pickles(found: Pickles, output: Output) -> Report:
-    """Writes the tensors of pickles, a file at a time, and copies all else."""
+    """Writes the tensors of pickles, a file at a time, and copies all else. A tokenizer that cannot
+    be converted does not end that: its user may have another one."""
     tied = _may_be_tied(found.folder / CONFIG)
     output.check_space(found.bytes)
     output.copy(found.folder)
-    tokenizer: str | None = TOKENIZER
-    if not (found.folder / TOKENIZER).is_file():
-        converted = convert_tokenizer(found.folder, output.folder)
-        tokenizer = None if converted is None else converted.name
+    tokenizer, refused = _tokenizer(found.folder, output.folder)
     left_out = _LeftOut(tied)
     with Bar("converting", found.bytes, "bytes") as bar:
         for name in found.files:
             _write(left_out.without(found.load(name)), output, bar)
     output.finish()
     size = len(output.shapes), output.bytes
-    return Report(output.out, *size, tokenizer, left_out=left_out.lines())
+    return Report(output.out, *size, tokenizer, refused, left_out=left_out.lines())
+
+
+def _tokenizer(folder: Path, out: Path) -> tuple[str | None, str]:
+    """Converts the tokenizer of a folder, if it must be: the name of its file, or why it cannot."""
+    if (folder / TOKENIZER).is_file():
+        return TOKENIZER, ""
+    try:
+        converted = convert_tokenizer(folder, out)
+    except BadModel as error:
+        return None, str(error)
+    return (None if converted is None else converted.name), ""
 
 
 def _write(tensors: Mapping[str, Tensor], output: Output, bar: Bar) -> None:

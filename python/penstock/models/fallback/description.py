@@ -60,6 +60,11 @@ class Description:
         return [layer.attention for layer in self.layers]
 
     @property
+    def extends(self) -> bool:
+        """False: RoPE whose base grows is refused."""
+        return False
+
+    @property
     def has_states(self) -> bool:
         """False: the library's recurrent layers are refused."""
         return False
