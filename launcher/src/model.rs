@@ -364,7 +364,6 @@ fn family(config: &Value) -> String {
     name.unwrap_or("unknown architecture").to_owned()
 }
 
-/// Returns a size of config.json, or the family's default; an error if there is neither.
 /// The field of the context length; Qwen 1's `max_position_embeddings` is what its RoPE is extended to.
 fn length_field(text: &Value) -> &'static str {
     match model_type(text) {
@@ -383,6 +382,7 @@ fn extends(text: &Value) -> bool {
     kind.and_then(Value::as_str) == Some("dynamic")
 }
 
+/// Returns a size of config.json, or the family's default; an error if there is neither.
 fn count(config: &Value, field: &str) -> Result<u64, String> {
     size(config, field)?.ok_or_else(|| format!("has no {field}, which every decoder model has"))
 }

@@ -18,24 +18,19 @@ from penstock.config import (
     read_residual,
 )
 from penstock.models.decoder import Decoder
+from penstock.models.opt import Opt
 
-LAYER = "biogpt.layers.{}."
+ROOT = "model.decoder."  # of OPT's names
 
 
 class BioGpt(Decoder):
     """BioGPT and BioGPT-Large."""
 
     names: ClassVar[Mapping[str, str]] = {
-        "biogpt.embed_tokens": "embedding",
-        "biogpt.embed_positions": "positions",
-        LAYER + "self_attn_layer_norm": "blocks.{}.attention_norm",
-        LAYER + "self_attn.q_proj": "blocks.{}.attention.qkv.q",
-        LAYER + "self_attn.k_proj": "blocks.{}.attention.qkv.k",
-        LAYER + "self_attn.v_proj": "blocks.{}.attention.qkv.v",
-        LAYER + "self_attn.out_proj": "blocks.{}.attention.out",
-        LAYER + "final_layer_norm": "blocks.{}.mlp_norm",
-        LAYER + "fc1": "blocks.{}.mlp.inner.up",
-        LAYER + "fc2": "blocks.{}.mlp.down",
+        name.replace(ROOT, "biogpt."): path
+        for name, path in Opt.names.items()
+        if path not in ("norm", "head")
+    } | {
         "biogpt.layer_norm": "norm",
         "output_projection": "head",
     }
