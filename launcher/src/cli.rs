@@ -174,10 +174,10 @@ pub struct EngineArgs {
     pub no_prefix_cache: bool,
     /// Gap between tokens of running sequences that prefills may cause, in milliseconds: a third of
     /// it while prompts wait for a short time, up to two and a half times as long while many wait
-    #[arg(long, value_name = "MS", default_value = "25",
-          value_parser = clap::value_parser!(u64).range(1..=60_000),
+    /// [default: 25, and more for a model whose steps take long]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000),
           help_heading = "Memory and scheduling")]
-    pub latency_target: u64,
+    pub latency_target: Option<u64>,
     /// Maximum waiting requests; further ones get a 429
     #[arg(long, value_name = "N", default_value = "1024",
           value_parser = clap::value_parser!(u32).range(1..),

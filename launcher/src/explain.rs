@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Write};
 
+use penstock_engine::LATENCY_TARGET;
 use penstock_request::GenerationDefaults;
 
 use crate::hardware::CudaDevice;
@@ -90,11 +91,14 @@ pub fn explain(
     page.title("steps");
     page.measured("max-slots", &plan.limits.max_slots);
     page.measured("max-step-tokens", &plan.limits.max_step_tokens);
-    let latency = plan.queue.latency_target.value.as_millis();
+    let latency = &plan.queue.latency_target;
     page.line(
         "latency-target",
-        format!("{latency} ms"),
-        &plan.queue.latency_target.why,
+        latency.value.map_or_else(
+            || format!("{} ms or more", LATENCY_TARGET.as_millis()),
+            |typed| format!("{} ms", typed.as_millis()),
+        ),
+        &latency.why,
     );
     page.title("queue");
     page.resolved("connections", &bounds.connections);

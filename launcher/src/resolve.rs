@@ -82,8 +82,9 @@ pub struct Queue {
     pub max_waiting: ResolvedValue<u32>,
     /// The maximum number of waiting prompt tokens.
     pub max_waiting_tokens: ResolvedValue<u64>,
-    /// The longest gap between tokens of running sequences that prefills may cause.
-    pub latency_target: ResolvedValue<Duration>,
+    /// The longest gap between tokens of running sequences that prefills may cause; None: the
+    /// scheduler's default.
+    pub latency_target: ResolvedValue<Option<Duration>>,
     /// Whether computed KV blocks are kept for later requests.
     pub prefix_cache: ResolvedValue<bool>,
 }
@@ -526,7 +527,7 @@ impl Resolver<'_> {
 
     fn queue(&self) -> Queue {
         let typed = self.typed;
-        let latency = Duration::from_millis(typed.latency_target);
+        let latency = typed.latency_target.map(Duration::from_millis);
         Queue {
             max_waiting: self.typed("max-waiting", typed.max_waiting),
             max_waiting_tokens: self.typed("max-waiting-tokens", typed.max_waiting_tokens),

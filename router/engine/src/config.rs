@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use penstock_scheduler::config::{DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{self, DecodeReads, GroupKind, KvGroup, Reserve, SchedulerConfig};
 
 use crate::shard::{Loaded, StepLimits};
 use penstock_request::types::EngineRequest;
+
+/// The latency target where none is set.
+pub const LATENCY_TARGET: Duration = Duration::from_micros(config::LATENCY_TARGET);
 
 /// Settings of the engine, chosen by the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +27,8 @@ pub struct EngineConfig {
     /// Memory that must be free for a request to be admitted.
     pub reserve: Reserve,
     /// Inter-token gap of running streams that prefill may cause: mostly a third of it, more while many
-    /// requests wait.
-    pub latency_target: Duration,
+    /// requests wait. None: `LATENCY_TARGET`, and more for a slow model.
+    pub latency_target: Option<Duration>,
     /// Waiting time after which later requests may no longer overtake a request.
     pub aging: Duration,
     /// Timeouts of a step.
@@ -81,7 +84,7 @@ impl Default for EngineConfig {
             lead: Duration::from_millis(3),
             prefix_cache: true,
             reserve: Reserve::default(),
-            latency_target: Duration::from_millis(25),
+            latency_target: None,
             aging: Duration::from_secs(5),
             step_limits: StepLimits::default(),
             restart: RestartPolicy::default(),
@@ -137,7 +140,7 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
         lead: micros(config.lead),
         prefix_cache: config.prefix_cache,
         reserve: config.reserve,
-        latency_target: micros(config.latency_target),
+        latency_target: config.latency_target.map(micros),
         aging: micros(config.aging),
         decode_reads: decode_reads(loaded),
     }
@@ -230,7 +233,7 @@ mod tests {
     fn scheduler_config_combines_worker_limits_and_settings() {
         let config = EngineConfig {
             lead: Duration::from_millis(3),
-            latency_target: Duration::from_millis(25),
+            latency_target: Some(Duration::from_millis(25)),
             aging: Duration::MAX,
             ..EngineConfig::default()
         };
@@ -246,7 +249,7 @@ mod tests {
             (9, 2)
         );
         assert_eq!(limits.step_sizes, [4, 8]);
-        assert_eq!((limits.lead, limits.latency_target), (3_000, 25_000));
+        assert_eq!((limits.lead, limits.latency_target), (3_000, Some(25_000)));
         assert_eq!(limits.aging, u64::MAX);
         let (weights, token) = (1_000, 576);
         assert_eq!(limits.decode_reads, DecodeReads { weights, token });

@@ -23,7 +23,7 @@ mod task;
 mod token_tree;
 mod workers;
 
-pub use config::{EngineConfig, PreparePolicy, RestartPolicy};
+pub use config::{EngineConfig, LATENCY_TARGET, PreparePolicy, RestartPolicy};
 pub use handle::{Engine, TokenStream};
 pub use metrics::EngineMetrics;
 pub use state::ProgressSink;

@@ -29,7 +29,7 @@ fn config() -> SchedulerConfig {
         lead: 0,
         prefix_cache: true,
         reserve: Reserve::Growth,
-        latency_target: 1_000_000,
+        latency_target: Some(1_000_000),
         aging: 1_000_000,
         decode_reads: DecodeReads::default(),
     }

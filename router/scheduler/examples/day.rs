@@ -47,7 +47,7 @@ fn config() -> SchedulerConfig {
         lead: 0,
         prefix_cache: true,
         reserve: Reserve::Growth,
-        latency_target: 50_000,
+        latency_target: Some(50_000),
         aging: 10_000_000,
         decode_reads: DecodeReads::default(),
     }

@@ -2,6 +2,9 @@
 
 use crate::request::AddError;
 
+/// Microseconds: the latency target where none is set.
+pub const LATENCY_TARGET: u64 = 25_000;
+
 /// All limits of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
@@ -36,8 +39,9 @@ pub struct SchedulerConfig {
     /// Free memory that admission requires.
     pub reserve: Reserve,
     /// Microseconds: the gap between tokens of running streams that prefills may cause; a third of it
-    /// while prompts wait for a short time, more while many wait. See `scheduler::pace`.
-    pub latency_target: u64,
+    /// while prompts wait for a short time, more while many wait. None: `LATENCY_TARGET`, and more for
+    /// a slow model. See `scheduler::pace`.
+    pub latency_target: Option<u64>,
     /// Microseconds after which later requests may no longer pass a waiting one.
     pub aging: u64,
     /// Memory traffic of decodes; from Load.
@@ -224,7 +228,7 @@ mod tests {
             lead: 0,
             prefix_cache: false,
             reserve: Reserve::Growth,
-            latency_target: 0,
+            latency_target: None,
             aging: 0,
             decode_reads: DecodeReads::default(),
         }

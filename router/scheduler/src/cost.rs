@@ -217,8 +217,7 @@ impl StepCost {
         if self.sizes.is_recent(load.tokens()) {
             return Some(predicted);
         }
-        let weights = self.decode.at([1.0, 0.0, 0.0]);
-        let bound = |products: f64| products.max(weights) + self.attention(load);
+        let bound = |products: f64| products.max(self.weights()) + self.attention(load);
         let hoped = self.sizes.best_case(load.tokens()).map(bound);
         Some(hoped.unwrap_or(predicted).min(predicted))
     }
@@ -230,6 +229,11 @@ impl StepCost {
         let predicted = self.predicted_by_fit(load.without_prompt())?;
         let seen = self.least_seen(load);
         Some(seen.map_or(predicted, |seen| predicted.min(seen)))
+    }
+
+    /// Returns the microseconds of reading the weights; 0 while unknown.
+    pub(crate) fn weights(&self) -> f64 {
+        self.decode.at([1.0, 0.0, 0.0])
     }
 
     /// Returns the least recent time of steps with prompts, with at least as many tokens as `load`

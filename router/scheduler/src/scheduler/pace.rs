@@ -18,6 +18,11 @@
 //! step as answers grow, so a stream that accepts the last gaps of a long answer accepts the same
 //! gaps at its start.
 //!
+//! Unless the user has set the target, streams of a slow model, whose weights alone take
+//! `SLOW_WEIGHTS` to read, accept more: what counts as the target is at least `SLOW_TARGET` times the
+//! time of the decodes, and a step may take `SLOW_STRETCH` times as long as they do if that makes
+//! prompt tokens much cheaper. All prompts together then delay streams less.
+//!
 //! Of the sizes that fit the limit, the step takes the one with the least time per prompt token,
 //! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
 //! that padding shares).
@@ -28,7 +33,7 @@
 //! loses at most that share, and nothing if no shorter prompt comes.
 
 use super::Scheduler;
-use crate::config::SchedulerConfig;
+use crate::config::{LATENCY_TARGET, SchedulerConfig};
 use crate::cost::{StepCost, StepLoad};
 use crate::ids::{Micros, SequenceKey};
 use crate::plan::Flight;
@@ -57,6 +62,14 @@ const FIRST_SHARE: f64 = 0.5;
 const FURTHER_SHARE: f64 = 0.1;
 /// and the maximum.
 const MAX_SHARES: f64 = 2.5;
+/// Microseconds of reading the weights from which a model is slow.
+const SLOW_WEIGHTS: f64 = 8_000.0;
+/// Times of the decodes of a slow model: what the target is at least,
+const SLOW_TARGET: f64 = 2.0;
+/// and the maximum of a step,
+const SLOW_STRETCH: f64 = 3.6;
+/// in which a prompt token adds at most this share of what it adds to the step that would fit.
+const MUCH_CHEAPER: f64 = 0.85;
 /// Minimum prompt tokens of a step with prompts, regardless of its time limit.
 const MIN_CHUNK: u32 = 64;
 /// Prompt tokens of a step while the cost of prompts is unknown.
@@ -205,17 +218,47 @@ impl Scheduler {
         };
         let tokens = self.budget_for_pace(&pace, decode_tokens)?;
         let wait = self.longest_wait(self.price(&pace, tokens), now);
-        if wait > SHORT_WAIT * self.config.latency_target as f64 {
-            pace.limit = pace.limit.max(self.longest(beside)?);
+        if wait <= SHORT_WAIT * self.latency_target() {
+            return Some(tokens);
         }
-        self.budget_for_pace(&pace, decode_tokens)
+        pace.limit = pace.limit.max(self.longest(beside)?);
+        let tokens = self.budget_for_pace(&pace, decode_tokens)?;
+        let longer = self.much_cheaper(pace, tokens, decode_tokens);
+        Some(longer.unwrap_or(tokens))
+    }
+
+    /// Returns the microseconds of the latency target, which a slow model may exceed.
+    fn latency_target(&self) -> f64 {
+        self.config.latency_target.unwrap_or(LATENCY_TARGET) as f64
+    }
+
+    /// Returns whether streams accept more than the target, because weights take long to read.
+    fn is_slow(&self) -> bool {
+        self.config.latency_target.is_none() && self.pacing.cost().weights() > SLOW_WEIGHTS
+    }
+
+    /// Returns the prompt tokens of a longer step of a slow model, to which each of them adds much
+    /// less than to a step with `tokens`; None if there is no such step.
+    fn much_cheaper(&self, mut pace: Pace, tokens: u32, decode_tokens: u32) -> Option<u32> {
+        let least = self.pacing.cost().least(pace.beside)?;
+        if !self.is_slow() || SLOW_STRETCH * least <= pace.limit {
+            return None;
+        }
+        pace.limit = SLOW_STRETCH * least;
+        let more = self.budget_for_pace(&pace, decode_tokens)?;
+        let alone = self.pacing.cost().alone(pace.beside)?;
+        let added = |tokens: u32| {
+            let mut load = pace.beside;
+            load.add_prompt(pace.position, tokens);
+            Some((self.pacing.cost().predict(load)? - alone) / f64::from(tokens))
+        };
+        (added(more)? < MUCH_CHEAPER * added(tokens)?).then_some(more)
     }
 
     /// Returns the microseconds of the longest step that streams always accept.
     fn smooth(&self, beside: StepLoad) -> Option<f64> {
         let least = self.pacing.cost().least(beside)?;
-        let latency = self.config.latency_target as f64;
-        Some((SMOOTH_SHARE * latency).max(SMOOTH_STRETCH * least))
+        Some((SMOOTH_SHARE * self.latency_target()).max(SMOOTH_STRETCH * least))
     }
 
     /// Returns the microseconds that the last of the waiting prompts will have waited for its first
@@ -241,17 +284,20 @@ impl Scheduler {
             let products = (least - attending).max(0.0);
             STRETCH_OF_PRODUCTS * products + attending
         };
-        let latency = self.config.latency_target as f64;
+        let mut target = self.latency_target();
+        if self.is_slow() {
+            target = target.max(SLOW_TARGET * least);
+        }
         let short_contexts = self
             .pacing
             .cost()
             .decode_attention(beside)
             .map_or(0.0, stretched)
-            .min(latency);
+            .min(target);
         let further = (f64::from(self.running.prefilling()) + self.entering() - 1.0).max(0.0);
         let sum = further * (further + 1.0) / 2.0;
         let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MAX_SHARES);
-        Some(always.max(short_contexts).max(shares * latency))
+        Some(always.max(short_contexts).max(shares * target))
     }
 
     /// Returns the tokens of a prompt at this pace that fill a size, together with `decodes`

@@ -135,10 +135,23 @@ impl Server {
     /// Creates a server with a latency target in microseconds.
     pub(crate) fn with_latency_target(latency_target: u64) -> Self {
         let config = SchedulerConfig {
-            latency_target,
+            latency_target: Some(latency_target),
             ..config()
         };
         Self::with(config, Speed::Burst)
+    }
+
+    /// Creates a server of a model of 70 billion parameters in int4.
+    pub(crate) fn of_large_model(latency_target: Option<u64>) -> Self {
+        let config = SchedulerConfig {
+            latency_target,
+            decode_reads: DecodeReads {
+                weights: 39_500_000_000,
+                token: 327_680,
+            },
+            ..config()
+        };
+        Self::with(config, Speed::Large)
     }
 
     pub(crate) fn new(speed: Speed) -> Self {
@@ -413,7 +426,7 @@ fn config() -> SchedulerConfig {
         lead: 0,
         prefix_cache: true,
         reserve: Reserve::Growth,
-        latency_target: 25_000,
+        latency_target: None,
         aging: 5_000_000,
         decode_reads: DecodeReads {
             weights: 16_060_522_496,

@@ -69,6 +69,27 @@ const EXPERT_CONTEXT: f64 = 0.0261;
 /// Per prompt token beside decodes: the least between two sizes.
 const EXPERT_PROMPT: f64 = 9.6;
 
+/// A 70B model in int4 on an H200 (bench/results/quantization.md): small steps have kernels of their
+/// own, and a prompt token costs much less in some sizes than in others.
+const LARGE_PRODUCTS: [(u32, f64); 12] = [
+    (1, 12_300.0),
+    (32, 15_200.0),
+    (64, 21_000.0),
+    (128, 35_000.0),
+    (192, 50_000.0),
+    (256, 51_000.0),
+    (384, 91_500.0),
+    (512, 91_500.0),
+    (768, 139_000.0),
+    (1_024, 171_000.0),
+    (1_536, 265_000.0),
+    (2_048, 365_000.0),
+];
+/// Per token of larger steps, per pair, and per token that a decode attends to.
+const LARGE_TOKEN: f64 = 178.0;
+const LARGE_PAIR: f64 = 3.5e-3;
+const LARGE_CONTEXT: f64 = 0.082;
+
 /// Under sustained load: microseconds per prompt token in steps of any size, and per token that a
 /// decode attends to, as on an H200 of 708 TFLOP/s: 256 decodes take 16.5 ms.
 const SUSTAINED_TOKEN: f64 = 21.0;
@@ -89,6 +110,8 @@ pub(crate) enum Speed {
     H100,
     /// A mixture of experts.
     Experts,
+    /// A model of 70 billion parameters.
+    Large,
 }
 
 /// One step, as the tests see it.
@@ -113,6 +136,7 @@ impl Speed {
             Self::Hosted => (burst(step) / 10.0).max(8_000.0),
             Self::H100 => timed(step, &H100_PRODUCTS, H100_CONTEXT),
             Self::Experts => experts(step),
+            Self::Large => large(step),
         }
     }
 }
@@ -144,6 +168,16 @@ fn experts(step: Step) -> f64 {
         _ => products_of(step, &EXPERT_PRODUCTS),
     };
     products + EXPERT_CONTEXT * step.context + EXPERT_PAIR * step.pairs
+}
+
+/// Returns the microseconds of a step of a large model.
+fn large(step: Step) -> f64 {
+    let tokens = step.decodes + step.prompt;
+    let products = match LARGE_PRODUCTS.last() {
+        Some((size, took)) if tokens > *size => took + LARGE_TOKEN * f64::from(tokens - size),
+        _ => products_of(step, &LARGE_PRODUCTS),
+    };
+    products + LARGE_CONTEXT * step.context + LARGE_PAIR * step.pairs
 }
 
 /// Returns the microseconds of a step under load. Padding costs as much as prompt tokens.

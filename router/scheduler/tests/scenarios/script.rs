@@ -191,7 +191,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
             true => Reserve::ToFinish,
             false => Reserve::Growth,
         },
-        latency_target: words.number("latency", 1_000_000),
+        latency_target: Some(words.number("latency", 1_000_000)),
         aging: words.number("aging", 1_000_000),
         decode_reads: DecodeReads::default(),
     }

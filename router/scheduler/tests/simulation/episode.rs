@@ -550,7 +550,7 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
             Reserve::Growth,
             Reserve::ToFinish,
         ]),
-        latency_target: random.pick(&[0, 900, 1_500, 1_000_000]),
+        latency_target: random.pick(&[None, Some(0), Some(900), Some(1_500), Some(1_000_000)]),
         aging: random.pick(&[0, 5, 50, 1_000]),
         decode_reads: DecodeReads::default(),
     }
