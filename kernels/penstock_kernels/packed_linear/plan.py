@@ -14,6 +14,8 @@ TILE = 64  # outputs of a warp group
 DEPTH = 128  # inputs of a turn of the Hopper kernel's loop
 LEAST_ROWS, MOST_ROWS = 16, 256  # columns of the Hopper kernel's matrix instruction
 FEW = 32  # rows up to which reading the weights takes longest, by far
+RESIDENT_ROWS = 64  # up to which codes of 4 bits want two programs on each multiprocessor
+LEAST_TURNS = 16  # of programs that share more than FEW rows
 RING_BYTES = 224 << 10  # of a Hopper GPU's shared memory
 COUNTERS = 1 << 14  # tiles that split their inputs and count their arrivals
 GATED_ROWS = 64  # at most, where a thread has the sums of gate and of up; they fill its registers
@@ -61,8 +63,8 @@ class Problem:
 def plan(problem: Problem, processors: int) -> Plan:
     """A plan for the Hopper kernel.
 
-    Measured on an H100 with the layers of an 8B model: few rows want two programs on each
-    multiprocessor, more rows one; two warp groups are better only where there are many outputs.
+    Measured on an H100 with the layers of an 8B model, and with 4 bits on an H200 with those of an
+    8B and a 70B model: few rows want two programs on each multiprocessor, more rows one.
     """
     tiles, turns = divided_up(problem.outputs, TILE), divided_up(problem.inputs, DEPTH)
     columns = LEAST_ROWS
@@ -74,14 +76,16 @@ def plan(problem: Problem, processors: int) -> Plan:
     if columns == MOST_ROWS and tiles * divided_up(problem.rows, columns) < least:
         columns //= 2
     blocks = divided_up(problem.rows, columns)
-    warp_groups = 2 if columns == 128 and tiles % 2 == 0 and tiles * blocks >= 2 * processors else 1
-    programs = processors * (2 if problem.rows <= FEW else 1)
+    warp_groups = _warp_groups(columns, tiles, blocks, processors)
+    resident = RESIDENT_ROWS if problem.bits == 4 else FEW
+    programs = processors * (2 if columns <= resident else 1)
+    least_turns = 2 if columns <= FEW else LEAST_TURNS
     splits = 1
     while (
         not problem.gated
         and splits < 8
         and 2 * splits * blocks * tiles // warp_groups <= programs
-        and turns >= 4 * splits
+        and turns >= 2 * splits * least_turns
     ):
         splits *= 2
     sides = 2 if problem.gated else 1
@@ -89,6 +93,15 @@ def plan(problem: Problem, processors: int) -> Plan:
     bytes_of_turn = warp_groups * sides * (words + problem.scale_bytes) + columns * DEPTH * 2
     stages = max(2, min(4, RING_BYTES // bytes_of_turn))
     return Plan(columns, warp_groups, splits, stages)
+
+
+def _warp_groups(columns: int, tiles: int, blocks: int, processors: int) -> int:
+    """Warp groups of a program. One with two takes 1.92 times as long: what counts is how many
+    programs a multiprocessor runs one after another."""
+    if columns != 128 or tiles % 2:
+        return 1
+    together, alone = (divided_up(count * blocks, processors) for count in (tiles // 2, tiles))
+    return 2 if 1.92 * together < alone else 1
 
 
 def many(problem: Problem, processors: int) -> bool:
