@@ -377,7 +377,12 @@ fn extends(text: &Value) -> bool {
     if model_type(text) == Some(QWEN_1) {
         return text.get("use_dynamic_ntk") != Some(&Value::Bool(false));
     }
-    let rope = text.get("rope_parameters").or(text.get("rope_scaling"));
+    // As in transformers, the older name counts where both have values.
+    let fields = ["rope_scaling", "rope_parameters"].map(|name| text.get(name));
+    let rope = fields
+        .into_iter()
+        .flatten()
+        .find(|rope| rope.as_object().is_some_and(|fields| !fields.is_empty()));
     let kind = rope.and_then(|rope| rope.get("rope_type").or(rope.get("type")));
     kind.and_then(Value::as_str) == Some("dynamic")
 }

@@ -435,6 +435,8 @@ fn a_base_of_rope_may_grow() {
     config["rope_scaling"] = json!({"type": "dynamic", "factor": 2.0});
     assert!(facts(&config).unwrap().extends);
     config["rope_parameters"] = json!({"rope_type": "linear", "factor": 2.0});
+    assert!(facts(&config).unwrap().extends, "the older name counts");
+    config["rope_scaling"] = json!(null);
     assert!(!facts(&config).unwrap().extends);
     config["rope_parameters"]["rope_type"] = json!("dynamic");
     assert!(facts(&config).unwrap().extends);

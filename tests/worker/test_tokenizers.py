@@ -240,6 +240,48 @@ def test_sentencepiece_unigram(tmp_path: Path) -> None:
     assert ours.decode(ours.encode("hello oh").ids) == "hello oh"
 
 
+@pytest.mark.parametrize("kind", [pieces.UNIGRAM, pieces.BPE])
+def test_sentencepiece_with_added_tokens(tmp_path: Path, kind: int) -> None:
+    entries = [*CONTROLS, *((letter, -5.0, 1) for letter in ("▁", "o", "h"))]
+    count = len(entries)
+    (tmp_path / "tokenizer.model").write_bytes(spm(entries, kind, dummy=False))
+    (tmp_path / "added_tokens.json").write_text(
+        json.dumps({"<|end|>": count + 1, "<think>": count, "[PAD]": count + 2})
+    )
+    (tmp_path / "special_tokens_map.json").write_text(
+        '{"eos_token": "<|end|>", "pad_token": {"content": "[PAD]", "lstrip": false}}'
+    )
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"bos_token": null, "add_eos_token": true, "additional_special_tokens": ["<none>"]}'
+    )
+    ours = converted(tmp_path)
+    assert ours.get_vocab_size() == count + 3
+    assert ours.encode("h<think>o<|end|>").ids == [5, count, 4, count + 1, count + 1]
+    assert ours.decode([5, count, 4, count + 1]) == "h<think>o"  # <think> is not special
+    assert ours.encode("<none>", add_special_tokens=False).tokens != ["<none>"]  # it has no id
+    names = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert (names["eos_token"], names["pad_token"]) == ("<|end|>", "[PAD]")
+
+
+def test_listed_tokens_flag_pieces(tmp_path: Path) -> None:
+    entries = [*CONTROLS, ("▁", -5.0, 1), ("o", -5.0, 1), ("<tool>", -9.0, 1)]
+    (tmp_path / "tokenizer.model").write_bytes(spm(entries, pieces.BPE, dummy=False))
+    listed = {"2": {"content": "</s>", "rstrip": True, "special": True}}
+    listed |= {"5": {"content": "<tool>", "special": False}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": listed}))
+    ours = converted(tmp_path)
+    assert ours.encode("</s> o<tool>o").ids == [1, 2, 4, 5, 4]  # </s> takes the space after it
+
+
+@pytest.mark.parametrize(("number", "word"), [(7, "expected 6"), (4, "'o' has in the vocabulary")])
+def test_added_tokens_whose_ids_do_not_fit(tmp_path: Path, number: int, word: str) -> None:
+    entries = [*CONTROLS, ("▁", -5.0, 1), ("o", -5.0, 1), ("h", -9.0, 1)]
+    (tmp_path / "tokenizer.model").write_bytes(spm(entries, pieces.BPE, dummy=False))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<tool>": number}))
+    with pytest.raises(BadModel, match=word):
+        convert(tmp_path, tmp_path)
+
+
 OPT = {**dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"), "pad_token": "<pad>"}
 MASK = {
     "__type": "AddedToken",

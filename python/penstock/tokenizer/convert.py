@@ -30,7 +30,7 @@ SOURCES = (
 """The files that are converted, the preferred first. Beside vocab.json lies merges.txt."""
 READ = (special.CONFIG, special.ADDED, special.NAMED, vocab_merges.MERGES)
 """The files beside them that decide the result."""
-VERSION = "2"  # of the conversion; a change of it makes the cache convert again
+VERSION = "3"  # of the conversion; a change of it makes the cache convert again
 
 
 def convert(folder: Path, out: Path) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 from penstock.faults import BadModel
 from penstock.tokenizer.damage import shown
 from penstock.tokenizer.description import AddedToken, Description, Json
+from penstock.tokenizer.special import added_tokens, named_tokens
 
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2  # model_type
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # type of a piece
+UNLIKELY = 1e4  # how much less the score of a token is than that of any piece
 
 
 @dataclass(frozen=True)
@@ -68,36 +70,63 @@ def read(path: Path) -> Pieces:
 
 
 def describe(path: Path, config: Mapping[str, Any]) -> Description:
-    """Converts tokenizer.model; `config` is tokenizer_config.json. Raises BadModel."""
+    """Converts tokenizer.model and the added tokens that files beside it list; `config` is
+    tokenizer_config.json. Raises BadModel."""
     model = read(path)
     texts = [piece.text for piece in model.pieces]
-    added = [
-        AddedToken(n, piece.text, piece.kind != USER_DEFINED)
-        for n, piece in enumerate(model.pieces)
-        if piece.kind in (UNKNOWN, CONTROL, USER_DEFINED)
-    ]
     unknown = next((n for n, piece in enumerate(model.pieces) if piece.kind == UNKNOWN), 0)
     names = {
         f"{name}_token": text
         for name, text in (("bos", "<s>"), ("eos", "</s>"), ("unk", texts[unknown]))
         if text in texts
     }
-    begin = config.get("bos_token", names.get("bos_token"))
-    begin = begin.get("content") if isinstance(begin, dict) else begin
-    begins = config.get("add_bos_token", True) and begin in {token.text for token in added}
+    names = named_tokens(path.parent, config, names)
+    added = _added(path, model, config, names)
+    known = {token.text for token in added}
+    names = {name: text for name, text in names.items() if text in known}
+    begins = config.get("add_bos_token", True) and config.get("bos_token", "") is not None
+    unigram = model.kind == UNIGRAM
     return Description(
-        _unigram(model, unknown) if model.kind == UNIGRAM else _bpe(model, texts[unknown]),
+        _unigram(model, unknown, added) if unigram else _bpe(model, texts[unknown], added),
         added,
         _normalizer(model),
-        _metaspace(model) if model.kind == UNIGRAM else None,
-        _metaspace(model) if model.kind == UNIGRAM else _decoder(model),
-        begin if begins else None,
-        names=names,
+        _metaspace(model) if unigram else None,
+        _metaspace(model) if unigram else _decoder(model),
+        names.get("bos_token") if begins else None,
+        names.get("eos_token") if config.get("add_eos_token") else None,
+        names,
     )
 
 
-def _unigram(model: Pieces, unknown: int) -> Json:
+def _added(
+    path: Path, model: Pieces, config: Mapping[str, Any], names: Mapping[str, str]
+) -> list[AddedToken]:
+    """Returns the pieces that are found before a text is split, and the tokens that files beside
+    tokenizer.model add or flag, in the order of their ids."""
+    tokens = {
+        n: AddedToken(n, piece.text, piece.kind != USER_DEFINED)
+        for n, piece in enumerate(model.pieces)
+        if piece.kind in (UNKNOWN, CONTROL, USER_DEFINED)
+    }
+    ids = {piece.text: n for n, piece in enumerate(model.pieces)}
+    tokens |= {token.id: token for token in added_tokens(path.parent, config, names, ids)}
+    added = [tokens[number] for number in sorted(tokens)]
+    beyond = [token for token in added if token.id >= len(model.pieces)]
+    for number, token in enumerate(beyond, len(model.pieces)):
+        if token.id != number:
+            raise BadModel(
+                f"{path}: the added token {token.text!r} has the id {token.id}; expected {number}, "
+                "since ids continue those of the pieces without gaps"
+            )
+    return added
+
+
+def _unigram(model: Pieces, unknown: int, added: Sequence[AddedToken]) -> Json:
+    # An added token keeps its id only if the model has it too; this score makes no text of it.
+    beyond = [token for token in added if token.id >= len(model.pieces)]
+    least = min(piece.score for piece in model.pieces) - UNLIKELY
     vocab = [[piece.text, piece.score] for piece in model.pieces]
+    vocab += [[token.text, least] for token in beyond]
     return {
         "type": "Unigram",
         "unk_id": unknown,
@@ -106,8 +135,8 @@ def _unigram(model: Pieces, unknown: int) -> Json:
     }
 
 
-def _bpe(model: Pieces, unknown: str) -> Json:
-    vocab = {piece.text: n for n, piece in enumerate(model.pieces)}
+def _bpe(model: Pieces, unknown: str, added: Sequence[AddedToken]) -> Json:
+    pieces = {piece.text: n for n, piece in enumerate(model.pieces)}
     return {
         "type": "BPE",
         "dropout": None,
@@ -116,8 +145,8 @@ def _bpe(model: Pieces, unknown: str) -> Json:
         "fuse_unk": True,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": False,
-        "vocab": vocab,
-        "merges": _merges(model, vocab),
+        "vocab": {token.text: token.id for token in added} | pieces,
+        "merges": _merges(model, pieces),
     }
 
 
