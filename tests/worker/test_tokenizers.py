@@ -273,12 +273,23 @@ def test_listed_tokens_flag_pieces(tmp_path: Path) -> None:
     assert ours.encode("</s> o<tool>o").ids == [1, 2, 4, 5, 4]  # </s> takes the space after it
 
 
-@pytest.mark.parametrize(("number", "word"), [(7, "expected 6"), (4, "'o' has in the vocabulary")])
-def test_added_tokens_whose_ids_do_not_fit(tmp_path: Path, number: int, word: str) -> None:
+@pytest.mark.parametrize("kind", [pieces.UNIGRAM, pieces.BPE])
+def test_added_tokens_take_the_places_of_pieces(tmp_path: Path, kind: int) -> None:
+    entries = [*CONTROLS, ("[UNUSED_1]", -9.0, 1), ("o", -5.0, 1)]
+    (tmp_path / "tokenizer.model").write_bytes(spm(entries, kind, dummy=False))
+    listed = {"3": {"content": "<|im_start|>", "special": True}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": listed}))
+    ours = converted(tmp_path)
+    assert ours.encode("<|im_start|>o").ids == [1, 3, 4]
+    assert ours.decode([3, 4]) == "o"
+    assert 3 not in ours.encode("[UNUSED_1]").ids
+
+
+def test_added_tokens_continue_the_ids_of_pieces(tmp_path: Path) -> None:
     entries = [*CONTROLS, ("▁", -5.0, 1), ("o", -5.0, 1), ("h", -9.0, 1)]
     (tmp_path / "tokenizer.model").write_bytes(spm(entries, pieces.BPE, dummy=False))
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"<tool>": number}))
-    with pytest.raises(BadModel, match=word):
+    (tmp_path / "added_tokens.json").write_text('{"<tool>": 7}')
+    with pytest.raises(BadModel, match="'<tool>' has the id 7; expected 6"):
         convert(tmp_path, tmp_path)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.faults import BadModel
 from penstock.tokenizer.damage import shown
 from penstock.tokenizer.description import AddedToken, Description, Json
-from penstock.tokenizer.special import added_tokens, named_tokens
+from penstock.tokenizer.special import added_tokens, named_tokens, numbered
 
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2  # model_type
@@ -72,7 +72,7 @@ def read(path: Path) -> Pieces:
 def describe(path: Path, config: Mapping[str, Any]) -> Description:
     """Converts tokenizer.model and the added tokens that files beside it list; `config` is
     tokenizer_config.json. Raises BadModel."""
-    model = read(path)
+    model = _with_added(read(path), path.parent, config)
     texts = [piece.text for piece in model.pieces]
     unknown = next((n for n, piece in enumerate(model.pieces) if piece.kind == UNKNOWN), 0)
     names = {
@@ -96,6 +96,19 @@ def describe(path: Path, config: Mapping[str, Any]) -> Description:
         names.get("eos_token") if config.get("add_eos_token") else None,
         names,
     )
+
+
+def _with_added(model: Pieces, folder: Path, config: Mapping[str, Any]) -> Pieces:
+    """The model in which added tokens take the places of the pieces whose ids they have, as the
+    chat markers of InternLM2 do, for which its vocabulary has unused pieces."""
+    found = numbered(folder, config)
+    pieces = [
+        replace(piece, text=found[n].text, kind=CONTROL)
+        if n in found and found[n].text != piece.text
+        else piece
+        for n, piece in enumerate(model.pieces)
+    ]
+    return replace(model, pieces=pieces)
 
 
 def _added(

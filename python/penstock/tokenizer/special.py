@@ -50,6 +50,19 @@ def text_of(token: object) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def numbered(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """Returns the tokens to which a file of the folder gives ids: those of added_tokens_decoder, or
+    of added_tokens.json where there are none. Raises BadModel."""
+    tokens = listed(config, folder / CONFIG)
+    if not tokens:
+        path = folder / ADDED
+        for text, number in read_json(path).items():
+            if not isinstance(number, int):
+                raise BadModel(f"{path}: {text!r} must have an id, found {number!r:.80}")
+            tokens[number] = AddedToken(number, text, special=False)
+    return tokens
+
+
 def listed(config: Mapping[str, Any], path: Path) -> dict[int, AddedToken]:
     """Returns the tokens of added_tokens_decoder by their ids. path: the file, for errors."""
     tokens = {}
@@ -72,13 +85,7 @@ def added_tokens(
     names: the special tokens by name, such as bos_token. A special token that neither `vocab` nor
     a file gives an id is left out. Raises BadModel for an id that another token has.
     """
-    tokens = listed(config, folder / CONFIG)
-    if not tokens:
-        path = folder / ADDED
-        for text, number in read_json(path).items():
-            if not isinstance(number, int):
-                raise BadModel(f"{path}: {text!r} must have an id, found {number!r:.80}")
-            tokens[number] = AddedToken(number, text, special=False)
+    tokens = numbered(folder, config)
     ids = dict(vocab) | {token.text: number for number, token in tokens.items()}
     for text, entry in _special(folder, config, names):
         if text in ids:
