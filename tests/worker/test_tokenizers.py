@@ -21,7 +21,7 @@ from tokenizers import (
     pre_tokenizers,
     trainers,
 )
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaTokenizer
 
 TEXTS = [
     "Hello world, it's 2024! It costs 12345 dollars.",
@@ -227,6 +227,44 @@ def test_sentencepiece_bpe(tmp_path: Path, dummy: bool) -> None:
         assert ours.encode(text).ids == [1, *expected]
         assert ours.decode(expected) == text
     assert ours.encode("a</s>b").ids[2] == 2
+
+
+@pytest.mark.parametrize("kind", [pieces.UNIGRAM, pieces.BPE])
+@pytest.mark.parametrize(
+    ("config", "ids"),
+    [
+        ({}, [1, 3, 4, 2, 3, 4, 3, 4]),
+        ({"legacy": True}, [1, 3, 4, 2, 3, 4, 3, 4]),
+        ({"legacy": False}, [1, 3, 4, 2, 4, 3, 4]),
+        ({"legacy": False, "add_prefix_space": False}, [1, 4, 2, 4, 3, 4]),
+        ({"add_prefix_space": False}, [1, 4, 2, 4, 3, 4]),
+    ],
+)
+def test_sentencepiece_spaces(
+    tmp_path: Path, kind: int, config: dict[str, bool], ids: list[int]
+) -> None:
+    entries = [*CONTROLS, ("▁", -5.0, 1), ("o", -5.0, 1)]
+    (tmp_path / "tokenizer.model").write_bytes(spm(entries, kind, dummy=True))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = converted(tmp_path)
+    assert ours.encode("o</s>o o").ids == ids
+    assert ours.decode(ours.encode("o o").ids) == "o o"
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_spaces_are_those_of_transformers(tmp_path: Path, prefix: bool) -> None:
+    entries = [*CONTROLS, *((letter, -5.0, 1) for letter in ("▁", "o", "h", "▁o", "▁h", "oh"))]
+    (tmp_path / "tokenizer.model").write_bytes(spm(entries, pieces.BPE, dummy=True))
+    config = {"legacy": False, "add_prefix_space": prefix}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = converted(tmp_path)
+    state = json.loads(ours.to_str())["model"]
+    merges = [tuple(pair) for pair in state["merges"]]
+    theirs = LlamaTokenizer(state["vocab"], merges, **config)
+    for text in ("o oh", " h", "oh</s>o h</s> o", "</s>o", ""):
+        assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(
+            text, add_special_tokens=False
+        )
 
 
 def test_sentencepiece_unigram(tmp_path: Path) -> None:

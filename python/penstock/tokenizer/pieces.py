@@ -38,7 +38,10 @@ class Pieces:
     byte_fallback: bool
     charsmap: bytes
     dummy_prefix: bool
+    """Whether a space is put before a text, and before the text after an added token."""
     removes_spaces: bool
+    first_only: bool = False
+    """Whether that space is put at the beginning only."""
 
 
 def read(path: Path) -> Pieces:
@@ -72,7 +75,7 @@ def read(path: Path) -> Pieces:
 def describe(path: Path, config: Mapping[str, Any]) -> Description:
     """Converts tokenizer.model and the added tokens that files beside it list; `config` is
     tokenizer_config.json. Raises BadModel."""
-    model = _with_added(read(path), path.parent, config)
+    model = _configured(_with_added(read(path), path.parent, config), config)
     texts = [piece.text for piece in model.pieces]
     unknown = next((n for n, piece in enumerate(model.pieces) if piece.kind == UNKNOWN), 0)
     names = {
@@ -90,12 +93,20 @@ def describe(path: Path, config: Mapping[str, Any]) -> Description:
         _unigram(model, unknown, added) if unigram else _bpe(model, texts[unknown], added),
         added,
         _normalizer(model),
-        _metaspace(model) if unigram else None,
+        _metaspace(model) if unigram or model.first_only else None,
         _metaspace(model) if unigram else _decoder(model),
         names.get("bos_token") if begins else None,
         names.get("eos_token") if config.get("add_eos_token") else None,
         names,
     )
+
+
+def _configured(model: Pieces, config: Mapping[str, Any]) -> Pieces:
+    """The model with the space that tokenizer_config.json chooses: `add_prefix_space`, and
+    `legacy`, which Llama's later files set to false. Without it, as transformers 4 did."""
+    prefix = config.get("add_prefix_space")
+    dummy = model.dummy_prefix if prefix is None else bool(prefix)
+    return replace(model, dummy_prefix=dummy, first_only=config.get("legacy") is False)
 
 
 def _with_added(model: Pieces, folder: Path, config: Mapping[str, Any]) -> Pieces:
@@ -184,7 +195,7 @@ def _normalizer(model: Pieces) -> Json | None:
     if model.removes_spaces:
         steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    if model.kind == BPE:
+    if model.kind == BPE and not model.first_only:
         if model.dummy_prefix:
             steps.append({"type": "Prepend", "prepend": SPACE})
         steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
@@ -192,8 +203,11 @@ def _normalizer(model: Pieces) -> Json | None:
 
 
 def _metaspace(model: Pieces) -> Json:
-    scheme = "always" if model.dummy_prefix else "never"
-    return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
+    scheme = "never"
+    if model.dummy_prefix:
+        scheme = "first" if model.first_only else "always"
+    split = model.kind == UNIGRAM
+    return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": split}
 
 
 def _decoder(model: Pieces) -> Json:
