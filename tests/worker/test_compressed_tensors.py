@@ -204,6 +204,21 @@ def test_ignored_modules_are_names_and_expressions(
     assert_equal_model(path, exact)
 
 
+@pytest.mark.parametrize("name", ["fp8-tensor-static", "nvfp4"])
+def test_a_head_of_floats_need_not_be_ignored(
+    checkpoint: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    """As AutoRound writes static fp8. The class Linear has the head, other targets do not."""
+    form = FORMATS[name]
+    config = {**config_of(*form), "ignore": []}
+    path, exact = quantized(checkpoint("llama31"), tmp_path, by_library(*form), config, "lm_head")
+    assert_equal_model(path, exact)
+    group = {**form[1], "format": form[0], "targets": ["re:.*(?:proj|head)$"]}
+    changed(path, lambda _: None, config_groups={"group_0": group})
+    with pytest.raises(Refused, match="lm_head"):
+        LocalWorker().load(path)
+
+
 @pytest.mark.parametrize("name", ["fp8-block", "fp8-tensor-static", "nvfp4"])
 def test_ranks_share_a_quantized_head(
     checkpoint: Callable[[str], Path], name: str, tmp_path: Path

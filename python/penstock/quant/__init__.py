@@ -22,7 +22,7 @@ from penstock.quant.method import (
     Weights,
     WeightTensor,
 )
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import Methods, kept_modules, with_stored_head
 from penstock.quant.modelopt import read_modelopt
 from penstock.quant.mx import read_mxfp4
 from penstock.quant.mxfp8 import MxFp8, read_fp8_or_mxfp8, read_mxfp8, with_stored_experts
@@ -78,4 +78,5 @@ __all__ = [
     "read_methods",
     "stacks_experts",
     "with_stored_experts",
+    "with_stored_head",
 ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.faults import BadModel
 from penstock.quant.compressed_ints import read_int_quantized, read_pack_quantized
 from penstock.quant.fp8 import read_float_quantized
 from penstock.quant.method import LinearMethod
-from penstock.quant.methods import Methods, kept_modules
+from penstock.quant.methods import HEAD, Methods, kept_modules
 from penstock.quant.mx import read_mxfp4_packed, read_nvfp4_packed
 from penstock.quant.mxfp8 import read_mxfp8_quantized
 from penstock.quant.settings import Settings
@@ -63,6 +63,13 @@ class GroupedMethods(Methods):
                 if _selected((target,), path):
                     return method
         return self.plain
+
+    def with_plain_head(self) -> GroupedMethods:
+        """As for vLLM, the class Linear does not have the head then: exporters that quantize only
+        layers need not list it as ignored."""
+        if any(_selected((target,), *HEAD) for target in self.targets if target != LINEAR):
+            return self
+        return replace(self, ignored=(*self.ignored, r"re:(?:.*\.)?lm_head$"))
 
     @property
     def formats(self) -> tuple[LinearMethod, ...]:

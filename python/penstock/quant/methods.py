@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from penstock.faults import BadModel
 from penstock.quant.method import LinearMethod
 from penstock.quant.unquantized import Plain
@@ -15,6 +17,10 @@ from penstock.quant.unquantized import Plain
 HEAD = ("lm_head",)
 """What most formats keep, whether they name it or not."""
 _EXPERT = re.compile(r"\.experts\.")
+_OF_HEAD = re.compile(r"(?:^|\.)lm_head\.")
+DENSE = torch.float32, torch.bfloat16, torch.float16
+PLAIN = ".weight", ".bias"
+"""Ends of the names of all tensors of a matrix without a format."""
 KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
 """Scales of a quantized KV cache: only caches in fp8 use them (`worker/startup/kv_scales.py`)."""
 
@@ -56,6 +62,10 @@ class Methods:
         """Patterns of names of tensors that no matrix has."""
         return (*self.unused, *KV_SCALES)
 
+    def with_plain_head(self) -> Methods:
+        """Returns these for a checkpoint that stores its output head as floats."""
+        return self
+
     def floats(self) -> Methods:
         """Returns these without formats, for matrices that no checkpoint quantizes."""
         return replace(self, quantized=None, experts=None)
@@ -64,6 +74,14 @@ class Methods:
     def recordable(self) -> bool:
         """Whether a tape can hold all products."""
         return all(method.recordable for method in (self.plain, *self.formats))
+
+
+def with_stored_head(methods: Methods, dtypes: Mapping[str, torch.dtype]) -> Methods:
+    """The methods of a checkpoint with tensors of these names and dtypes, whose head may be stored
+    as floats though a format has it."""
+    head = {name: dtype for name, dtype in dtypes.items() if _OF_HEAD.search(name)}
+    plain = all(dtype in DENSE and name.endswith(PLAIN) for name, dtype in head.items())
+    return methods.with_plain_head() if head and plain else methods
 
 
 @lru_cache(maxsize=16)

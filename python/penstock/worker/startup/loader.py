@@ -28,7 +28,7 @@ from penstock.models import (
     read_specification,
 )
 from penstock.parallel import Group
-from penstock.quant import read_methods, with_stored_experts
+from penstock.quant import read_methods, with_stored_experts, with_stored_head
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker.batch import step_sizes
 from penstock.worker.protocol.settings import KvPool, Limits, Loaded, MemoryReport, Settings
@@ -179,11 +179,13 @@ class _Loader:
 
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
+            dtypes = {name: checkpoint[name].dtype for name in checkpoint}
+            methods = with_stored_head(self.build.methods, dtypes)
             if not issubclass(cls, LoadsItself):
                 shapes = {name: checkpoint[name].shape for name in checkpoint}
                 self.config = cls.as_stored(self.config, shapes)
-                methods = with_stored_experts(self.build.methods, cls.expert_scales, shapes)
-                self.build = replace(self.build, methods=methods)
+                methods = with_stored_experts(methods, cls.expert_scales, shapes)
+            self.build = replace(self.build, methods=methods)
             model = cls(self.config, self.build)
             self.phases.end("device")
 
