@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import struct
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from penstock.faults import BadModel
 from penstock.tokenizer import byte_level, byte_pairs, convert, pieces, with_tokenizer
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import (
     ByteLevelBPETokenizer,
     Regex,
@@ -329,6 +332,46 @@ def test_added_tokens_continue_the_ids_of_pieces(tmp_path: Path) -> None:
     (tmp_path / "added_tokens.json").write_text('{"<tool>": 7}')
     with pytest.raises(BadModel, match="'<tool>' has the id 7; expected 6"):
         convert(tmp_path, tmp_path)
+
+
+SPACES = [" ", "  ", "\n", "\t", "\u3000", "\u200b"]
+MIXED = [*SPACES, "a", "é", "e\u0301", "ﬁ", "漢", "😀", "the ", "1234"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize(
+    ("normalized", "removes", "bytes_too"),
+    [("identity", True, True), ("nmt_nfkc", False, True), ("nfkc", True, False)],
+)
+def test_sentencepiece_gives_the_tokens_of_the_library(
+    tmp_path: Path, kind: str, prefix: bool, normalized: str, removes: bool, bytes_too: bool
+) -> None:
+    """Models that the library trains, and texts with every kind of space."""
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter([*CORPUS, *Path(__file__).read_text().splitlines()]),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=700 if bytes_too else 440,
+        character_coverage=0.99,
+        normalization_rule_name=normalized,
+        add_dummy_prefix=prefix,
+        remove_extra_whitespaces=removes,
+        byte_fallback=bytes_too,
+        minloglevel=2,
+    )
+    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+    ours, theirs = converted(tmp_path), SentencePieceProcessor(model_proto=model.getvalue())
+    draw = Random(3)
+    mixed = ["".join(draw.choices(MIXED, k=draw.randint(0, 12))) for _ in range(150)]
+    # The tokenizers library makes one space of a line end of two characters.
+    plain = [text.replace("\r", "") for text in TEXTS]
+    for text in [*plain, *mixed]:
+        ids = theirs.encode(text)
+        assert ours.encode(text, add_special_tokens=False).ids == ids, text
+        if theirs.unk_id() not in ids:
+            assert ours.decode(ids) == theirs.decode(ids), text
 
 
 OPT = {**dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"), "pad_token": "<pad>"}

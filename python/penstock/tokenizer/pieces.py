@@ -88,13 +88,14 @@ def describe(path: Path, config: Mapping[str, Any]) -> Description:
     known = {token.text for token in added}
     names = {name: text for name, text in names.items() if text in known}
     begins = config.get("add_bos_token", True) and config.get("bos_token", "") is not None
-    unigram = model.kind == UNIGRAM
     return Description(
-        _unigram(model, unknown, added) if unigram else _bpe(model, texts[unknown], added),
+        _unigram(model, unknown, added)
+        if model.kind == UNIGRAM
+        else _bpe(model, texts[unknown], added),
         added,
         _normalizer(model),
-        _metaspace(model) if unigram or model.first_only else None,
-        _metaspace(model) if unigram else _decoder(model),
+        _metaspace(model) if model.first_only else None,
+        _decoder(model),
         names.get("bos_token") if begins else None,
         names.get("eos_token") if config.get("add_eos_token") else None,
         names,
@@ -192,10 +193,10 @@ def _normalizer(model: Pieces) -> Json | None:
     if model.charsmap:
         charsmap = base64.b64encode(model.charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
-    if model.removes_spaces:
-        steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
-        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    if model.kind == BPE and not model.first_only:
+    if model.removes_spaces:  # no other white space
+        for pattern, content in ((r"\A +", ""), (r" +\z", ""), (" {2,}", " ")):
+            steps.append({"type": "Replace", "pattern": {"Regex": pattern}, "content": content})
+    if not model.first_only:
         if model.dummy_prefix:
             steps.append({"type": "Prepend", "prepend": SPACE})
         steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
@@ -203,11 +204,8 @@ def _normalizer(model: Pieces) -> Json | None:
 
 
 def _metaspace(model: Pieces) -> Json:
-    scheme = "never"
-    if model.dummy_prefix:
-        scheme = "first" if model.first_only else "always"
-    split = model.kind == UNIGRAM
-    return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": split}
+    scheme = "first" if model.dummy_prefix else "never"
+    return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
 
 
 def _decoder(model: Pieces) -> Json:
