@@ -326,11 +326,19 @@ def test_added_tokens_take_the_places_of_pieces(tmp_path: Path, kind: int) -> No
     assert 3 not in ours.encode("[UNUSED_1]").ids
 
 
-def test_added_tokens_continue_the_ids_of_pieces(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [
+        ("7", "'<tool>' has the id 7; expected 6"),
+        ("-1", "'<tool>' must have an id, found -1"),
+        ("true", "must have an id, found True"),
+    ],
+)
+def test_added_tokens_continue_the_ids_of_pieces(tmp_path: Path, number: str, word: str) -> None:
     entries = [*CONTROLS, ("▁", -5.0, 1), ("o", -5.0, 1), ("h", -9.0, 1)]
     (tmp_path / "tokenizer.model").write_bytes(spm(entries, pieces.BPE, dummy=False))
-    (tmp_path / "added_tokens.json").write_text('{"<tool>": 7}')
-    with pytest.raises(BadModel, match="'<tool>' has the id 7; expected 6"):
+    (tmp_path / "added_tokens.json").write_text(f'{{"<tool>": {number}}}')
+    with pytest.raises(BadModel, match=word):
         convert(tmp_path, tmp_path)
 
 

@@ -50,6 +50,11 @@ def text_of(token: object) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def is_id(value: object) -> bool:
+    """Returns whether a value of JSON may be a token's id."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def numbered(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Returns the tokens to which a file of the folder gives ids: those of added_tokens_decoder, or
     of added_tokens.json where there are none. Raises BadModel."""
@@ -57,7 +62,7 @@ def numbered(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
     if not tokens:
         path = folder / ADDED
         for text, number in read_json(path).items():
-            if not isinstance(number, int):
+            if not is_id(number):
                 raise BadModel(f"{path}: {text!r} must have an id, found {number!r:.80}")
             tokens[number] = AddedToken(number, text, special=False)
     return tokens

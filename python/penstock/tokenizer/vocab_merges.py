@@ -14,6 +14,7 @@ from penstock.tokenizer.special import (
     CONFIG,
     MODEL,
     added_tokens,
+    is_id,
     named_tokens,
     read_json,
     tokenizer_class,
@@ -110,7 +111,7 @@ def _pre_tokenizer(kind: str, *, prefix: bool) -> Json:
 def _vocab(path: Path) -> dict[str, int]:
     vocab = read_json(path)
     for text, number in vocab.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        if not is_id(number):
             raise BadModel(f"{path}: the token {text!r} must have an id, found {number!r:.80}")
     if len(set(vocab.values())) != len(vocab) or not vocab:
         raise BadModel(f"{path} must give each of its tokens an id of its own")
