@@ -18,9 +18,8 @@ HEAD = ("lm_head",)
 """What most formats keep, whether they name it or not."""
 _EXPERT = re.compile(r"\.experts\.")
 _OF_HEAD = re.compile(r"(?:^|\.)lm_head\.")
-DENSE = torch.float32, torch.bfloat16, torch.float16
-PLAIN = ".weight", ".bias"
-"""Ends of the names of all tensors of a matrix without a format."""
+_FLOATS = torch.float32, torch.bfloat16, torch.float16
+_FLOAT_TENSORS = ".weight", ".bias"  # ends of the names of a matrix's tensors, without a format
 KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
 """Scales of a quantized KV cache: only caches in fp8 use them (`worker/startup/kv_scales.py`)."""
 
@@ -80,7 +79,7 @@ def with_stored_head(methods: Methods, dtypes: Mapping[str, torch.dtype]) -> Met
     """The methods of a checkpoint with tensors of these names and dtypes, whose head may be stored
     as floats though a format has it."""
     head = {name: dtype for name, dtype in dtypes.items() if _OF_HEAD.search(name)}
-    plain = all(dtype in DENSE and name.endswith(PLAIN) for name, dtype in head.items())
+    plain = all(dtype in _FLOATS and name.endswith(_FLOAT_TENSORS) for name, dtype in head.items())
     return methods.with_plain_head() if head and plain else methods
 
 

@@ -89,6 +89,15 @@ struct Pace {
     limit: f64,
 }
 
+impl Pace {
+    /// Returns the load of the step with `tokens` of the prompt.
+    fn with_prompt(&self, tokens: u32) -> StepLoad {
+        let mut load = self.beside;
+        load.add_prompt(self.position, tokens);
+        load
+    }
+}
+
 /// Owns what is known of step times.
 #[derive(Debug)]
 pub(crate) struct Pacing {
@@ -248,9 +257,8 @@ impl Scheduler {
         let more = self.budget_for_pace(&pace, decode_tokens)?;
         let alone = self.pacing.cost().alone(pace.beside)?;
         let added = |tokens: u32| {
-            let mut load = pace.beside;
-            load.add_prompt(pace.position, tokens);
-            Some((self.pacing.cost().predict(load)? - alone) / f64::from(tokens))
+            let took = self.pacing.cost().predict(pace.with_prompt(tokens))?;
+            Some((took - alone) / f64::from(tokens))
         };
         (added(more)? < MUCH_CHEAPER * added(tokens)?).then_some(more)
     }
@@ -332,8 +340,7 @@ impl Scheduler {
     /// Returns the microseconds per prompt token of a step with `tokens` of them. Sizes that were not
     /// tried yet are priced optimistically, so that they are tried.
     fn price(&self, pace: &Pace, tokens: u32) -> f64 {
-        let mut load = pace.beside;
-        load.add_prompt(pace.position, tokens);
+        let load = pace.with_prompt(tokens);
         let micros = self.pacing.cost().predict_optimistic(load);
         micros.unwrap_or(0.0) / f64::from(tokens)
     }

@@ -136,7 +136,12 @@ impl Speed {
             Self::Hosted => (burst(step) / 10.0).max(8_000.0),
             Self::H100 => timed(step, &H100_PRODUCTS, H100_CONTEXT),
             Self::Experts => experts(step),
-            Self::Large => large(step),
+            Self::Large => extended(
+                step,
+                &LARGE_PRODUCTS,
+                LARGE_TOKEN,
+                (LARGE_CONTEXT, LARGE_PAIR),
+            ),
         }
     }
 }
@@ -162,22 +167,19 @@ fn timed(step: Step, table: &[(u32, f64)], context: f64) -> f64 {
 
 /// Returns the microseconds of a step of a mixture of experts.
 fn experts(step: Step) -> f64 {
-    let tokens = step.decodes + step.prompt;
-    let products = match EXPERT_PRODUCTS.last() {
-        Some((size, took)) if tokens > *size => took + EXPERT_TOKEN * f64::from(tokens - size),
-        _ => products_of(step, &EXPERT_PRODUCTS),
-    };
-    products + EXPERT_CONTEXT * step.context + EXPERT_PAIR * step.pairs
+    let attention = (EXPERT_CONTEXT, EXPERT_PAIR);
+    extended(step, &EXPERT_PRODUCTS, EXPERT_TOKEN, attention)
 }
 
-/// Returns the microseconds of a step of a large model.
-fn large(step: Step) -> f64 {
+/// Returns the microseconds of a step: the times of its matrix products, with so much more per token
+/// of steps larger than those of the table, and of attention per context token and per pair.
+fn extended(step: Step, table: &[(u32, f64)], more: f64, (context, pair): (f64, f64)) -> f64 {
     let tokens = step.decodes + step.prompt;
-    let products = match LARGE_PRODUCTS.last() {
-        Some((size, took)) if tokens > *size => took + LARGE_TOKEN * f64::from(tokens - size),
-        _ => products_of(step, &LARGE_PRODUCTS),
+    let products = match table.last() {
+        Some((size, took)) if tokens > *size => took + more * f64::from(tokens - size),
+        _ => products_of(step, table),
     };
-    products + LARGE_CONTEXT * step.context + LARGE_PAIR * step.pairs
+    products + context * step.context + pair * step.pairs
 }
 
 /// Returns the microseconds of a step under load. Padding costs as much as prompt tokens.
