@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use penstock_text::python_json;
 use serde_json::Value;
 
 use crate::error::{Failure, Outcome};
@@ -100,12 +101,7 @@ impl ModelFacts {
                  and *.safetensors; --model takes such a directory or a hub id."
             ))
         })?;
-        // transformers writes infinity as no JSON has it; no size is infinite.
-        let config: Value = serde_json::from_str(&text)
-            .or_else(|error| match text.contains("Infinity") {
-                true => serde_json::from_str(&text.replace("Infinity", "null")),
-                false => Err(error),
-            })
+        let config = python_json::parse(&text)
             .map_err(|error| Failure::runtime(format!("{shown} is not JSON: {error}")))?;
         let stored = match weights {
             Weights::Here => StoredWeights::read(directory)?,
@@ -160,7 +156,7 @@ impl ModelFacts {
         let dtype = dtype
             .or_else(|| config.get("torch_dtype"))
             .and_then(Value::as_str);
-        let max_tokens = count(text, length_field(text))?;
+        let max_tokens = context_length(text)?;
         let states = States::of(text, layers);
         Ok(Self {
             directory: directory.to_owned(),
@@ -372,19 +368,37 @@ fn length_field(text: &Value) -> &'static str {
     }
 }
 
+/// Returns the tokens of the longest sequence. Model cards say to add `YaRN` and to leave the field of
+/// the length as it is.
+fn context_length(text: &Value) -> Result<u64, String> {
+    let longest = count(text, length_field(text))?;
+    let Some(rope) = rope(text).filter(|rope| rope_kind(rope) == Some("yarn")) else {
+        return Ok(longest);
+    };
+    let number = |name| rope.get(name).and_then(Value::as_f64);
+    let original = number("original_max_position_embeddings").unwrap_or(longest as f64);
+    Ok(longest.max((original * number("factor").unwrap_or(1.0)) as u64))
+}
+
 /// Whether the base of RoPE grows with the longest sequence.
 fn extends(text: &Value) -> bool {
     if model_type(text) == Some(QWEN_1) {
         return text.get("use_dynamic_ntk") != Some(&Value::Bool(false));
     }
-    // As in transformers, the older name counts where both have values.
+    rope(text).and_then(rope_kind) == Some("dynamic")
+}
+
+/// Returns the fields of RoPE. As in transformers, the older name counts where both have values.
+fn rope(text: &Value) -> Option<&Value> {
     let fields = ["rope_scaling", "rope_parameters"].map(|name| text.get(name));
-    let rope = fields
+    fields
         .into_iter()
         .flatten()
-        .find(|rope| rope.as_object().is_some_and(|fields| !fields.is_empty()));
-    let kind = rope.and_then(|rope| rope.get("rope_type").or(rope.get("type")));
-    kind.and_then(Value::as_str) == Some("dynamic")
+        .find(|rope| rope.as_object().is_some_and(|fields| !fields.is_empty()))
+}
+
+fn rope_kind(rope: &Value) -> Option<&str> {
+    rope.get("rope_type").or(rope.get("type"))?.as_str()
 }
 
 /// Returns a size of config.json, or the family's default; an error if there is neither.

@@ -426,6 +426,21 @@ fn gpt_families_have_other_names() {
 }
 
 #[test]
+fn yarn_makes_the_context_longer() {
+    let mut config = json!({
+        "model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28,
+        "num_hidden_layers": 28, "max_position_embeddings": 32_768,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768},
+    });
+    assert_eq!(facts(&config).unwrap().max_tokens, 131_072);
+    config["max_position_embeddings"] = json!(163_840);
+    assert_eq!(facts(&config).unwrap().max_tokens, 163_840);
+    config["rope_scaling"] = json!({"type": "linear", "factor": 4.0});
+    config["max_position_embeddings"] = json!(16_384);
+    assert_eq!(facts(&config).unwrap().max_tokens, 16_384);
+}
+
+#[test]
 fn a_base_of_rope_may_grow() {
     let mut config = json!({
         "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32,

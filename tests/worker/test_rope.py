@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from penstock.config import Fields, RopeSpec, read_rope
+from penstock.config.rope import read_positions
 from penstock.layers import rope_order, rope_table
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -50,6 +51,18 @@ def test_yarn(theta: float, head_dim: int) -> None:
                 head_dim, rope_type="yarn", rope_theta=theta, factor=factor, truncate=truncate,
                 original_max_position_embeddings=original, **given,
             )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
+def test_yarn_makes_the_context_longer(name: str) -> None:
+    rope = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    raw = {"max_position_embeddings": 64, name: rope}
+    assert read_positions(Fields(raw)) == 256
+    assert read_positions(Fields({**raw, "max_position_embeddings": 512})) == 512
+    del rope["original_max_position_embeddings"]
+    assert read_positions(Fields(raw)) == 256
+    rope["type"] = "linear"
+    assert read_positions(Fields(raw)) == 64
 
 
 @pytest.mark.parametrize("head_dim", [8, 64])

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, RopeSpec
 from penstock.config.feed_forward import Activation, MlpSpec
 from penstock.config.fields import Fields, Renamed, layered
+from penstock.config.rope import read_positions
 from penstock.config.specification import (
     LayerSpec,
     PerLayerSpec,
@@ -55,7 +56,7 @@ def read_decoder(
     """The specification with these layers; `changes` are fields that the family reads itself."""
     read = {
         "vocab": fields.count("vocab_size"),
-        "max_positions": fields.count("max_position_embeddings"),
+        "max_positions": read_positions(fields),
         "tied": fields.flag("tie_word_embeddings"),
     }
     residual = residual or read_residual(fields)

@@ -92,6 +92,19 @@ def with_rotary_dim(fields: Fields) -> Fields:
     return Fields(layered({FRACTION: fraction}, fields.raw))
 
 
+def read_positions(fields: Fields) -> int:
+    """The context length: `max_position_embeddings`, or more with YaRN.
+
+    Model cards say to add YaRN and to leave that field as it is.
+    """
+    longest = fields.count("max_position_embeddings")
+    raw = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters")
+    if not isinstance(raw, dict) or "yarn" not in (raw.get("rope_type"), raw.get("type")):
+        return longest
+    numbers = Fields(raw)
+    return max(longest, int(numbers.count(ORIGINAL, longest) * numbers.positive("factor", 1.0)))
+
+
 def yarn_temperature(factor: float, weight: float) -> float:
     """Factor of queries and keys for context lengths `factor` times as long (arXiv:2309.00071)."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0

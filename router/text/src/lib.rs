@@ -12,6 +12,7 @@ mod infill;
 pub mod input;
 pub mod metrics;
 pub mod model_text;
+pub mod python_json;
 pub mod stop;
 pub mod text_bound;
 pub mod tokenize;

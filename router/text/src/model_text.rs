@@ -1,11 +1,22 @@
 //! Text files of a model's folder: tokenizer, chat template, special tokens, end tokens.
 
-use std::collections::BTreeSet;
+mod json_file;
+mod special_tokens;
+mod templates;
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use json_file::{JsonFile, read_optional};
 use penstock_request::GenerationDefaults;
 use serde_json::{Map, Value};
+use special_tokens::{eos_ids, special_tokens};
+use templates::{
+    Found, built_in_template, compile, find_template, find_tool_template, own_tool_template,
+    read_template,
+};
 use tokenizers::Tokenizer;
 
 use crate::chat::ChatTemplate;
@@ -94,9 +105,10 @@ impl ModelText {
     /// Like `load`, with other files in place of the folder's own.
     pub fn load_with(dir: &Path, files: &TextFiles) -> Result<Self, ModelTextError> {
         let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
-        let config = Json::read(dir.join("tokenizer_config.json"))?;
-        let special_tokens = special_tokens(&config.value);
-        let model = Json::read(dir.join("config.json"))?;
+        let config = JsonFile::read(dir.join("tokenizer_config.json"))?;
+        let named = JsonFile::read(dir.join("special_tokens_map.json"))?;
+        let special_tokens = special_tokens([&config, &named]);
+        let model = JsonFile::read(dir.join("config.json"))?;
         let (template, for_tools) = match &files.chat_template {
             Some(path) => (Some(read_template(path)?), None),
             None => (
@@ -106,13 +118,16 @@ impl ModelText {
         };
         let compiled = |found: Option<Found>| found.map(|found| compile(found, &special_tokens));
         let template = compiled(template).transpose()?;
-        let tool_template = compiled(for_tools).transpose()?.map(Arc::new);
+        let tool_template = match (compiled(for_tools).transpose()?, &files.chat_template) {
+            (None, None) => own_tool_template(template.as_ref(), &config, &special_tokens),
+            (found, _) => found,
+        };
         let generation = files.generation_config.read(dir)?;
         let eos_ids = eos_ids([&generation, &model], &tokenizer, &special_tokens)?;
         Ok(Self {
             defaults: Arc::new(generation.defaults()?),
             tokenizer_config: Arc::new(without_files(config.value)),
-            tool_template,
+            tool_template: tool_template.map(Arc::new),
             ..Self::new(tokenizer, template, eos_ids)
         })
     }
@@ -157,19 +172,19 @@ impl GenerationConfig {
         self.read(dir)?.defaults()
     }
 
-    fn read(&self, dir: &Path) -> Result<Json, ModelTextError> {
+    fn read(&self, dir: &Path) -> Result<JsonFile, ModelTextError> {
         const NAME: &str = "generation_config.json";
         match self {
-            Self::Model => Json::read(dir.join(NAME)),
-            Self::Off => Ok(Json {
+            Self::Model => JsonFile::read(dir.join(NAME)),
+            Self::Off => Ok(JsonFile {
                 path: PathBuf::new(),
                 value: Value::Null,
             }),
             Self::Folder(folder) => {
                 let path = folder.join(NAME);
                 let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
-                match Json::read(path)? {
-                    Json {
+                match JsonFile::read(path)? {
+                    JsonFile {
                         path,
                         value: Value::Null,
                     } => Err(ModelTextError::Read(path, missing)),
@@ -177,48 +192,6 @@ impl GenerationConfig {
                 }
             }
         }
-    }
-}
-
-/// A JSON file that may be missing; then its value is null.
-struct Json {
-    path: PathBuf,
-    value: Value,
-}
-
-impl Json {
-    fn read(path: PathBuf) -> Result<Self, ModelTextError> {
-        let Some(text) = read_optional(&path)? else {
-            return Ok(Self {
-                path,
-                value: Value::Null,
-            });
-        };
-        let value = serde_json::from_str(&text)
-            .map_err(|e| ModelTextError::Format(path.clone(), e.to_string()))?;
-        Ok(Self { path, value })
-    }
-
-    /// Reads the file as generation_config.json.
-    fn defaults(&self) -> Result<GenerationDefaults, ModelTextError> {
-        let Some(members) = self.value.as_object() else {
-            return Ok(GenerationDefaults::default());
-        };
-        let defaults = GenerationDefaults::from_config(members);
-        defaults.map_err(|why| ModelTextError::Value(self.path.clone(), why))
-    }
-
-    fn template(&self) -> Option<Found> {
-        let source = pick_template(&self.value["chat_template"])?;
-        Some((self.path.clone(), source.to_owned()))
-    }
-}
-
-fn read_optional(path: &Path) -> Result<Option<String>, ModelTextError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ModelTextError::Read(path.to_owned(), error)),
     }
 }
 
@@ -240,230 +213,4 @@ fn without_files(config: Value) -> Map<String, Value> {
     };
     members.retain(|name, _| !name.ends_with("_file") && !name.ends_with("name_or_path"));
     members
-}
-
-/// Returns the special tokens by name (`bos_token`, ...): a string, or an object with `content`.
-fn special_tokens(config: &Value) -> Vec<(String, String)> {
-    let named = config
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(name, _)| name.ends_with("_token"));
-    named
-        .filter_map(|(name, value)| {
-            let content = value.as_str().or_else(|| value["content"].as_str())?;
-            Some((name.clone(), content.to_owned()))
-        })
-        .collect()
-}
-
-/// A template and its file.
-type Found = (PathBuf, String);
-
-fn find_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextError> {
-    let jinja = dir.join("chat_template.jinja");
-    if let Some(source) = read_optional(&jinja)? {
-        return Ok(Some((jinja, source)));
-    }
-    let json = Json::read(dir.join("chat_template.json"))?;
-    Ok([&json, config].into_iter().find_map(Json::template))
-}
-
-/// Returns the template of a model whose repository has code in its place.
-fn built_in_template(model: &Json) -> Option<Found> {
-    let source = match model.value["model_type"].as_str()? {
-        "deepseek_v32" => include_str!("chat/templates/deepseek_v32.jinja"),
-        "deepseek_v4" => include_str!("chat/templates/deepseek_v4.jinja"),
-        _ => return None,
-    };
-    Some((model.path.clone(), source.to_owned()))
-}
-
-/// Returns the template named `tool_use`, which `transformers` uses for requests with tools.
-fn find_tool_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextError> {
-    let jinja = dir.join("additional_chat_templates").join("tool_use.jinja");
-    if let Some(source) = read_optional(&jinja)? {
-        return Ok(Some((jinja, source)));
-    }
-    let list = config.value["chat_template"].as_array();
-    let named = list
-        .into_iter()
-        .flatten()
-        .find(|entry| entry["name"] == "tool_use");
-    let source = named.and_then(|entry| entry["template"].as_str());
-    Ok(source.map(|source| (config.path.clone(), source.to_owned())))
-}
-
-/// Reads the template of a file that the operator named.
-fn read_template(path: &Path) -> Result<Found, ModelTextError> {
-    let read = |error| ModelTextError::Read(path.to_owned(), error);
-    let text = std::fs::read_to_string(path).map_err(read)?;
-    if path.extension().is_none_or(|extension| extension != "json") {
-        return Ok((path.to_owned(), text));
-    }
-    let file = Json::read(path.to_owned())?;
-    file.template().ok_or_else(|| {
-        ModelTextError::Format(path.to_owned(), "it has no `chat_template`".to_owned())
-    })
-}
-
-fn compile(
-    (path, source): Found,
-    special_tokens: &[(String, String)],
-) -> Result<ChatTemplate, ModelTextError> {
-    ChatTemplate::new(&source, special_tokens.to_vec())
-        .map_err(|error| ModelTextError::Template(path, error.to_string()))
-}
-
-/// Returns the template. A list of named templates yields `default`, or its only entry.
-fn pick_template(value: &Value) -> Option<&str> {
-    if let Some(source) = value.as_str() {
-        return Some(source);
-    }
-    let list = value.as_array()?;
-    let default = list.iter().find(|entry| entry["name"] == "default");
-    let only = list.first().filter(|_| list.len() == 1);
-    default.or(only)?["template"].as_str()
-}
-
-/// Returns `eos_token_id` of the first of `files` that has one, else the tokenizer's `eos_token`.
-fn eos_ids(
-    files: [&Json; 2],
-    tokenizer: &Tokenizer,
-    special_tokens: &[(String, String)],
-) -> Result<Vec<u32>, ModelTextError> {
-    for file in files {
-        let value = &file.value["eos_token_id"];
-        let ids = match value {
-            Value::Null => continue,
-            Value::Array(ids) => ids.iter().map(token_id).collect::<Option<BTreeSet<_>>>(),
-            id => token_id(id).map(|id| BTreeSet::from([id])),
-        };
-        let wrong = || format!("`eos_token_id` must be a token id or a list of them, not {value}");
-        let ids = ids.ok_or_else(|| ModelTextError::Format(file.path.clone(), wrong()))?;
-        return Ok(ids.into_iter().collect());
-    }
-    let eos = special_tokens.iter().find(|(name, _)| name == "eos_token");
-    Ok(eos
-        .and_then(|(_, token)| tokenizer.token_to_id(token))
-        .into_iter()
-        .collect())
-}
-
-fn token_id(value: &Value) -> Option<u32> {
-    u32::try_from(value.as_u64()?).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_named_template_file_overrides_the_models_own() {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/penstock/brook");
-        let own = ModelText::load(&model).unwrap().chat_template.unwrap();
-        let folder = std::env::temp_dir().join(format!("penstock-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let named = |name: &str, text: &str| {
-            let path = folder.join(name);
-            std::fs::write(&path, text).unwrap();
-            let files = TextFiles {
-                chat_template: Some(path),
-                ..TextFiles::default()
-            };
-            ModelText::load_with(&model, &files)
-        };
-        for (name, text) in [
-            ("other.jinja", "{{ messages }}"),
-            (
-                "tokenizer_config.json",
-                r#"{"chat_template": "{{ messages }}"}"#,
-            ),
-        ] {
-            let found = named(name, text).unwrap().chat_template.unwrap();
-            assert_eq!(found.source(), "{{ messages }}");
-            assert_ne!(found.source(), own.source());
-        }
-        let list = r#"{"chat_template": [{"name": "default", "template": "plain"},
-            {"name": "tool_use", "template": "with {{ tools }}"}]}"#;
-        std::fs::copy(model.join("tokenizer.json"), folder.join("tokenizer.json")).unwrap();
-        std::fs::write(folder.join("tokenizer_config.json"), list).unwrap();
-        let both = ModelText::load(&folder).unwrap();
-        let sources = [false, true].map(|tools| both.template(tools).unwrap().source());
-        assert_eq!(sources, ["plain", "with {{ tools }}"]);
-        let none = named("none.json", "{}").unwrap_err().to_string();
-        assert!(none.contains("no `chat_template`"), "{none}");
-        let broken = named("broken.jinja", "{% if %}").unwrap_err().to_string();
-        assert!(broken.contains("does not compile"), "{broken}");
-        let nowhere = TextFiles {
-            chat_template: Some(folder.join("nowhere")),
-            ..TextFiles::default()
-        };
-        let missing = ModelText::load_with(&model, &nowhere);
-        assert!(missing.unwrap_err().to_string().contains("cannot read"));
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn a_model_with_code_in_the_place_of_a_template_has_a_built_in_one() {
-        let folder = std::env::temp_dir().join(format!("penstock-b-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/penstock/brook");
-        std::fs::copy(model.join("tokenizer.json"), folder.join("tokenizer.json")).unwrap();
-        let template = |kind: &str| {
-            let config = format!(r#"{{"model_type": "{kind}"}}"#);
-            std::fs::write(folder.join("config.json"), config).unwrap();
-            let found = ModelText::load(&folder).unwrap().chat_template;
-            found.map(|template| template.source().to_owned())
-        };
-        assert_eq!(template("llama"), None);
-        let built_in = ["deepseek_v32", "deepseek_v4"].map(template);
-        let tag = |source: &Option<String>| source.as_ref().unwrap().contains("<｜User｜>");
-        assert!(built_in.iter().all(tag));
-        assert_ne!(built_in[0], built_in[1]);
-        std::fs::write(folder.join("chat_template.jinja"), "own").unwrap();
-        assert_eq!(template("deepseek_v4").as_deref(), Some("own"));
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn generation_config_gives_defaults_and_end_tokens_unless_it_is_off() {
-        let folder = std::env::temp_dir().join(format!("penstock-g-{}", std::process::id()));
-        let other = folder.join("other");
-        std::fs::create_dir_all(&other).unwrap();
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/penstock/brook");
-        std::fs::copy(model.join("tokenizer.json"), folder.join("tokenizer.json")).unwrap();
-        let write = |path: PathBuf, text: &str| std::fs::write(path, text).unwrap();
-        let name = "generation_config.json";
-        write(
-            folder.join(name),
-            r#"{"temperature": 0.5, "eos_token_id": [2, 1]}"#,
-        );
-        write(folder.join("config.json"), r#"{"eos_token_id": 3}"#);
-        write(other.join(name), r#"{"top_k": 7}"#);
-        let load = |generation_config| {
-            let files = TextFiles {
-                generation_config,
-                ..TextFiles::default()
-            };
-            ModelText::load_with(&folder, &files)
-        };
-        for (source, defaults, ends) in [
-            (GenerationConfig::Model, "temperature 0.5", vec![1, 2]),
-            (GenerationConfig::Off, "", vec![3]),
-            (GenerationConfig::Folder(other), "top_k 7", vec![3]),
-        ] {
-            let text = load(source).unwrap();
-            assert_eq!(
-                (text.defaults.to_string().as_str(), text.eos_ids),
-                (defaults, ends)
-            );
-        }
-        let nowhere = load(GenerationConfig::Folder(folder.join("nowhere")));
-        assert!(nowhere.unwrap_err().to_string().contains("cannot read"));
-        write(folder.join(name), r#"{"top_p": 2}"#);
-        let wrong = load(GenerationConfig::Model).unwrap_err().to_string();
-        assert!(wrong.contains("top_p") && wrong.contains(name), "{wrong}");
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
 }
