@@ -7,10 +7,10 @@ use super::vocabulary::{MOST_STRUCTURE, Vocabulary};
 
 /// Up to this many allowed tokens are tried one by one: a choice of names, say.
 const FEW: usize = 24;
-/// How many short structural tokens are tried where the budget has room for none.
-const MOST_TRIED: usize = 16;
-/// At this bound of structural characters or more, none are tried.
-const MOST_TRIED_STRUCTURE: usize = 2;
+/// How many of the structural tokens that the bound forbids are tried one by one.
+const MOST_TRIED: usize = 64;
+/// Structural characters of a token that may open something, and nothing more.
+const OPENING: usize = 2;
 /// Leading bytes of a plan that may be skipped when the plan is retried.
 const SKIPPED: usize = 3;
 
@@ -218,15 +218,15 @@ impl Budget {
         self.restrict(most, vocabulary, row);
         let barred = |token: &u32, row: &[u32]| has(&allowed, *token) && !has(row, *token);
         let mut closing = most.is_none();
-        if most < Some(MOST_TRIED_STRUCTURE) {
-            let edges = vocabulary.edges.iter().filter(|token| barred(token, row));
-            let edges: Vec<u32> = edges.copied().take(MOST_TRIED).collect();
-            for token in edges {
-                if self.fits(token, left - 1, parser, vocabulary) {
-                    set(row, &[token]);
-                } else {
-                    closing |= most < Some(1);
-                }
+        // The bound supposes that every structural character opens something.
+        let edges = vocabulary.edges.iter().filter(|token| barred(token, row));
+        let edges: Vec<u32> = edges.copied().take(MOST_TRIED).collect();
+        for token in edges {
+            if self.fits(token, left - 1, parser, vocabulary) {
+                set(row, &[token]);
+            } else {
+                let short = self.place.structure(vocabulary.text(token)) <= OPENING;
+                closing |= most < Some(1) && short;
             }
         }
         let planned = self.plan.tokens.first().copied();

@@ -183,6 +183,52 @@ fn document_is_complete_within_any_token_budget() {
     assert!(used > shortest, "the budget is used: {used} {shortest}");
 }
 
+/// Returns how many tokens more than `document` has must be left for every one of its tokens to be allowed.
+fn slack(schema: &str, growth: Growth, document: &str) -> usize {
+    let vocabulary = vocabulary();
+    let grammar = format!("start: %json {schema}");
+    let grammar = LlguidanceGrammar::new(vocabulary.clone(), &grammar, Some(growth)).unwrap();
+    let tokens = vocabulary
+        .shortest_tokenization(document.as_bytes())
+        .unwrap();
+    let allowed = |most: usize| {
+        let mut place = grammar.start(b"", most as i64);
+        let mut row = vec![0_u32; SIZE.div_ceil(32)];
+        (0..).zip(&tokens).all(|(at, &token)| {
+            let left = most as i64 - at;
+            grammar.fill(&mut place, left, &mut row).unwrap();
+            grammar.advance(&mut place, token, left - 1);
+            row[token as usize / 32] >> (token % 32) & 1 == 1
+        })
+    };
+    let needed = (tokens.len().max(grammar.shortest)..).find(|&most| allowed(most));
+    needed.unwrap() - tokens.len()
+}
+
+#[test]
+fn budget_forbids_little_of_a_document_that_fits() {
+    let any = r#"{"type": "object"}"#;
+    let person = r#"{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer",
+        "minimum": 0}}, "required": ["name", "age"], "additionalProperties": false}"#;
+    for (schema, each, document) in [
+        (any, 6, r#"{"name":"Ada","age":32}"#),
+        (any, 6, r#"{"city":"Paris"}"#),
+        (any, 6, r#"{"a":[1,2,{"b":null}],"c":"d"}"#),
+        (person, 20, r#"{"name":"Ada","age":32}"#),
+    ] {
+        let growth = Growth {
+            each,
+            once: 4,
+            jump: 0,
+            choices: 0,
+        };
+        // A name may take what a member needs, and any token the rest of a character.
+        let most = each + 4;
+        let found = slack(schema, growth, document);
+        assert!(found <= most, "{document}: {found} tokens, at most {most}");
+    }
+}
+
 #[test]
 fn mask_cache_evicts_the_least_recently_used() {
     let masks = MaskCache::default();

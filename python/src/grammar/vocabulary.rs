@@ -32,7 +32,7 @@ pub(super) struct Vocabulary {
     pub(super) upto: Vec<Vec<u32>>,
     /// Mask of tokens without a quote, which cannot end a string.
     pub(super) unquoted: Vec<u32>,
-    /// Tokens of one or two structural characters and spaces, the shortest first.
+    /// Tokens of structural characters and spaces, the shortest first.
     pub(super) edges: Vec<u32>,
     longest: usize,
     factory: ParserFactory,
@@ -266,7 +266,7 @@ fn mask<T>(values: &[T], is: impl Fn(&T) -> bool) -> Vec<u32> {
 fn edges(texts: &[Vec<u8>], counts: &[usize]) -> Vec<u32> {
     let is_edge = |text: &[u8], count: usize| {
         let blanks = text.iter().filter(|&&byte| byte == b' ').count();
-        (1..=2).contains(&count) && count + blanks == text.len()
+        count > 0 && count + blanks == text.len()
     };
     let mut found: Vec<u32> = (0_u32..)
         .zip(texts.iter().zip(counts))
