@@ -106,12 +106,14 @@ def test_generate(server: Server, story: str) -> None:
     }
     body["parameters"]["stream"] = True
     assert httpx.post(url, json=body).status_code == 422
-    reply = httpx.post(url + "_stream", json=body)
+    reply = httpx.post(url + "_stream", json=body | {"return_finish_reason": True})
     assert reply.headers["content-type"] == "text/event-stream"
     frames = reply.text.removesuffix("\n\n").split("\n\n")
-    pieces = [json.loads(frame.removeprefix("data: "))["text_output"] for frame in frames]
+    pieces = [json.loads(frame.removeprefix("data: ")) for frame in frames]
     assert len(pieces) > 3
-    assert "".join(pieces) == story
+    assert "".join(piece["text_output"] for piece in pieces) == story
+    reasons = [piece["finish_reason"] for piece in pieces]
+    assert reasons == ["None"] * (len(pieces) - 1) + ["length"]  # as vLLM's backend in Triton
 
 
 def test_add_special_tokens_is_respected(server: Server) -> None:
@@ -128,6 +130,11 @@ def test_add_special_tokens_is_respected(server: Server) -> None:
 
 BAD = {
     "unknown input": ([tensor("colour", "BYTES", ["red"])], {}, "`inputs`: unknown input `colour`"),
+    "input twice": (
+        [tensor("text_input", "BYTES", ["a"]), tensor("text_input", "BYTES", ["b"])],
+        {},
+        "`inputs`: `text_input` is given twice",
+    ),
     "no prompt": ([], {}, "text_input"),
     "two prompts": (
         [tensor("text_input", "BYTES", ["a"]), tensor("input_ids", "UINT32", [5])],

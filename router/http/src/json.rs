@@ -22,6 +22,8 @@ const PARSED_AT_ONCE: usize = 64 << 10;
 /// A part of a body.
 type BodyFrame = Result<Frame<Bytes>, axum::Error>;
 
+/// How serde's error for lists and objects within each other begins.
+const TOO_DEEP: &str = "recursion limit exceeded";
 /// Longest list of field names in an error.
 const MOST_FIELDS: usize = 16;
 
@@ -136,9 +138,14 @@ pub(super) fn check_media_type(request: &Request) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorKind::MediaType, message))
 }
 
-/// Parses a complete JSON text.
+/// Parses a complete JSON text. All of it must be UTF-8, also fields that have no effect, which serde skips.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let place = error.valid_up_to();
+        let message = format!("the body is not JSON: its byte {place} (from 0 on) is not UTF-8");
+        ApiError::new(ErrorKind::Syntax, message)
+    })?;
+    let mut json = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut json)
         .map_err(|error| explain(&error.path().to_string(), error.inner()))?;
     json.end().map_err(|error| explain(".", &error))?;
@@ -155,8 +162,11 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
         (path, field) => path.or(field).map(str::to_owned),
     };
     let param = fault.map(|path| Excerpt::new(&path).to_string());
+    let too_deep = message.starts_with(TOO_DEEP);
+    let message = message.replacen(TOO_DEEP, "nested more than 127 levels deep", 1);
     let (kind, start) = match error.classify() {
         Category::Data => (ErrorKind::Validation, ""),
+        _ if too_deep => (ErrorKind::Syntax, "the body is not accepted: "),
         _ => (ErrorKind::Syntax, "the body is not JSON: "),
     };
     let message = match &param {

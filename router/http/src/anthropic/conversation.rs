@@ -2,12 +2,13 @@
 
 use penstock_request::error::ApiError;
 use penstock_request::grammar_spec::OutputConstraint;
-use penstock_text::chat::{Chat, ChatMessage, GenerationPrompt, tool_call_json};
+use penstock_text::chat::{Chat, ChatMessage, GenerationPrompt, REASONING_EFFORT, tool_call_json};
 use penstock_text::generation::Generator;
 use penstock_text::tool_parsers::{Tool, ToolChoiceMode, ToolSet};
+use serde_json::{Map, Value, json};
 
 use super::wire::{
-    Block, BlockKind, Content, FIELDS, Message, MessagesRequest, OutputConfig, Role,
+    Block, BlockKind, Content, FIELDS, Message, MessagesRequest, OutputConfig, Role, Thinking,
 };
 use crate::parsed_output::{ToolPlan, plan_tools};
 use crate::strict::JsonText;
@@ -18,6 +19,7 @@ pub(super) fn conversation(
     generator: &Generator,
 ) -> Result<(Chat, Option<OutputConstraint>), ApiError> {
     let tool_set = tool_set(body)?;
+    let variables = template_variables(body);
     let format = body.output_config.take().map(OutputConfig::into_grammar);
     let grammar = format.transpose()?.flatten();
     let ToolPlan {
@@ -25,10 +27,6 @@ pub(super) fn conversation(
         parser_options,
         grammar,
     } = plan_tools(tool_set.as_ref(), generator, grammar)?;
-    let thinks = body
-        .thinking
-        .as_ref()
-        .map(super::wire::Thinking::is_enabled);
     let mut messages = Vec::new();
     if let Some(system) = body.system.take() {
         messages.push(turn("system", texts(system, "system")?));
@@ -51,11 +49,28 @@ pub(super) fn conversation(
             GenerationPrompt::Add
         },
         tools,
-        variables: thinks.map(|on| format!("{{\"enable_thinking\":{on}}}")),
+        variables,
         parser_options,
         ..Chat::default()
     };
     Ok((chat, grammar))
+}
+
+/// Returns the variables for the chat template, a JSON object; `None` if there are none. What a template does
+/// not use has no effect, as Anthropic's clients send the effort whatever the model is.
+fn template_variables(body: &MessagesRequest) -> Option<String> {
+    let thinks = body.thinking.as_ref().map(Thinking::is_enabled);
+    let effort = body.output_config.as_ref().and_then(|config| config.effort);
+    let variables = [
+        thinks.map(|on| ("enable_thinking", json!(on))),
+        effort.map(|effort| (REASONING_EFFORT, json!(effort))),
+    ];
+    let found: Map<String, Value> = variables
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+    (!found.is_empty()).then(|| Value::from(found).to_string())
 }
 
 /// Returns the tools of a request, validated; `None` if there are none.

@@ -3,8 +3,8 @@
 use penstock_request::error::{ApiError, ErrorKind, Excerpt};
 use penstock_request::grammar_spec::OutputConstraint;
 use penstock_text::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
-use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::neutral::{self, Neutral, Neutrals};
@@ -248,8 +248,7 @@ pub(crate) struct Thinking {
     r#type: ThinkingKind,
     /// Has no effect: `max_tokens` bounds reasoning and text together.
     #[serde(rename = "budget_tokens")]
-    #[schema(value_type = Option<u32>)]
-    _budget_tokens: Option<IgnoredAny>,
+    _budget_tokens: Option<u32>,
     /// Has no effect: reasoning is returned unchanged.
     #[serde(rename = "display")]
     #[schema(value_type = Option<String>)]
@@ -263,13 +262,21 @@ pub(crate) struct Thinking {
 pub(crate) struct OutputConfig {
     /// A format; without one, the text is unconstrained.
     format: Option<OutputFormat>,
-    /// Not supported.
-    #[schema(value_type = Option<String>)]
-    effort: Option<JsonText>,
+    /// Effort of the reasoning, if the model's chat template has `reasoning_effort`.
+    #[schema(inline)]
+    pub(super) effort: Option<Effort>,
 }
 
-/// Fields of `output_config` that are not supported.
-pub(crate) const NEUTRAL_OUTPUT: Neutrals<1> = [("effort", Neutral::Null)];
+/// How much a model reasons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Effort {
+    Low,
+    Medium,
+    High,
+    Xhigh,
+    Max,
+}
 
 /// A format of outputs.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -342,7 +349,6 @@ impl MessagesRequest {
 impl OutputConfig {
     /// Returns the grammar of the output, if any.
     pub(super) fn into_grammar(self) -> Result<Option<OutputConstraint>, ApiError> {
-        neutral::check(&NEUTRAL_OUTPUT, [&self.effort])?;
         let schema = self.format.map(|format| format.schema);
         schema
             .map(|schema| schema_grammar("output_config", schema))

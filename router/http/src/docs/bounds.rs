@@ -54,8 +54,6 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds.extend(unused(&["TokenizeRequest"], &tokens::wire::NEUTRAL));
     bounds.extend(unused(MESSAGES, &anthropic::wire::NEUTRAL));
     bounds.extend(unused(MESSAGES, &anthropic::wire::NEUTRAL_THREAD));
-    let output = &anthropic::wire::NEUTRAL_OUTPUT;
-    bounds.extend(unused(&["AnthropicOutputConfig"], output));
     bounds
 }
 

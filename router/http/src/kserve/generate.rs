@@ -212,9 +212,13 @@ impl<'de> serde::de::Visitor<'de> for FieldsVisitor {
                     })?
                 }
             };
-            if fields.insert(name, value).is_some() {
-                return Err(serde::de::Error::custom("a field is given twice"));
+            if fields.contains_key(&name) {
+                let name = Excerpt::new(&name);
+                return Err(serde::de::Error::custom(format_args!(
+                    "`{name}` is given twice"
+                )));
             }
+            fields.insert(name, value);
         }
         Ok(Fields(fields))
     }

@@ -128,6 +128,8 @@ pub(super) enum Delivery {
 /// The inputs of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct GenerationRequest {
+    /// Names of the inputs that are set.
+    given: Vec<&'static str>,
     text: Option<String>,
     ids: Option<Vec<u32>>,
     length: Option<u64>,
@@ -162,6 +164,11 @@ impl GenerationRequest {
             let message = format!("`inputs`: unknown input `{name}`, expected one of `{known}`");
             return Err(ApiError::validation("inputs", message));
         };
+        if self.given.contains(&name) {
+            let message = format!("`inputs`: `{name}` is given twice");
+            return Err(ApiError::validation("inputs", message));
+        }
+        self.given.push(name);
         match input {
             Input::Text => self.text = Some(text(name, value)?),
             Input::Ids => {

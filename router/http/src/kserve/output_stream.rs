@@ -129,10 +129,10 @@ impl OutputStream {
     }
 }
 
-/// Returns the reason with the names of vLLM's Triton backend.
+/// Returns the reason with the names of vLLM's Triton backend, Python's for none.
 fn reason(reason: Option<FinishReason>) -> &'static str {
     match reason {
-        None => "null",
+        None => "None",
         Some(FinishReason::Length) => "length",
         Some(FinishReason::StopToken | FinishReason::StopString) => "stop",
     }

@@ -13,7 +13,7 @@ const PATH: &str = "/v1/messages";
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
     {% for m in messages %}{{ m.role }}:{{ m.content or '' }}{{ m.reasoning_content }}\
     {% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{{ m.tool_call_id }}/{% endfor %}\
-    {% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}";
+    {% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}{{ reasoning_effort }}";
 const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</tool_call>";
 
 fn server() -> Server {
@@ -346,12 +346,42 @@ fn bad_tools() -> Vec<(Value, &'static str)> {
         ),
         (json!({"tool_choice": {"type": "any"}}), "tool_choice.type"),
         (json!({"thinking": {"type": "hard"}}), "thinking.type"),
+        (
+            json!({"thinking": {"type": "enabled", "budget_tokens": "lots"}}),
+            "thinking.budget_tokens",
+        ),
+        (
+            json!({"output_config": {"effort": "some"}}),
+            "output_config.effort",
+        ),
         (json!({"stop_sequences": [""]}), "stop_sequences"),
         (json!({"temperature": -1}), "temperature"),
         (json!({"container": "c"}), "container"),
         (json!({"thread": {"type": "create"}}), "thread"),
         (json!({"colour": 1}), "colour"),
     ]
+}
+
+#[tokio::test]
+async fn thinking_and_effort_are_variables_of_the_template() {
+    let server = server();
+    for (fields, variables) in [
+        (json!({}), ""),
+        (
+            json!({"thinking": {"type": "enabled", "budget_tokens": 2000}}),
+            "True",
+        ),
+        (json!({"output_config": {"effort": "max"}}), "max"),
+        (
+            json!({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}),
+            "Falselow",
+        ),
+    ] {
+        server.backend.play(&["ok"], End::StopToken);
+        let reply = server.post(PATH, body(fields)).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert_eq!(prompt(&server), format!("user:hi/{variables}"));
+    }
 }
 
 #[tokio::test]

@@ -241,3 +241,25 @@ async fn a_large_body_is_parsed_like_a_small_one() {
     assert_eq!(reply.status, 400);
     assert!(reply.message().contains("not JSON"), "{}", reply.message());
 }
+
+/// Fields without effect are skipped when a body is parsed.
+#[tokio::test]
+async fn all_of_a_body_is_utf8_and_not_nested_too_deep() {
+    let server = server();
+    let mut body = br#"{"model": "brook", "prompt": "hi", "user": "a"}"#.to_vec();
+    let place = body.len() - 3;
+    body[place] = 0xff;
+    let reply = server.send("POST", "/v1/completions", body).await;
+    assert_eq!(reply.status, 400);
+    let wanted = format!("byte {place} (from 0 on) is not UTF-8");
+    assert!(reply.message().contains(&wanted), "{}", reply.message());
+    let nested = format!("{}1{}", "{\"a\": ".repeat(200), "}".repeat(200));
+    let body = format!(r#"{{"model": "brook", "prompt": "hi", "guided_json": {nested}}}"#);
+    let reply = server.send("POST", "/v1/completions", body).await;
+    assert_eq!(reply.status, 400);
+    let message = reply.message();
+    assert!(
+        message.contains("127 levels") && !message.contains("not JSON"),
+        "{message}"
+    );
+}
