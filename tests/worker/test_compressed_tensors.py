@@ -293,15 +293,22 @@ def test_the_library_chooses_the_same_groups(
         assert found == (chosen and chosen.weights.group_size), name
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("k_scale", "v_scale", "q_scale", "prob_scale"),
+        ("k_proj.output_scale", "v_proj.output_scale", "q_proj.output_scale", "prob_output_scale"),
+    ],
+)
 def test_scales_of_a_kv_cache_stand_beside_the_matrices(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Callable[[str], Path], tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     """They are for a cache in fp8; another one does without them."""
     made = by_library(*FORMATS["fp8-tensor-static"]), config_of(*FORMATS["fp8-tensor-static"])
     path, exact = quantized(checkpoint("llama31"), tmp_path, *made)
 
     def add(tensors: dict[str, Tensor]) -> None:
-        for name in ("k_scale", "v_scale"):
+        for name in names:
             tensors[f"model.layers.1.self_attn.{name}"] = torch.tensor([0.5])
 
     scheme = {**FP8, "strategy": "tensor", "dynamic": False}

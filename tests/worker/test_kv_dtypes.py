@@ -208,7 +208,14 @@ def second_layer(path: Path, kv_dtype: str) -> tuple[torch.Tensor, list[int]]:
 
 
 @pytest.mark.parametrize("case", ["llama31", "gemma4-shared"])
-@pytest.mark.parametrize("names", [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("k_scale", "v_scale"),
+        ("k_proj.k_scale", "v_proj.v_scale"),
+        ("k_proj.output_scale", "v_proj.output_scale"),
+    ],
+)
 def test_fp8_uses_the_scales_of_a_checkpoint(
     checkpoint: Callable[[str], Path], tmp_path: Path, names: tuple[str, str], case: str
 ) -> None:

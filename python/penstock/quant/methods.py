@@ -20,7 +20,10 @@ _EXPERT = re.compile(r"\.experts\.")
 _OF_HEAD = re.compile(r"(?:^|\.)lm_head\.")
 _FLOATS = torch.float32, torch.bfloat16, torch.float16
 _FLOAT_TENSORS = ".weight", ".bias"  # ends of the names of a matrix's tensors, without a format
-KV_SCALES = (r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",)
+KV_SCALES = (
+    r".*\.self_attn\.(?:[kv]_proj\.)?(?:kv|k|v|q|prob)_scale",
+    r".*\.self_attn\.(?:[qkv]_proj\.|prob_)output_scale",  # before llm-compressor had k_scale
+)
 """Scales of a quantized KV cache: only caches in fp8 use them (`worker/startup/kv_scales.py`)."""
 
 

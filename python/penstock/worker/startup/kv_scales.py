@@ -10,7 +10,10 @@ from penstock.layers.attention import KvScales
 from penstock.models import Model
 from penstock.weights import Checkpoint
 
-_NAME = re.compile(r".*\blayers\.(\d+)\.self_attn\.(?:[kv]_proj\.)?(kv|k|v)_scale")
+_NAME = re.compile(
+    r".*\blayers\.(\d+)\.self_attn\."
+    r"(?:(?:[kv]_proj\.)?(?P<now>kv|k|v)_scale|(?P<before>[kv])_proj\.output_scale)"
+)
 
 
 def scale_caches(model: Model, checkpoint: Checkpoint) -> None:
@@ -22,7 +25,8 @@ def scale_caches(model: Model, checkpoint: Checkpoint) -> None:
     for name in checkpoint:
         match = _NAME.fullmatch(name)
         if match:
-            found.setdefault(int(match[1]), {})[match[2]] = _scale(name, checkpoint)
+            of = match["now"] or match["before"]
+            found.setdefault(int(match[1]), {})[of] = _scale(name, checkpoint)
     for block in model.blocks:
         # A layer may read the cache of another one, or be recurrent and have none.
         scales = found.get(getattr(block.attention, "kv_layer", -1))
