@@ -103,6 +103,15 @@ def test_index_that_names_a_missing_shard(model: Path) -> None:
     assert "b.safetensors is missing" in refusal(model)
 
 
+def test_a_single_file_comes_before_an_index(model: Path) -> None:
+    """As in transformers. The index is that of an older download, whose files are gone or not."""
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {NORM: "a.safetensors"}}))
+    LocalWorker().load(model)
+    save_file({NORM: torch.ones(1)}, model / "a.safetensors")
+    LocalWorker().load(model)
+
+
 @pytest.mark.parametrize("name", ["gptq_model-4bit-128g", "model_quantized", "consolidated"])
 def test_weight_files_of_other_names(model: Path, name: str) -> None:
     """As the launcher finds them (launcher/src/weight_files.rs)."""
@@ -293,6 +302,7 @@ def test_an_unsupported_feature_names_the_other_backend(model: Path) -> None:
 
 @pytest.mark.parametrize("weight_map", [{NORM: 5}, {NORM: [WEIGHTS]}, {NORM: "../" + WEIGHTS}])
 def test_index_with_invalid_file_names_is_refused(model: Path, weight_map: Any) -> None:
+    (model / WEIGHTS).rename(model / "a.safetensors")
     index = model / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
     message = refusal(model)

@@ -127,13 +127,16 @@ class Checkpoint:
         return any(name.startswith(part) for name in self._stored)
 
     def _index_file(self) -> Path | None:
-        """The file that says which file has which tensor. Quantized checkpoints have other names
-        than `model` (gptq_model-4bit-128g.safetensors); the launcher (`weight_files.rs`) finds the
-        same files."""
+        """The file that says which file has which tensor; None beside `SINGLE`, which comes first
+        as in transformers: an index beside it may be that of an older download. Quantized
+        checkpoints have other names than `model` (gptq_model-4bit-128g.safetensors); the launcher
+        (`weight_files.rs`) finds the same files."""
+        if (self.directory / SINGLE).is_file():
+            return None
         if (self.directory / INDEX).is_file():
             return self.directory / INDEX
         others = self._ending(SUFFIX + INDEX_SUFFIX)
-        return others[0] if len(others) == 1 and not (self.directory / SINGLE).is_file() else None
+        return others[0] if len(others) == 1 else None
 
     def _single(self) -> str:
         """The name of the file that has all tensors."""
