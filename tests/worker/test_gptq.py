@@ -432,6 +432,47 @@ def test_zero_points_that_differ_are_read_as_they_are(
     assert_equal_model(changed(stored, lambda tensors: None, sym=True), exact)
 
 
+def without_index(tensors: dict[str, Tensor]) -> None:
+    for name in [name for name in tensors if name.endswith(".g_idx")]:
+        del tensors[name]
+
+
+def empty_index(tensors: dict[str, Tensor]) -> None:
+    for name in [name for name in tensors if name.endswith(".g_idx")]:
+        tensors[name] = torch.empty(0, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("group", [32, -1])
+@pytest.mark.parametrize("change", [without_index, empty_index])
+@pytest.mark.parametrize("check", [assert_equal_model, assert_equal_ranks])
+def test_groups_in_order_need_no_index(
+    checkpoint: Callable[[str], Path],
+    group: int,
+    change: Callable[[dict[str, Tensor]], None],
+    check: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    config = settings(group_size=group)
+    stored, exact = rewritten(checkpoint("llama31"), tmp_path, gptq(config), config)
+    check(changed(stored, change), exact)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [(without_index, "lacks tensors: .*g_idx"), (empty_index, r"g_idx has shape \[0\], but")],
+)
+def test_groups_in_any_order_need_an_index(
+    checkpoint: Callable[[str], Path],
+    change: Callable[[dict[str, Tensor]], None],
+    text: str,
+    tmp_path: Path,
+) -> None:
+    config = settings(desc_act=True)
+    stored, _ = rewritten(checkpoint("llama31"), tmp_path, gptq(config), config)
+    with pytest.raises(Refused, match=text):
+        LocalWorker().load(changed(stored, change))
+
+
 def test_a_layout_that_config_json_does_not_name(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ class GroupIndex(Form):
 
     size: int  # inputs of a group; 0 = all
     any_order: bool
+    optional: bool = False
 
     def shapes(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
         """An entry per input."""
@@ -137,9 +138,10 @@ class Grouping:
         return Groups(inputs // size, self.size // size)
 
     def index(self, inputs: int, device: torch.device) -> WeightTensor:
-        """The group of each input."""
+        """The group of each input. Files may lack it where groups are in order."""
         data = torch.empty(inputs, dtype=torch.int32, device=device)
-        return WeightTensor(data, None, 0, GroupIndex(self.size, self.any_order))
+        form = GroupIndex(self.size, self.any_order, optional=not self.any_order)
+        return WeightTensor(data, None, 0, form)
 
 
 def sorted_by_group(quantized: Quantized, index: Tensor, kind: Kind) -> Quantized:

@@ -23,6 +23,8 @@ class Form(ABC):
     """What the file must store; None = the dtype of the layer's tensor, or floats for floats."""
     in_order: bool = False
     """Whether the file has the entries of the layer's tensor in its order, as of another shape."""
+    optional: bool = False
+    """Whether a file may lack the tensor, or have it without entries: it says nothing new."""
 
     @abstractmethod
     def shapes(self, shape: Shape) -> list[Shape]:

@@ -71,7 +71,7 @@ def load_weights(
     targets = model.checkpoint_targets()
     names = _checked_names(checkpoint, targets, ignored)
     mover = Mover(_device(targets))
-    total, done = sum(target.destination.nbytes for target in chain(*targets.values())), 0
+    total, done = sum(t.destination.nbytes for name in names for t in targets[name]), 0
     late = any(target.destination.is_meta for target in chain(*targets.values()))
     # Layers that repack their weights free the loaded ones, if nothing else holds them.
     held = [targets]
@@ -105,7 +105,7 @@ def _fill(
 ) -> Iterator[int]:
     """Fills the targets of a stage; yields the bytes of each part that is written."""
     mover.finish()  # the memory may be that of the last stage, which the device still reads
-    pairs = ((names[name], target) for name, parts in targets.items() for target in parts)
+    pairs = ((names[n], target) for n, parts in targets.items() if n in names for target in parts)
     batches = [pool.submit(_run, batch) for batch in _batches(checkpoint, pairs, mover)]
     for batch in as_completed(batches):
         yield batch.result()
@@ -136,17 +136,21 @@ def _batches(
 def _checked_names(
     checkpoint: Checkpoint, targets: Targets, ignored: Iterable[str]
 ) -> dict[str, str]:
-    """Returns the name of each target's tensor in this checkpoint. Raises as `load_weights`."""
+    """Returns the name of each target's tensor in this checkpoint, if it has one. Raises as
+    `load_weights`."""
     pattern = re.compile("|".join(ignored) or r"(?!)")
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
     stored = {name: _stored_name(name, parts[0], present) for name, parts in targets.items()}
+    for name in [name for name, parts in targets.items() if parts[0].optional]:
+        if stored[name] not in present or 0 in checkpoint[stored[name]].shape:
+            present.discard(stored.pop(name))
     wanted = set(stored.values())
     left_over = present - wanted
     # Some GPTQ checkpoints have a bias of zeros for every layer.
     present -= {n for n in left_over if n.endswith(".bias") and not checkpoint[n].tensor().any()}
     _check_quantized(present - wanted, wanted - present)
     _check_names(present, wanted)
-    pairs = [(stored[name], target) for name, parts in targets.items() for target in parts]
+    pairs = [(found, target) for name, found in stored.items() for target in targets[name]]
     for name, target in pairs:
         _check(name, checkpoint[name], target)
     _check_shared(checkpoint, pairs)

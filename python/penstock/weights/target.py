@@ -45,6 +45,11 @@ class Target:
         """Whether entries are looked up in the stored tensor: it is small, and read whole."""
         return self.form is not None and not self.form.in_order
 
+    @property
+    def optional(self) -> bool:
+        """Whether a file may lack the tensor, or have it without entries."""
+        return self.form is not None and self.form.optional
+
     def accepts(self, shape: Shape) -> bool:
         """Whether a stored tensor of this shape fits."""
         if self.form is None:
