@@ -87,6 +87,21 @@ def test_two_ranks(made: Made, case: str, name: str) -> None:
     assert_equal_ranks(*made(case, name))
 
 
+@pytest.mark.parametrize("name", ["int8", "nf4"])
+def test_a_method_without_a_name(made: Made, name: str, tmp_path: Path) -> None:
+    """As transformers before 4.33 wrote the settings."""
+    path, exact = made("llama31", name)
+    older = Path(shutil.copytree(path, tmp_path / "older"))
+    raw = json.loads((older / "config.json").read_text())
+    raw["quantization_config"] = {
+        field: value
+        for field, value in raw["quantization_config"].items()
+        if field != "quant_method" and not field.startswith("_")
+    }
+    (older / "config.json").write_text(json.dumps(raw))
+    assert_equal_model(older, exact)
+
+
 def converted(quantize: str) -> Callable[[Tensor], tuple[dict[str, Tensor], Tensor]]:
     """What the library makes of a matrix."""
     functions = bitsandbytes.functional

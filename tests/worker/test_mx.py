@@ -100,6 +100,7 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     ),
     "mxfp4-e8m0": (mxfp4_e8m0, {"quant_method": "mxfp4"}),
     "nvfp4": (nvfp4, {**MODELOPT, "quant_algo": "NVFP4"}),
+    "nvfp4-vllm": (nvfp4, {**MODELOPT, "quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}),
     "modelopt-fp8": (fp8, {**MODELOPT, "quant_algo": "FP8"}),
 }
 
@@ -221,6 +222,10 @@ def test_checkpoints_that_do_not_fit_are_refused(
     [
         ({"quant_method": "modelopt"}, "quant_algo None is not supported; supported: 'FP8'"),
         ({**MODELOPT, "quant_algo": "NVFP4_AWQ"}, "quant_algo 'NVFP4_AWQ' is not supported"),
+        (
+            {**MODELOPT, "quant_method": "modelopt_fp4", "quant_algo": "FP8"},
+            "quant_algo 'FP8' is not supported; supported: 'NVFP4', 'W4A16_NVFP4'",
+        ),
         ({**MODELOPT, "quant_algo": "NVFP4", "group_size": 32}, "group_size 32 is not supported"),
         ({"quant_method": "mxfp4", "bits": 3}, "bits 3 is not supported"),
         ({"quant_method": "mxfp5"}, "quant_method 'mxfp5', which is not supported"),

@@ -23,7 +23,7 @@ from penstock.quant.method import (
     WeightTensor,
 )
 from penstock.quant.methods import Methods, kept_modules, with_stored_head
-from penstock.quant.modelopt import read_modelopt
+from penstock.quant.modelopt import read_modelopt, read_modelopt_fp4
 from penstock.quant.mx import read_mxfp4
 from penstock.quant.mxfp8 import MxFp8, read_fp8_or_mxfp8, read_mxfp8, with_stored_experts
 from penstock.quant.packed import Packed, Quantized
@@ -42,6 +42,7 @@ FORMATS |= {
     "intel/auto-round": read_auto_round,
     "marlin": read_marlin,
     "modelopt": read_modelopt,
+    "modelopt_fp4": read_modelopt_fp4,
     "mxfp4": read_mxfp4,
     "mxfp8": read_mxfp8,
 }

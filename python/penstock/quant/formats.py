@@ -53,6 +53,7 @@ AGREEING_FORMATS: dict[str, type] = {"awq": Awq, "fp8": Fp8, "gptq": Gptq, "marl
 their `quant_method` is: AutoRound, compressed-tensors and ModelOpt have several formats."""
 
 COMPRESSED = "compressed-tensors"
+BITSANDBYTES = "bitsandbytes"
 
 
 def read_methods(
@@ -104,8 +105,14 @@ def _stored(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
                 # Of experts; newer files have it inside.
                 kind = config.get("expert_dtype")
                 outside = {} if kind is None else {"expert_dtype": kind}
-                return {"quant_method": method, **outside, **found}
+                return {"quant_method": method or _implied(found), **outside, **found}
     return None
+
+
+def _implied(config: Mapping[str, Any]) -> str | None:
+    """The method that fields imply: transformers before 4.33 named none, and had only one."""
+    four, eight = config.get("load_in_4bit"), config.get("load_in_8bit")
+    return BITSANDBYTES if four or eight else None
 
 
 def _agrees(quantize: str, config: Mapping[str, Any], methods: Methods) -> bool:

@@ -29,6 +29,7 @@ ALGORITHMS: dict[str, tuple[int, Callable[[Plain], LinearMethod]]] = {
 }
 """Per `quant_algo`, the `group_size` that a file may have (in FP8 it has no meaning), and the
 method."""
+NVFP4 = "NVFP4", "W4A16_NVFP4"
 MIXED = "MIXED_PRECISION"
 
 
@@ -57,8 +58,7 @@ def read_modelopt(config: Mapping[str, Any], plain: Plain) -> Methods:
 
     The settings are those of config.json, or those of hf_quant_config.json, in `quantization`.
     """
-    inner = config.get("quantization")
-    config = {**config, **inner} if isinstance(inner, Mapping) else config
+    config = _joined(config)
     settings = Settings(config)
     # The algorithm says what `config_groups` repeats for other readers.
     settings.skip("quant_method", "config_groups", "producer", "kv_cache_scheme")
@@ -71,6 +71,19 @@ def read_modelopt(config: Mapping[str, Any], plain: Plain) -> Methods:
     settings.done()
     kept = {*HEAD, *kept_modules(config, "ignore"), *kept_modules(config, "exclude_modules")}
     return Methods(plain, method, tuple(sorted(kept)))
+
+
+def read_modelopt_fp4(config: Mapping[str, Any], plain: Plain) -> Methods:
+    """quant_method "modelopt_fp4", vLLM's name of "modelopt" with nvfp4. Raises BadModel for other
+    algorithms."""
+    Settings(_joined(config)).choice("quant_algo", NVFP4)
+    return read_modelopt(config, plain)
+
+
+def _joined(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With what is inside `quantization`."""
+    inner = config.get("quantization")
+    return {**config, **inner} if isinstance(inner, Mapping) else config
 
 
 def _method(settings: Settings, plain: Plain) -> LinearMethod:
