@@ -67,6 +67,14 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "pad_token_id": 1, "prefix": "</s>", "torch_dtype": "float16", "vocab_size": 50272,
         "word_embed_proj_dim": 768,
     }),
+    "stabilityai/stablelm-3b-4e1t, first revision": (2_795_443_200, {
+        "architectures": ["StableLMEpochForCausalLM"], "hidden_act": "silu", "hidden_size": 2560,
+        "intermediate_size": 6912, "max_position_embeddings": 4096,
+        "model_type": "stablelm_epoch", "norm_eps": 1e-05, "num_attention_heads": 32,
+        "num_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "rope_pct": 0.25,
+        "rope_theta": 10000, "rotary_scaling_factor": 1.0, "tie_word_embeddings": False,
+        "vocab_size": 50304,
+    }),
     "karpathy/nanochat-d32": (1_879_048_192, {
         "architectures": ["NanoChatForCausalLM"], "attention_bias": False,
         "attention_dropout": 0.0, "final_logit_softcapping": 15.0, "hidden_act": "relu2",

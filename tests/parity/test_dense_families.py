@@ -17,8 +17,8 @@ from image_checkpoints import KINDS
 from library_types import DOCUMENT
 from local import LocalWorker, Refused, every_run
 from penstock.config import read_config
-from penstock.faults import BadSetting
-from penstock.models import FAMILIES, family
+from penstock.faults import BadModel, BadSetting
+from penstock.models import FAMILIES, family, native, read_specification
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from ranks import LENGTH, Threads, assert_ranks_agree, prefilled
@@ -48,7 +48,9 @@ OTHERS = {
     "Inkling2ForConditionalGeneration": "test_inkling2.py",
     "InklingForConditionalGeneration": "test_inkling.py",
     "InternLM2ForCausalLM": "test_dense_families.py",
+    "InternLMForCausalLM": "test_dense_families.py",
     "InternLM3ForCausalLM": "test_dense_families.py",
+    "LLaMAForCausalLM": "test_dense_families.py",
     "Llama4ForConditionalGeneration": "test_families.py",
     "MiniMaxText01ForCausalLM": "test_minimax_text.py",
     "Mistral3ForConditionalGeneration": "test_dense_families.py",
@@ -56,6 +58,7 @@ OTHERS = {
     "Qwen3_5ForConditionalGeneration": "test_dense_families.py",
     "Qwen3_5MoeForConditionalGeneration": "test_dense_families.py",
     "Qwen4ExpForConditionalGeneration": "test_qwen4_exp.py",
+    "StableLMEpochForCausalLM": "test_dense_families.py",
     "Step3p5ForCausalLM": "../worker/image_checkpoints.py",
 }
 # Cases that four ranks cannot share, and the number that is to blame.
@@ -258,6 +261,67 @@ def test_internlm3_is_a_llama(tmp_path: Path) -> None:
     fields = {"architectures": ["InternLM3ForCausalLM"], "qkv_bias": False, "bias": False}
     runs = every_run(changed(llama, tmp_path / "internlm", **fields), prompt(90))
     assert runs.tokens() == generate(reference(llama, torch.float64), prompt(90), 24)
+
+
+LLAMA = "LlamaForCausalLM"
+DYNAMIC = {"type": "dynamic", "base": 10000}
+# Architecture, model_type, case of the same model, and fields in the place of others.
+OTHER_NAMES: list[tuple[str, str, str, dict[str, Any], list[str]]] = [
+    ("AquilaForCausalLM", "aquila", "llama2", {}, []),
+    ("LLaMAForCausalLM", "llama", "llama2",
+     {"max_sequence_length": 512, "pad_token_id": -1}, ["max_position_embeddings"]),
+    ("LLaMAForCausalLM", "llama", "llama2", {}, ["max_position_embeddings"]),
+    ("XverseForCausalLM", "xverse", "llama2",
+     {"max_tokenizer_truncation": 384, "quantization_bit": 0}, []),
+    ("InternLMForCausalLM", "internlm", "llama2", {"bias": False, "rotary": DYNAMIC},
+     ["rope_parameters", "num_key_value_heads"]),
+    ("InternLMForCausalLM", "internlm", "llama2",
+     {"bias": False, "rotary": {"type": "origin", "base": 10000}}, ["rope_parameters"]),
+    ("InternLMForCausalLM", "internlm", "llama-attention-bias", {"bias": True}, []),
+    ("InternLMForCausalLM", "internlm", "llama-attention-bias",
+     {"rotary": {**DYNAMIC, "scaling_factor": 2.0}}, []),
+    ("StableLMEpochForCausalLM", "stablelm_epoch", "stablelm",
+     {"norm_eps": 1e-3, "rope_pct": 0.5, "num_heads": 4, "rope_theta": 9000,
+      "rotary_scaling_factor": 1.0},
+     ["layer_norm_eps", "rope_parameters"]),
+]  # fmt: skip
+OF_OTHER_NAMES: dict[str, dict[str, Any]] = {
+    "llama2": {"model_type": "llama", "num_key_value_heads": 4},
+    "llama-attention-bias": {"model_type": "llama", "attention_bias": True},
+    "stablelm": {**CASES["stablelm"], "layer_norm_eps": 1e-3},
+}
+
+
+@pytest.mark.parametrize(("name", "model_type", "case", "fields", "dropped"), OTHER_NAMES)
+def test_a_family_under_another_name(
+    name: str,
+    model_type: str,
+    case: str,
+    fields: dict[str, Any],
+    dropped: list[str],
+    tmp_path: Path,
+) -> None:
+    """Older checkpoints, and models that differ from a family in nothing else."""
+    original = write(tmp_path / "original", **OF_OTHER_NAMES[case])
+    fields = {"architectures": [name], "model_type": model_type, **fields}
+    path = changed(original, tmp_path / "other", "attention_bias", *dropped, **fields)
+    assert every_run(path, prompt(90)).tokens() == generate(
+        reference(original, torch.float64), prompt(90), 24
+    )
+    implied = LLAMA if model_type == "llama" else name
+    assert native({"model_type": model_type}) is family({"architectures": [implied]})
+    assert native(fields) is not None
+
+
+def test_dynamic_rope_of_internlm_extends_the_length() -> None:
+    rotary = {"type": "dynamic", "base": 9000, "scaling_factor": 2.0}
+    raw = {**SHAPE, "architectures": ["InternLMForCausalLM"], "rotary": rotary}
+    spec = read_specification(family(raw), raw)
+    rope = spec.softmax_layers[0].rope
+    assert rope is not None and spec.extends
+    assert (rope.theta, rope.numbers["factor"]) == (9000, 2)
+    with pytest.raises(BadModel, match="rope_type 'xpos' is not supported"):
+        read_specification(family(raw), {**raw, "rotary": {"type": "xpos"}})
 
 
 @pytest.mark.parametrize("case", ["mistral-window", "ministral3", "mistral4"])

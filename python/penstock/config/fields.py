@@ -35,7 +35,7 @@ _NEUTRAL = (
     r"(encoder_)?no_repeat_ngram_size|\w*length_penalty|repetition_penalty|(max|min)_length",
     r"num_(beams|beam_groups|return_sequences)|temperature|top_[kp]|typical_p|chunk_size_\w+",
     r"output_(hidden_states|attentions|scores)|return_dict(_in_generate)?|remove_invalid_values",
-    r"(tokenizer_)?model_max_length|max_sequence_length",
+    r"(tokenizer_)?model_max_length|max_sequence_length|max_tokenizer_truncation",
 )
 _IS_NEUTRAL = re.compile("|".join(_NEUTRAL))
 

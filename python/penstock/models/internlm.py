@@ -1,16 +1,38 @@
-"""InternLM 2 and 3: Llama under other names, with queries, keys and values by KV head."""
+"""InternLM: Llama; 2 and 2.5 under other names, with queries, keys and values by KV head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from penstock.config import Fields, Specification, layered
+from penstock.config import NTK, Fields, Specification, layered
 from penstock.models.llama import Llama
 from penstock.weights import HeadGroups, Names
 
 LAYER = "model.layers.{}."
 QKV = LAYER + "attention.wqkv"
+
+
+class InternLM(Llama):
+    """InternLM 7B and 20B, the first ones: attention may have biases."""
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads biases and RoPE under their own names, with the defaults of the model's code."""
+        fields = Fields(raw)
+        own: dict[str, Any] = {"attention_bias": fields.flag("bias", True)}
+        if raw.get("rotary") is not None:
+            own["rope_scaling"] = _rope(fields.section("rotary"))
+        return super().read_config(layered(own, raw))
+
+
+def _rope(rotary: Fields) -> dict[str, Any]:
+    """RoPE as other families spell it."""
+    kind, theta = rotary.raw.get("type"), rotary.positive("base", 10000.0)
+    if kind == NTK:
+        factor = rotary.positive("scaling_factor", 1.0)
+        return {"rope_type": NTK, "rope_theta": theta, "factor": factor}
+    return {"rope_type": "default" if kind == "origin" else kind, "rope_theta": theta}
 
 
 class InternLM2(Llama):

@@ -9,7 +9,9 @@ from penstock.config import (
     Fields,
     LayerSpec,
     MlpSpec,
+    Renamed,
     Specification,
+    layered,
     read_attention,
     read_decoder,
     read_rope,
@@ -32,6 +34,16 @@ class Llama(Decoder):
         mlp = MlpSpec(fields.count("intermediate_size"), bias=fields.flag("mlp_bias"))
         layers = [LayerSpec(attention, mlp)] * fields.count("num_hidden_layers")
         return read_decoder(fields, layers)
+
+
+class FirstLlama(Llama):
+    """Llama 1 as its first conversions name it."""
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads the length under its older name, with transformers' default."""
+        older = Renamed(raw, {"max_sequence_length": "max_position_embeddings"})
+        return super().read_config(layered(raw, older, {"max_position_embeddings": 2048}))
 
 
 class Mistral(Llama):

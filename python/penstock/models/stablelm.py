@@ -12,6 +12,7 @@ from penstock.config import (
     Placement,
     QkNorm,
     QkNormWidth,
+    Renamed,
     Specification,
     layered,
     read_attention,
@@ -64,3 +65,14 @@ class StableLm(Decoder):
             placement=Placement.PARALLEL if parallel else Placement.PRE,
         )
         return read_decoder(fields, [layer] * fields.count("num_hidden_layers"), residual)
+
+
+class StableLmEpoch(StableLm):
+    """The first revisions of StableLM 3B and 1.6B: the same model, other names of fields."""
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads the older names, which these revisions have alone."""
+        older = {"norm_eps": "layer_norm_eps", "rope_pct": "partial_rotary_factor"}
+        Fields(raw).ignore("num_heads")  # num_attention_heads again
+        return super().read_config(layered(Renamed(raw, older), raw))
