@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import prompt, reference, write
+from checkpoints import CASES, SHAPE, generate, prompt, reference, write
 from driver import Driver, chunked_hit_and_preempted, greedy
 from local import LocalWorker, Refused
 from penstock.config import NTK, NTK_POWERS, LogNScale, RopeSpec
+from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.layers.attention import position_factors
 from penstock.layers.rope import rope_table
-from penstock.models import family
+from penstock.models import family, read_specification
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from ranks import Threads, prefilled
@@ -165,3 +166,60 @@ def test_ranks_of_qwen1_compute_what_one_does(tmp_path: Path, ranks: int) -> Non
         torch.inference_mode()(lambda group: prefilled(path, cls, group, PLAIN))
     ):
         torch.testing.assert_close(part, alone, rtol=0, atol=1e-9)
+
+
+CHUNK, LOCAL = 96, 24
+DUAL_CHUNK = {"chunk_size": CHUNK, "local_size": LOCAL, "original_max_position_embeddings": 128}
+
+
+def chunked_distance(query: int, key: int) -> int:
+    """Of positions in dual chunk attention (arXiv:2402.17463, section 3.3), as vLLM has it."""
+    stride = CHUNK - LOCAL
+    place, apart = query % stride, query // stride - key // stride
+    if apart == 1:
+        place = min(place + stride, CHUNK)
+    elif apart > 1:
+        place = min(2 * stride - 1, CHUNK)
+    return place - key % stride
+
+
+def test_dual_chunk_attention_is_plain_within_a_chunk() -> None:
+    """The first query whose distances are others is the one behind a whole chunk."""
+    pairs = [(query, key) for query in range(2 * CHUNK) for key in range(query + 1)]
+    others = [query for query, key in pairs if chunked_distance(query, key) != query - key]
+    assert others[0] > CHUNK - 1
+
+
+@pytest.mark.parametrize("case", ["qwen2", "qwen3", "qwen3-moe"])
+def test_sequences_of_a_chunk_are_those_of_transformers(case: str, tmp_path: Path) -> None:
+    """It ignores the field."""
+    path = write(tmp_path / "model", **CASES[case])
+    raw = json.loads((path / "config.json").read_text())
+    chunks = {**DUAL_CHUNK, "sparse_attention_enabled": True, "sparse_attention_threshold": 8}
+    raw |= {"dual_chunk_attention_config": chunks, "max_position_embeddings": 1010}
+    (path / "config.json").write_text(json.dumps(raw))
+    worker, ids = LocalWorker(), prompt(CHUNK - 8)
+    loaded = worker.load(path, dtype="float64", max_sequence_tokens=CHUNK)
+    driver, sequence = Driver([worker], loaded), greedy(ids, 8)
+    driver.enter(sequence)
+    driver.finish([sequence])
+    driver.stream.close()
+    assert sequence.tokens == generate(reference(path, torch.float64), ids, 8)
+    text = r"is 97, but the model was made for 96 \(a chunk of dual_chunk_.*; lower --max-len"
+    with pytest.raises(Refused, match=text):
+        LocalWorker().load(path, max_sequence_tokens=CHUNK + 1)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"),
+    [
+        ({"chunk_size": None}, "chunk_size must be a number, found None"),
+        ({"local_size": 49}, "local_size above 48 is not supported"),
+        ({"window": 8}, "window 8 is not supported"),
+    ],
+)
+def test_other_chunks_are_refused_by_name(chunks: dict[str, Any], text: str) -> None:
+    raw = {**SHAPE, "architectures": ["Qwen2ForCausalLM"]}
+    raw["dual_chunk_attention_config"] = {**DUAL_CHUNK, **chunks}
+    with pytest.raises(BadModel, match=text):
+        read_specification(family(raw), raw)

@@ -32,6 +32,10 @@ _ACTIVATIONS = {
 # Fields of RoPE in three axes, which text alone does not need: its positions are equal in all.
 AXES = ("mrope_section", "mrope_interleaved")
 
+DUAL_CHUNK = "dual_chunk_attention_config"
+# How other servers leave out keys of long sequences; here none are.
+_SPARSE = [f"sparse_attention_{name}" for name in ("enabled", "config", "threshold", "last_q")]
+
 _GPT_NAMES = {
     "n_embd": "hidden_size",
     "n_embed": "hidden_size",
@@ -56,11 +60,26 @@ def read_decoder(
     """The specification with these layers; `changes` are fields that the family reads itself."""
     read = {
         "vocab": fields.count("vocab_size"),
-        "max_positions": read_positions(fields),
         "tied": fields.flag("tie_word_embeddings"),
+        **_length(fields),
     }
     residual = residual or read_residual(fields)
     return Specification(residual, layers=tuple(layers), **{**read, **changes})
+
+
+def _length(fields: Fields) -> dict[str, Any]:
+    """The longest sequence, and what limits it. Dual chunk attention (arXiv:2402.17463) shortens
+    distances of keys in other chunks; up to the size of a chunk it is plain attention."""
+    longest = read_positions(fields)
+    if not fields.raw.get(DUAL_CHUNK):
+        return {"max_positions": longest}
+    chunks = fields.section(DUAL_CHUNK)
+    size = chunks.count("chunk_size")
+    chunks.require_at_most("local_size", size // 2)
+    original = chunks.count("original_max_position_embeddings", longest)
+    chunks.ignore(*_SPARSE)
+    limit = f"a chunk of {DUAL_CHUNK}, beyond which it is not supported"
+    return {"max_positions": min(longest, size, original), "length_limit": limit}
 
 
 def read_residual(fields: Fields, **changes: Any) -> ResidualSpec:

@@ -114,6 +114,8 @@ class Specification:
     layers: tuple[LayerSpec, ...]
     tied: bool
     """Whether the head shares the embedding's matrix."""
+    length_limit: str = "max_position_embeddings"
+    """What limits `max_positions`, for errors."""
     head_bias: bool = False
     """Whether the logits have a learned bias."""
     embedding_scale: float = 1.0

@@ -50,6 +50,11 @@ class Description:
     """What is given up because transformers computes the model, in phrases for its user."""
 
     @property
+    def length_limit(self) -> str:
+        """What limits `max_positions`, for errors."""
+        return "max_position_embeddings"
+
+    @property
     def windows(self) -> tuple[int, ...]:
         """Each layer's sliding window in tokens; 0 = unlimited."""
         return tuple(layer.attention.window for layer in self.layers)

@@ -306,7 +306,7 @@ def _capacity(settings: Settings, config: Specification) -> memory.Capacity:
     if bounded and settings.max_sequence_tokens > config.max_positions:
         raise BadSetting(
             f"max_sequence_tokens is {settings.max_sequence_tokens}, but the model was made for "
-            f"{config.max_positions} (max_position_embeddings); lower --max-len"
+            f"{config.max_positions} ({config.length_limit}); lower --max-len"
         )
     if settings.max_sequence_tokens > (most := max(MOST_TOKENS, config.max_positions)):
         raise BadSetting(
