@@ -43,6 +43,16 @@ CASES: dict[str, Case] = {
         [0.5],
         [0, 1],
     ),
+    "not of a bound": Case(
+        {"type": "number", "minimum": 0, "maximum": 0.5, "not": {"const": 0}},
+        [0.5, 0.25, 0.0625],
+        [0, 0.0, -0.5, 0.75],
+    ),
+    "multiples above a bound": Case(
+        {"type": "number", "exclusiveMinimum": 7, "maximum": 7.5, "multipleOf": 0.25},
+        [7.25],
+        [7, 7.125, 7.75],
+    ),
     "not of values": Case(
         {"type": ["string", "integer", "null", "boolean"], "not": {"enum": ["ab", "a", 3, None]}},
         ["", "b", "abc", "aa", 2, 4, True],

@@ -71,6 +71,11 @@ OTHERS: dict[str, Schema] = {
     "any list": {"type": "array"},
     "minimum": {"type": "integer", "minimum": -12, "maximum": 37},
     "exclusive": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "exclusive zero": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.01},
+    "exclusive whole ones": record(
+        a={"type": "number", "exclusiveMinimum": 7, "maximum": 7.5},
+        b=listing({"type": "number", "minimum": -0.5, "exclusiveMaximum": 0}),
+    ),
     "multipleOf": {"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 700},
     "minimum alone": record(
         a={"type": "integer", "minimum": 1000}, b={"type": "number", "maximum": 0}

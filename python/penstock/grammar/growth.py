@@ -78,8 +78,16 @@ def written(value: Any) -> bytes:
 
 def _digits(node: dict[str, Any]) -> int:
     """Returns the digits of a number with bounds; 0 without bounds."""
-    given = [node[key] for key in BOUNDS if type(node.get(key)) in (int, float)]
-    return max((2 + len(f"{Decimal(str(value)):f}") for value in given), default=0)
+    given = {key: node[key] for key in BOUNDS if type(node.get(key)) in (int, float)}
+    return max((2 + len(_written(key, value)) for key, value in given.items()), default=0)
+
+
+def _written(key: str, bound: float) -> str:
+    """Returns a bound in digits. The zeros before those of the bound nearer to 0 do not count: a
+    number that has begun with some of them may go on with a larger digit at once."""
+    text = f"{Decimal(str(bound)):f}"
+    nearer = bound > 0 if key in ("minimum", "exclusiveMinimum") else bound < 0
+    return text.lstrip("-0.") if nearer else text
 
 
 class MinDocumentTokens:

@@ -81,9 +81,16 @@ class NumberRule(Rule):
             multiples=self.multiples | other.multiples,
         )
 
+    def low(self) -> float | None:
+        """Returns the lower bound, inclusive or not."""
+        return _pick(max, self.least, self.above)
+
+    def high(self) -> float | None:
+        """Returns the upper bound, inclusive or not."""
+        return _pick(min, self.most, self.below)
+
     def void(self) -> bool:
-        low = _pick(max, self.least, self.above)
-        high = _pick(min, self.most, self.below)
+        low, high = self.low(), self.high()
         if self.values == () or (low is not None and high is not None and low > high):
             return True
         if low is None or low != high:

@@ -15,6 +15,7 @@ from penstock.grammar.json_schema.expander import search
 from penstock.grammar.json_schema.rules import UNBOUNDED, NumberRule, StringRule
 
 EXACT = 2**53  # integers up to here are exact as floats
+LEAST = 1e-64  # beside an excluded 0; llguidance nests a group per digit, up to 250
 MOST_EXCLUDED = 64  # excluded numbers
 MOST_EXCLUDED_TEXT = 4000  # characters
 EVERYTHING = ("", ".*", "^", "$", "^.*", ".*$", "(.*)", "(?:)")  # patterns that every text matches
@@ -35,6 +36,7 @@ def number(rule: NumberRule) -> list[dict[str, Any]]:
     """Returns alternative schemas of a rule."""
     if rule.excluded:
         return _between(rule)
+    rule = _without_whole_bound(rule)
     schema: dict[str, Any] = {"type": "integer" if rule.whole else "number"}
     if rule.whole is False and not _no_integer(rule):
         return []
@@ -52,6 +54,30 @@ def number(rule: NumberRule) -> list[dict[str, Any]]:
             schema["type"] = "integer"
         schema["multipleOf"] = _plain(step)
     return [schema]
+
+
+def _without_whole_bound(rule: NumberRule) -> NumberRule:
+    """Returns a rule with an inclusive bound where llguidance would allow an excluded one: it
+    does so for a whole bound if the other bound, farther from 0, has the same integer part."""
+    low, high = rule.low(), rule.high()
+    if rule.whole or low is None or high is None:
+        return rule
+    if rule.above == low >= 0 and low == math.floor(low) and high < low + 1:
+        return replace(rule, above=None, least=_next(low, high))
+    if rule.below == high <= 0 and high == math.floor(high) and low > high - 1:
+        return replace(rule, below=None, most=-_next(-high, -low))
+    return rule
+
+
+def _next(bound: float, farther: float) -> float:
+    """Returns a double shortly after a bound: closer than any number of 15 digits, and far enough
+    for llguidance, which may read one as the second double before it. After 0 it would have 324
+    digits; the returned one is much closer to 0 than to `farther`."""
+    if not bound:
+        return max(math.nextafter(0, 1), min(LEAST, farther * 2**-53))
+    for _ in range(3):
+        bound = math.nextafter(bound, math.inf)
+    return bound
 
 
 def _between(rule: NumberRule) -> list[dict[str, Any]]:
