@@ -186,6 +186,32 @@ CASES: dict[str, Case] = {
         [{"a": 1, "b": "x"}, {"b": "x", "c": 1}, {"a": 1, "b": "x", "c": None}],
         [{}, {"a": 1}, {"c": 1}],
     ),
+    "minProperties with one name": Case(
+        {
+            "type": "object",
+            "properties": {"a": NUMBER},
+            "minProperties": 2,
+            "additionalProperties": TEXT,
+        },
+        [{"a": 1, "b": "x"}, {"a": 1, "b": "x", "c": ""}],
+        [{}, {"a": 1}, {"b": "x"}, {"a": 1, "b": 2}],
+    ),
+    "minProperties beside a required one": Case(
+        thing(minProperties=3, maxProperties=3, required=["b"]),
+        [{"a": 1, "b": "x", "c": None}, {"a": 1, "b": "x", "d": 1}, {"b": "", "c": 1, "d": 1}],
+        [{"b": "x"}, {"b": "x", "d": 1}, {"a": 1, "b": "x", "c": None, "d": 1}],
+    ),
+    "minProperties with a pattern": Case(
+        {
+            "type": "object",
+            "properties": {"a1": {}},
+            "patternProperties": {"^a": NUMBER},
+            "minProperties": 2,
+            "additionalProperties": False,
+        },
+        [{"a1": 1, "a2": 2}],
+        [{"a1": 1}, {"a1": "x", "a2": 2}, {"a1": 1, "b": 2}],
+    ),
     "maxProperties": Case(
         thing(maxProperties=1, minProperties=1, additionalProperties=False),
         [{"a": 1}, {"c": 1}],

@@ -69,6 +69,28 @@ def test_refusal_names_the_place_and_a_remedy(
     assert "llguidance" not in text and "nsatisfiable" not in text
 
 
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"minProperties": 2},
+        {"minProperties": 2, "maxProperties": 4, "additionalProperties": COUNT},
+        {"minProperties": 3, "properties": {"b": COUNT}},
+        {"minProperties": 2, "patternProperties": {"^b": {}}, "additionalProperties": False},
+    ],
+    ids=str,
+)
+def test_several_unnamed_members_cannot_be_required(
+    compiler: Compiler, keywords: dict[str, Any]
+) -> None:
+    """A grammar does not compare names, and members of equal names count as one."""
+    schema = record(a={"type": "object", **keywords})
+    with pytest.raises(GrammarRejected) as refused:
+        compiler.compile(GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema), True))
+    text = str(refused.value)
+    assert "`minProperties` (in `#/properties/a`) is not supported" in text
+    assert "their names may be equal" in text
+
+
 def test_a_refused_tool_is_named(compiler: Compiler) -> None:
     with pytest.raises(GrammarRejected) as refused:
         compiler.compile(wanted("hermes", {"f": record(a=COUNT), "g": record(a=NONE)}))

@@ -91,50 +91,59 @@ class Objects:
     def _counted(self, rule: ObjectRule, members: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns schemas for the required number of members."""
         others = self._others(rule)
-        free = [n for n, each in members.items() if each is not False and n not in rule.required]
+        free = _optional(members, rule.required)
         least = rule.least - len(rule.required)
         most = UNBOUNDED if rule.most == UNBOUNDED else rule.most - len(rule.required)
         if most >= (UNBOUNDED if others else len(free)) and least <= 0:
             return [_schema(members, rule.required, others)]
         if not free and others and least <= 1:
-            found = _schema(members, rule.required, others)
-            if least > 0:
-                found["minProperties"] = rule.least
-            if rule.most < UNBOUNDED:
-                found["maxProperties"] = rule.most
-            return [found]
-        return list(islice(self._sets(rule, members, max(least, 0), most), 2 * MOST_SETS))
+            return [self._limited(rule, members, rule.required, rule.least)]
+        found = list(islice(self._sets(rule, members, max(least, 0), most), 2 * MOST_SETS))
+        if not found and others:
+            raise UnsupportedKeyword(
+                "minProperties",
+                "where it requires two or more members that the schema does not name: their names "
+                "may be equal; name all but one of them in `properties`",
+            )
+        return found
+
+    def _limited(
+        self, rule: ObjectRule, members: dict[str, Any], required: tuple[str, ...], least: int
+    ) -> dict[str, Any]:
+        """Returns a schema with unnamed members, whose named members are all required."""
+        found = _schema(members, required, self._others(rule))
+        if least > len(required):
+            found["minProperties"] = least
+        if rule.most < UNBOUNDED:
+            found["maxProperties"] = rule.most
+        return found
 
     def _sets(
         self, rule: ObjectRule, members: dict[str, Any], least: int, most: int
     ) -> Iterator[dict[str, Any]]:
         """Yields one schema per choice of the present members."""
         others = self._others(rule)
-        free = [n for n, each in members.items() if each is not False and n not in rule.required]
-        if most < (UNBOUNDED if others else len(free)):
-            if most < len(free):
-                for chosen in islice(combinations(free, most), MOST_SETS):
-                    gone = {name: False for name in free if name not in chosen}
-                    yield from self._least({**members, **gone}, rule.required, least, {})
-            else:
-                yield from self._least(members, rule.required, least, {})
-            if least <= 1 <= most and others and most < UNBOUNDED:
-                yield self._others_alone(rule, members, others)
-            return
-        yield from self._least(members, rule.required, least, others)
-        if least <= 1 and others:
-            yield self._others_alone(rule, members, others)
+        free = _optional(members, rule.required)
+        if most >= (UNBOUNDED if others else len(free)):
+            yield from self._least(members, rule.required, least, others)
+        elif most < len(free):
+            for chosen in islice(combinations(free, most), MOST_SETS):
+                gone = {name: False for name in free if name not in chosen}
+                yield from self._least({**members, **gone}, rule.required, least, {})
+        else:
+            yield from self._least(members, rule.required, least, {})
+        if others and max(least, 1) <= most:
+            yield from self._with_others(rule, members, max(least, 1))
 
-    def _others_alone(
-        self, rule: ObjectRule, members: dict[str, Any], others: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Returns a schema whose optional members are all unnamed."""
-        gone = {n: each if n in rule.required else False for n, each in members.items()}
-        found = _schema(gone, rule.required, others)
-        found["minProperties"] = max(rule.least, 1)
-        if rule.most < UNBOUNDED:
-            found["maxProperties"] = rule.most
-        return found
+    def _with_others(
+        self, rule: ObjectRule, members: dict[str, Any], least: int
+    ) -> Iterator[dict[str, Any]]:
+        """Yields schemas with `least` - 1 optional named members and at least one unnamed one. The
+        names of two unnamed ones may be equal, so that they would count as one."""
+        for chosen in islice(combinations(_optional(members, rule.required), least - 1), MOST_SETS):
+            required = (*rule.required, *chosen)
+            kept = {name: each if name in required else False for name, each in members.items()}
+            yield self._limited(rule, kept, required, len(required) + 1)
 
     def _least(
         self, members: dict[str, Any], required: tuple[str, ...], least: int, others: dict[str, Any]
@@ -144,7 +153,7 @@ class Objects:
         if not least:
             yield _schema(members, required, others)
             return
-        free = [n for n, each in members.items() if each is not False and n not in required]
+        free = _optional(members, required)
         for chosen in islice(combinations(free, least), MOST_SETS):
             last = free.index(chosen[-1])
             gone = {name: False for name in free[:last] if name not in chosen}
@@ -217,6 +226,11 @@ class Objects:
                 pattern, conj = f"(?:{other})|(?:{pattern})", conj | more
             found.append((pattern, conj))
         return dict(found)
+
+
+def _optional(members: dict[str, Any], required: tuple[str, ...]) -> list[str]:
+    """Returns the names of the allowed members that are not required."""
+    return [name for name, each in members.items() if each is not False and name not in required]
 
 
 def _schema(
