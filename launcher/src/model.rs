@@ -368,9 +368,18 @@ fn length_field(text: &Value) -> &'static str {
     }
 }
 
-/// Returns the tokens of the longest sequence. Model cards say to add `YaRN` and to leave the field of
-/// the length as it is.
+/// Returns the tokens of the longest sequence. Beyond a chunk, dual chunk attention is not supported.
 fn context_length(text: &Value) -> Result<u64, String> {
+    let longest = extended_length(text)?;
+    let chunks = text.get("dual_chunk_attention_config");
+    let sizes = ["chunk_size", "original_max_position_embeddings"];
+    let bounds = sizes.map(|name| chunks.and_then(|fields| fields.get(name)?.as_u64()));
+    Ok(bounds.into_iter().flatten().fold(longest, u64::min))
+}
+
+/// Returns the tokens of the longest sequence that positions allow. Model cards say to add `YaRN` and to leave
+/// the field of the length as it is.
+fn extended_length(text: &Value) -> Result<u64, String> {
     let longest = count(text, length_field(text))?;
     let Some(rope) = rope(text).filter(|rope| rope_kind(rope) == Some("yarn")) else {
         return Ok(longest);
@@ -385,7 +394,11 @@ fn extends(text: &Value) -> bool {
     if model_type(text) == Some(QWEN_1) {
         return text.get("use_dynamic_ntk") != Some(&Value::Bool(false));
     }
-    rope(text).and_then(rope_kind) == Some("dynamic")
+    let fields = match model_type(text) {
+        Some("internlm") => text.get("rotary"),
+        _ => rope(text),
+    };
+    fields.and_then(rope_kind) == Some("dynamic")
 }
 
 /// Returns the fields of RoPE. As in transformers, the older name counts where both have values.

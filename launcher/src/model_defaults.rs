@@ -14,6 +14,7 @@ pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[
             "max_seq_len",
             "seq_length",
             "model_max_length",
+            "max_sequence_length",
         ],
     ),
 ];
@@ -74,7 +75,7 @@ const SIZES: &[(&str, u64, &str)] = &[
     ("swa_head_dim", 128, "inkling2_text inkling_text"),
     ("swa_num_key_value_heads", 8, "inkling2_text"),
     ("swa_num_key_value_heads", 16, "inkling_text"),
-    ("max_position_embeddings", 2048, "bloom falcon mamba"),
+    ("max_position_embeddings", 2048, "bloom falcon llama mamba"),
     (
         "max_position_embeddings",
         4096,

@@ -438,6 +438,9 @@ fn yarn_makes_the_context_longer() {
     config["rope_scaling"] = json!({"type": "linear", "factor": 4.0});
     config["max_position_embeddings"] = json!(16_384);
     assert_eq!(facts(&config).unwrap().max_tokens, 16_384);
+    config["max_position_embeddings"] = json!(1_010_000);
+    config["dual_chunk_attention_config"] = json!({"chunk_size": 262_144, "local_size": 8192});
+    assert_eq!(facts(&config).unwrap().max_tokens, 262_144);
 }
 
 #[test]
@@ -461,6 +464,11 @@ fn a_base_of_rope_may_grow() {
     assert_eq!((found.max_tokens, found.extends), (1024, true));
     config["use_dynamic_ntk"] = json!(false);
     assert!(!facts(&config).unwrap().extends);
+    config["model_type"] = json!("internlm");
+    config["rope_parameters"] = json!(null);
+    assert!(!facts(&config).unwrap().extends);
+    config["rotary"] = json!({"base": 10_000, "type": "dynamic"});
+    assert!(facts(&config).unwrap().extends);
 }
 
 #[test]

@@ -149,10 +149,14 @@ impl StoredQuantization {
         .find_map(|(field, method)| {
             let stored = config.get(*field)?;
             stored.as_object().filter(|fields| !fields.is_empty())?;
-            Some(Self::read(
-                text(stored, "quant_method").unwrap_or(method),
-                stored,
-            ))
+            let loads = |bits| stored.get(bits) == Some(&Value::Bool(true));
+            let method = match text(stored, "quant_method") {
+                Some(named) => named,
+                // Before transformers 4.33.
+                None if loads("load_in_8bit") || loads("load_in_4bit") => "bitsandbytes",
+                None => method,
+            };
+            Some(Self::read(method, stored))
         })
     }
 
@@ -307,6 +311,10 @@ mod tests {
         assert_eq!(
             stored(json!({"quant_method": "gptq", "bits": 4})),
             Some(("gptq".into(), 4))
+        );
+        assert_eq!(
+            stored(json!({"load_in_4bit": true, "quant_method": null})),
+            Some(("bitsandbytes".into(), 4))
         );
         assert_eq!(
             stored(

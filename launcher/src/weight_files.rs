@@ -108,7 +108,7 @@ impl StoredWeights {
     }
 }
 
-/// Returns the files that workers load: those that an index lists, or the only one. The worker
+/// Returns the files that workers load: model.safetensors, those that an index lists, or the only one. The worker
 /// (`weights/files.py`) finds the same.
 fn weight_files(directory: &Path) -> Outcome<Vec<PathBuf>> {
     let shown = directory.display();
@@ -124,8 +124,9 @@ fn weight_files(directory: &Path) -> Outcome<Vec<PathBuf>> {
     let files = ending(SUFFIX);
     let indices = ending(".safetensors.index.json");
     let index = match indices[..] {
+        _ if names.contains(SINGLE) => None,
         _ if names.contains(INDEX) => Some(INDEX),
-        [only] if !names.contains(SINGLE) => Some(only.as_str()),
+        [only] => Some(only.as_str()),
         _ => None,
     };
     if files.is_empty() {
@@ -281,6 +282,8 @@ mod tests {
         write(path, SINGLE, &json!({}));
         assert_eq!(found_in(path).unwrap(), [SINGLE]);
         write_index(path, INDEX, &["other.safetensors", old]);
+        assert_eq!(found_in(path).unwrap(), [SINGLE]);
+        std::fs::remove_file(path.join(SINGLE)).unwrap();
         assert_eq!(found_in(path).unwrap(), [old, "other.safetensors"]);
     }
 
