@@ -87,7 +87,9 @@ def lists(schema: dict[str, Any], example: Any, above: tuple[str, ...]) -> Itera
     entry = example[0] if example else None
     if schema.get("minItems"):
         yield Draw([], False)
-    if most := schema.get("maxItems"):
+    if schema.get("uniqueItems"):
+        yield Draw([entry] * 2, False)
+    elif most := schema.get("maxItems"):
         yield Draw([entry] * most, None if most in READ_ONLY else True)
         yield Draw([entry] * (most + 1), False)
     for draw in draws(schema.get("items", {}), entry, above):

@@ -33,8 +33,10 @@ pub(super) fn bounds() -> Vec<Bound> {
     let one_of = |words: &[&str]| json!({ "enum": words });
     let datatypes = kserve::DATATYPES.map(|(name, _)| name);
     let tensors = |least| items(least..=kserve::MOST_TENSORS);
+    let mut inputs = tensors(1);
+    inputs["uniqueItems"] = true.into(); // more than that: no name may be given twice
     vec![
-        (&["InferRequest"], "inputs", tensors(1)),
+        (&["InferRequest"], "inputs", inputs),
         (&["InferRequest"], "outputs", tensors(0)),
         (
             &["InputTensor"],
