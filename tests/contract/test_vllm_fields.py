@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -37,6 +38,32 @@ def test_include_stop_str_in_output_keeps_the_stop_string(
     assert whole == "12 + 30 = 42"
     assert chat(client, stream, stop=["30 ="]) == "12 + "
     assert chat(client, stream, stop=["30 ="], include_stop_str_in_output=True) == "12 + 30 ="
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+def test_stop_reason_is_what_ended_the_output(server: Server, route: str, stream: bool) -> None:
+    asked = {"messages": ASKED} if route.startswith("chat") else {"prompt": PROMPT}
+    body = {"model": "brook", "temperature": 0, "max_tokens": 16, "stream": stream, **asked}
+
+    def choice(**fields: Any) -> dict[str, Any]:
+        reply = httpx.post(f"{server.url}/v1/{route}", json={**body, **fields}, timeout=60)
+        if not stream:
+            return dict(reply.json()["choices"][0])
+        lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line]
+        return dict(json.loads(lines[-2])["choices"][0])
+
+    def reason(**fields: Any) -> Any:
+        ended = choice(**fields)
+        assert ended["finish_reason"] == "stop"
+        return ended.get("stop_reason")
+
+    assert reason() is None  # the model's end token
+    assert reason(stop=["never", "0 ="]) == "0 ="
+    assert reason(stop=["0 ="], include_stop_str_in_output=True) == "0 ="
+    plus = httpx.post(f"{server.url}/tokenize", json={"inputs": "2 +"}).json()[-1]["id"]
+    assert reason(stop_token_ids=[plus, 5]) == plus
+    assert "stop_reason" not in choice(max_tokens=2)
 
 
 def test_skip_special_tokens_false_keeps_special_tokens(client: openai.OpenAI) -> None:

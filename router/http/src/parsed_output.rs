@@ -128,11 +128,10 @@ pub(super) async fn collect(
 }
 
 impl OutputEnd {
-    fn from_text_end(end: &TextEnd) -> Self {
-        let stop_string = end.text[end.content_len..].to_owned();
+    pub(super) fn from_text_end(end: &TextEnd) -> Self {
         Self {
             reason: end.reason,
-            stop_string: Some(stop_string).filter(|_| end.reason == FinishReason::StopString),
+            stop_string: end.stop_string().map(str::to_owned),
         }
     }
 }

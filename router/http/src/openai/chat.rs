@@ -82,6 +82,7 @@ fn whole(meta: ResponseMeta, (mut answers, usage): (Vec<ChoiceOutput>, Usage)) -
         index,
         token_ids: answer.ids.as_mut().map(|ids| ids.take()),
         finish_reason: answer.reason,
+        stop_reason: answer.stop_reason.take(),
         logprobs: answer.logprobs.take(),
         message: message(answer),
     };

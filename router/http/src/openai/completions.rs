@@ -96,6 +96,7 @@ fn whole(meta: ResponseMeta, (answers, usage): (Vec<ChoiceOutput>, Usage)) -> Co
             logprobs: answer.logprobs,
             prompt_logprobs: answer.prompt_logprobs,
             finish_reason: answer.reason,
+            stop_reason: answer.stop_reason,
         });
     let ResponseMeta { id, created, model } = meta;
     Completion {

@@ -32,7 +32,7 @@ pub(super) use self::responses::{
     stored_response,
 };
 use self::stream::ChunkStream;
-use self::wire::answer::Usage;
+use self::wire::answer::{StopReason, Usage};
 use self::wire::{Delivery, StreamUsage};
 use super::ids::unique;
 use super::parsed_output::{self, Call};
@@ -69,6 +69,7 @@ struct ChoiceOutput {
     /// Whether calls are returned as the legacy `function_call`.
     older: bool,
     reason: wire::answer::FinishReason,
+    stop_reason: Option<StopReason>,
     facts: GenerationFacts,
     logprobs: Option<Logprobs>,
     prompt_logprobs: Option<Vec<Option<LogprobsById>>>,
@@ -183,6 +184,7 @@ async fn collect(kind: ChunkKind, generation: &mut Generation) -> Result<ChoiceO
                 !output.calls.is_empty(),
                 generation.parser_options(),
             ),
+            stop_reason: stop_reason(end.reason, end.stop_string, generation),
             calls: output.calls,
             older: generation.parser_options().legacy_function_call,
             facts: generation.facts().clone(),
@@ -201,6 +203,7 @@ async fn collect(kind: ChunkKind, generation: &mut Generation) -> Result<ChoiceO
             ids.add_event(&event);
         }
         if let Some(mut end) = event.end.take() {
+            let stop_string = end.stop_string().map(str::to_owned);
             end.text.truncate(end.content_len);
             let facts = generation.facts();
             let echo = &generation.prompt().text;
@@ -210,6 +213,7 @@ async fn collect(kind: ChunkKind, generation: &mut Generation) -> Result<ChoiceO
                 calls: Vec::new(),
                 older: false,
                 reason: end.reason.into(),
+                stop_reason: stop_reason(end.reason, stop_string, generation),
                 facts: facts.clone(),
                 logprobs: logprobs_builder.as_mut().map(LogprobsBuilder::take),
                 prompt_logprobs: logprobs::prompt_logprobs(generation),
@@ -270,6 +274,19 @@ fn best(mut answers: Vec<ChoiceOutput>, choices: Choices) -> Vec<ChoiceOutput> {
     let indexed = answers.into_iter().enumerate();
     let selected = indexed.filter(|(index, _)| index % made < n);
     selected.map(|(_, answer)| answer).collect()
+}
+
+/// Returns what ended the output, besides its length and the model's end tokens.
+fn stop_reason(
+    reason: FinishReason,
+    stop_string: Option<String>,
+    generation: &Generation,
+) -> Option<StopReason> {
+    match reason {
+        FinishReason::StopString => stop_string.map(StopReason::Text),
+        FinishReason::StopToken => generation.stop_token().map(StopReason::Token),
+        FinishReason::Length => None,
+    }
 }
 
 /// Returns the finish reason. An output with tool calls gets its own reason, unless it was cut off

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::logprobs::{LogprobsBuilder, TokenIds};
 use super::wire::StreamUsage;
-use super::wire::answer::{FinishReason, Usage};
-use super::{ChunkKind, ResponseMeta, finish_reason};
+use super::wire::answer::Usage;
+use super::{ChunkKind, ResponseMeta, finish_reason, stop_reason};
 use crate::error::openai_json;
 use crate::ids::call_id;
-use crate::parsed_output::GenerationParser;
+use crate::parsed_output::{GenerationParser, OutputEnd};
 use crate::sse::{EventSource, Flow, FrameBuffer, put_event, put_json};
 
 /// Writes the chunks of one or several choices.
@@ -133,7 +133,7 @@ impl ChunkStream {
         }
         if let Some(end) = &event.end {
             let before = std::mem::replace(&mut choice.state, State::Ended);
-            self.put_end(index, before, end.reason.into(), out);
+            self.put_end(index, before, OutputEnd::from_text_end(end), out);
         }
         Poll::Ready(Ok(()))
     }
@@ -167,12 +167,10 @@ impl ChunkStream {
                 self.put_piece(index, piece, out);
             }
         }
-        if let Some(reason) = parser.end().map(|end| end.reason) {
+        if let Some(end) = parser.end().cloned() {
             let choice = &mut self.choices[index];
             let before = std::mem::replace(&mut choice.state, State::Ended);
-            let reason =
-                finish_reason(reason, choice.calls > 0, choice.generation.parser_options());
-            self.put_end(index, before, reason, out);
+            self.put_end(index, before, end, out);
         } else {
             self.choices[index].parser = Some(parser);
         }
@@ -221,7 +219,11 @@ impl ChunkStream {
 
     /// Writes the last chunk of a choice. `before` is its state before the end: if nothing was
     /// sent, this chunk has the role.
-    fn put_end(&mut self, index: usize, before: State, reason: FinishReason, out: &mut BytesMut) {
+    fn put_end(&mut self, index: usize, before: State, end: OutputEnd, out: &mut BytesMut) {
+        let ended = &self.choices[index];
+        let generation = &ended.generation;
+        let reason = finish_reason(end.reason, ended.calls > 0, generation.parser_options());
+        let stop_reason = stop_reason(end.reason, end.stop_string, generation);
         let mut choice = json!({ "index": index });
         match (self.kind, before) {
             (ChunkKind::Chat, State::Fresh) => {
@@ -238,6 +240,9 @@ impl ChunkStream {
         let logprobs_builder = self.choices[index].logprobs_builder.as_mut();
         choice["logprobs"] = json!(logprobs_builder.and_then(LogprobsBuilder::take_some));
         choice["finish_reason"] = json!(reason);
+        if let Some(stop_reason) = stop_reason {
+            choice["stop_reason"] = json!(stop_reason);
+        }
         self.put_chunk(index, choice, out);
     }
 

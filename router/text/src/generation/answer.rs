@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::iter::once;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -51,6 +52,8 @@ pub struct Generation {
     visible: VisibleSpecialTokens,
     /// Whether the text includes the stop string that ends it.
     keeps_stop: bool,
+    /// The request's own stop tokens, which are not end tokens of the model.
+    stop_token_ids: Vec<u32>,
     prompt: PromptOutput,
 }
 
@@ -75,8 +78,33 @@ pub(super) struct PendingGeneration {
     output_text: OutputTextOptions,
     facts: GenerationFacts,
     sampling: SamplingParams,
+    stop_token_ids: Vec<u32>,
     prompt: PromptOutput,
     max_new_tokens: u32,
+}
+
+/// Returns the stop tokens that are not end tokens of the model.
+fn own_stop_tokens(stop_token_ids: &[u32], eos_ids: &[u32]) -> Vec<u32> {
+    let own = stop_token_ids.iter().filter(|id| !eos_ids.contains(id));
+    own.copied().collect()
+}
+
+/// Where the output ends, in bytes of the text.
+struct Cut {
+    /// Length of the content.
+    content: usize,
+    /// The stop string; empty if none ends it.
+    stop: Range<usize>,
+}
+
+impl Cut {
+    /// Creates the end of a text of `length` bytes without a stop string.
+    fn at(length: usize) -> Self {
+        Self {
+            content: length,
+            stop: length..length,
+        }
+    }
 }
 
 /// Special tokens that are part of the text.
@@ -119,6 +147,7 @@ impl PendingGeneration {
             output_text: valid.output_text,
             facts,
             sampling: engine.sampling.clone(),
+            stop_token_ids: own_stop_tokens(&engine.stopping.stop_token_ids, &model.eos_ids),
             prompt,
             max_new_tokens: engine.stopping.max_new_tokens,
         }
@@ -158,6 +187,7 @@ impl PendingGeneration {
             stop: self.stop.clone(),
             visible: self.visible_special_tokens(),
             keeps_stop: self.output_text.stop_string,
+            stop_token_ids: self.stop_token_ids.clone(),
             calls: CallSpans::for_options(&self.parser_options),
             parser_options: self.parser_options.clone(),
             text: Arc::clone(&self.text),
@@ -203,6 +233,12 @@ fn failure(step: &mut TokenEvent) -> Option<(ErrorKind, String)> {
 }
 
 impl Generation {
+    /// Returns the last token if it is one of the request's own stop tokens.
+    pub fn stop_token(&self) -> Option<u32> {
+        let last = self.facts.last_token;
+        self.stop_token_ids.contains(&last).then_some(last)
+    }
+
     /// Returns how to parse the output.
     pub fn parser_options(&self) -> &OutputParserOptions {
         &self.parser_options
@@ -293,7 +329,7 @@ impl Generation {
 
     fn take(&mut self, step: &mut TokenEvent, event: &mut TextEvent) {
         if self.facts.prompt_only {
-            return self.end(FinishReason::Length, (0, 0), event);
+            return self.end(FinishReason::Length, &Cut::at(0), event);
         }
         if let Some(logprobs) = &mut step.logprobs {
             event.top_logprobs = std::mem::take(&mut logprobs.top_logprobs);
@@ -312,7 +348,7 @@ impl Generation {
         }
         if let Some(reason) = end.filter(|_| step.tokens.is_empty()) {
             self.detokenizer.finish(&mut self.answer);
-            self.end(reason, (self.answer.len(), self.answer.len()), event);
+            self.end(reason, &Cut::at(self.answer.len()), event);
         }
     }
 
@@ -362,24 +398,24 @@ impl Generation {
         });
         let (cut, reason) = match (self.find_stop(before), last) {
             (Some(cut), _) => (cut, Some(FinishReason::StopString)),
-            (None, Some(reason)) => ((self.answer.len(), self.answer.len()), Some(reason)),
-            (None, None) => ((self.answer.len() - self.stop.held(), 0), None),
+            (None, Some(reason)) => (Cut::at(self.answer.len()), Some(reason)),
+            (None, None) => (Cut::at(self.answer.len() - self.stop.held()), None),
         };
-        event.delta.push_str(&self.answer[self.sent..cut.0]);
-        self.sent = cut.0;
+        event.delta.push_str(&self.answer[self.sent..cut.content]);
+        self.sent = cut.content;
         if let Some(token) = event.tokens.last_mut() {
             token.delta_end = event.delta.len();
         }
         match reason {
-            Some(reason) => self.end(reason, cut, event),
+            Some(reason) => self.end(reason, &cut, event),
             None => return false,
         }
         true
     }
 
-    /// Looks for a stop string in the text from `from` on; returns the end of the content and the
-    /// end of the stop string. A stop string that begins inside a tool call does not count.
-    fn find_stop(&mut self, from: usize) -> Option<(usize, usize)> {
+    /// Looks for a stop string in the text from `from` on. A stop string that begins inside a tool
+    /// call does not count.
+    fn find_stop(&mut self, from: usize) -> Option<Cut> {
         let early = self.facts.generated_tokens < self.facts.min_new_tokens;
         let (answer, calls) = (&self.answer, &mut self.calls);
         let mut called = |start| {
@@ -393,19 +429,22 @@ impl Generation {
         } else {
             found.start
         };
-        Some((kept, found.end))
+        Some(Cut {
+            content: kept,
+            stop: found.start..found.end,
+        })
     }
 
-    /// Ends the output; `cut` holds the lengths in bytes of the content, and of content plus stop
-    /// string.
-    fn end(&mut self, reason: FinishReason, cut: (usize, usize), event: &mut TextEvent) {
-        event.delta.push_str(&self.answer[self.sent..cut.0]);
+    /// Ends the output.
+    fn end(&mut self, reason: FinishReason, cut: &Cut, event: &mut TextEvent) {
+        event.delta.push_str(&self.answer[self.sent..cut.content]);
         let mut text = std::mem::take(&mut self.answer);
-        text.truncate(cut.1);
+        text.truncate(cut.stop.end);
         event.end = Some(TextEnd {
             reason,
             text,
-            content_len: cut.0,
+            content_len: cut.content,
+            stop_start: cut.stop.start,
         });
         match self.source.take() {
             Some(source) if reason == FinishReason::StopString => source.finish(),

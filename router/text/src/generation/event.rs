@@ -38,8 +38,10 @@ pub struct TextEnd {
     pub reason: FinishReason,
     /// The whole text, including the stop string that ended it.
     pub text: String,
-    /// Length in bytes of the content: `text` without that stop string.
+    /// Length in bytes of the content: `text` without that stop string, unless it is part of the output.
     pub content_len: usize,
+    /// Bytes of `text` before that stop string, or all of them.
+    pub stop_start: usize,
 }
 
 /// Why the output ended.
@@ -149,6 +151,11 @@ impl TextEnd {
     /// Returns the text without the stop string that ended it.
     pub fn content(&self) -> &str {
         &self.text[..self.content_len]
+    }
+
+    /// Returns the stop string that ended the text.
+    pub fn stop_string(&self) -> Option<&str> {
+        (self.reason == FinishReason::StopString).then(|| &self.text[self.stop_start..])
     }
 }
 

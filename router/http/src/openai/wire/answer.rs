@@ -66,6 +66,16 @@ pub(crate) struct ChatCompletion {
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
 }
 
+/// What ended the output before its maximum length, if it is no end token of the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum StopReason {
+    /// A stop string.
+    Text(String),
+    /// A token of `stop_token_ids`.
+    Token(u32),
+}
+
 /// A choice of a chat.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatChoice {
@@ -77,6 +87,9 @@ pub(crate) struct ChatChoice {
     pub(crate) logprobs: Option<Logprobs>,
     /// Why the output ended.
     pub(crate) finish_reason: FinishReason,
+    /// The stop string, or the token of `stop_token_ids`, that ended the output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopReason>,
     /// The output's token ids, an end token included, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_ids: Option<Vec<u32>>,
@@ -157,6 +170,9 @@ pub(crate) struct TextChoice {
     pub(crate) prompt_logprobs: Option<Vec<Option<LogprobsById>>>,
     /// Why the output ended.
     pub(crate) finish_reason: FinishReason,
+    /// The stop string, or the token of `stop_token_ids`, that ended the output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopReason>,
     /// The prompt's token ids, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
