@@ -120,7 +120,7 @@ def test_every_type_without_a_family_takes_the_fallback(
 
 
 EXPERTS = "--quantize leaves model.layers.*.mlp.experts.down_proj and "
-FEW = "no --tp: transformers has no plan for it, and ranks would share only "
+FEW = "no --tp: transformers has no plan for its layers, and ranks would share only "
 ROPE = "no RoPE of type dynamic or longrope"
 GATHERED = "with --tp, each linear layer's outputs are gathered"
 

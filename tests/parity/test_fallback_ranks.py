@@ -41,7 +41,7 @@ QUICK = (
 )  # fmt: skip
 # Why ranks cannot share the others.
 LOCAL = "transformers' plan gives layers.*.self_attn the style 'local_params', which is unknown"
-FEW = "transformers has no plan for it, and ranks would share only "
+FEW = "transformers has no plan for its layers, and ranks would share only "
 REFUSED = {
     **dict.fromkeys(("beam", "granite_swa", "granitemoe_swa", "mimo_v2_flash"), LOCAL),
     **dict.fromkeys(("gpt2", "gpt-sw3"), f"{FEW}0% of its weights"),

@@ -42,13 +42,16 @@ SUMMED = "moe_tp_experts"  # of the module itself
 # `mla_kv_a_proj` differs in its gradient alone.
 WHOLE = {"replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj"}
 KNOWN = {*LINEAR, *(style for styles in EXPERTS for style in styles), SUMMED, *WHOLE}
+# The library sums or gathers what ranks find in their parts: that is what a whole table has.
+EMBEDDING = {"embedding_rowwise", "embedding_colwise"}
 
 
 class Plan:
-    """The plan of one model."""
+    """The plan of one model, without its embeddings: they are whole on each rank."""
 
     def __init__(self, model: Any, config: Any) -> None:
-        self.styles: dict[str, str] = dict(getattr(config, "base_model_tp_plan", None) or {})
+        styles: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
+        self.styles = {path: style for path, style in styles.items() if style not in EMBEDDING}
         self.model = model
 
     def unknown(self) -> str:

@@ -62,7 +62,7 @@ def _refusal(model: Any, plan: Plan, linears: Iterable[str], experts: Mapping[st
     part = _shared_part(model, (*linears, *experts))
     if part >= LEAST:
         return ""
-    without = "" if plan.styles else "transformers has no plan for it, and "
+    without = "" if plan.styles else "transformers has no plan for its layers, and "
     return f"{without}ranks would share only {part:.0%} of its weights"
 
 
