@@ -356,7 +356,8 @@ def test_text_of_llama4_checkpoints_with_images(tmp_path: Path, together: bool) 
                 found[own] = matrix.contiguous()
     save_file(found, tmp_path / "model.safetensors", {"format": "pt"})
     ids = prompt(90)
-    expected = generate(model, ids, 16)
+    # Around this part, transformers 5.24 looks for outputs of images that no text has.
+    expected = generate(model.language_model, ids, 16)
     sequence = greedy(ids, 16)
     run_alone(LocalWorker(), tmp_path, sequence, "float32")
     assert sequence.tokens == expected
