@@ -78,13 +78,17 @@ CHANGES: dict[str, dict[str, Any]] = {
         DECODER,
     ),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral"), HEAD),
-    **dict.fromkeys(("axk1", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"), LATENT),
+    **dict.fromkeys(
+        ("axk1", "deepseek_v3", "glm4_moe_lite", "minicpm3", "sarvam_mla", "youtu"), LATENT
+    ),
     "cohere_compass_text": {"rope_parameters": dict.fromkeys(KINDS, ROPE)},
     "gemma4_text": {**GEMMA4, "hidden_size_per_layer_input": 16}
     | {"vocab_size_per_layer_input": VOCAB, "num_kv_shared_layers": 0},
     "gemma4_unified_text": GEMMA4,
     "deepseek_v2": {**LATENT, **ROUTED},
     "dots1": {**ROUTED, "n_shared_experts": 1},
+    "codegen": {"rotary_dim": 8},
+    "gptj": {"rotary_dim": 8},
     "falcon": {"head_dim": None},
     "lfm2": CONVOLVED,
     "lfm2_moe": CONVOLVED,

@@ -13,6 +13,19 @@ PUBLISHED_DENSE: dict[str, tuple[int, dict[str, Any]]] = {
         "model_type": "jais2", "num_attention_heads": 26, "num_hidden_layers": 32,
         "num_key_value_heads": 26, "tie_word_embeddings": False, "vocab_size": 150272,
     }),
+    "LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct": (7_818_448_896, {
+        "activation_function": "silu", "architectures": ["ExaoneForCausalLM"],
+        "attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_exaone.ExaoneConfig"},
+        "bos_token_id": 1, "embed_dropout": 0.0, "eos_token_id": 361, "head_dim": 128,
+        "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+        "layer_norm_epsilon": 1e-05, "max_position_embeddings": 32768, "model_type": "exaone",
+        "num_attention_heads": 32, "num_key_value_heads": 8, "num_layers": 32, "pad_token_id": 0,
+        "rope_scaling": {
+            "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3",
+        },
+        "rope_theta": 1000000.0, "tie_word_embeddings": False, "vocab_size": 102400,
+    }),
     # Sizes from descriptions of the model, the count from transformers' model of these sizes.
     "microsoft/biogpt": (346_763_264, {
         "activation_dropout": 0.0, "architectures": ["BioGptForCausalLM"],

@@ -379,6 +379,36 @@ PUBLISHED_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
         "use_cache": True, "use_qk_norm": True, "use_qkv_bias": False, "use_rmsnorm": True,
         "use_sliding_window": False, "vocab_size": 157184,
     }),
+    # Of both, fields and sizes from descriptions of the models, the counts from transformers'
+    # models of these sizes and their correction biases.
+    "sarvamai/sarvam-30b": (32_152_650_368, {
+        "architectures": ["SarvamMoEForCausalLM"], "embedding_dropout": 0.0,
+        "first_k_dense_replace": 1, "head_dim": 64, "hidden_act": "silu", "hidden_size": 4096,
+        "intermediate_size": 8192, "max_position_embeddings": 131072, "max_window_layers": 19,
+        "model_type": "sarvam_moe", "moe_intermediate_size": 1024,
+        "moe_router_enable_expert_bias": True, "n_group": 1, "norm_topk_prob": True,
+        "num_attention_heads": 64, "num_experts": 128, "num_experts_per_tok": 6,
+        "num_hidden_layers": 19, "num_key_value_heads": 4, "num_shared_experts": 1,
+        "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 8000000.0,
+        "routed_scaling_factor": 2.5, "router_dtype": "fp32", "score_function": "sigmoid",
+        "tie_word_embeddings": False, "topk_group": 1, "use_bias": False, "use_qk_norm": True,
+        "use_qkv_bias": False, "vocab_size": 262144,
+    }),
+    "sarvamai/sarvam-105b": (106_031_767_424, {
+        "architectures": ["SarvamMLAForCausalLM"], "attention_bias": False,
+        "first_k_dense_replace": 1, "head_dim": 576, "hidden_act": "silu", "hidden_size": 4096,
+        "intermediate_size": 16384, "kv_lora_rank": 512, "max_position_embeddings": 131072,
+        "model_type": "sarvam_mla", "moe_intermediate_size": 2048, "norm_topk_prob": True,
+        "num_attention_heads": 64, "num_experts": 128, "num_experts_per_tok": 8,
+        "num_hidden_layers": 32, "num_key_value_heads": 64, "num_shared_experts": 1,
+        "q_head_dim": 192, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-06, "rope_scaling": {
+            "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096, "type": "deepseek_yarn",
+        },
+        "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "tie_word_embeddings": False,
+        "v_head_dim": 128, "vocab_size": 262144,
+    }),
     # Parameters of transformers' model, with the experts of each token id.
     "deepseek-ai/DeepSeek-V4-Flash": (284_334_567_511, {
         "architectures": ["DeepseekV4ForCausalLM"], "attention_bias": False,

@@ -18,7 +18,7 @@ from library_types import DOCUMENT
 from local import LocalWorker, Refused, every_run
 from penstock.config import read_config
 from penstock.faults import BadModel, BadSetting
-from penstock.models import FAMILIES, family, native, read_specification
+from penstock.models import FAMILIES, architectures, family, native, read_specification
 from penstock.parallel import Group
 from penstock.quant import Methods, Unquantized
 from ranks import LENGTH, Threads, assert_ranks_agree, prefilled
@@ -95,7 +95,7 @@ def run(path: Path, sequence: Running, dtype: str = "float64") -> torch.Tensor:
 
 def test_every_family_is_run(checkpoint: Checkpoints) -> None:
     """Under one of its architectures, where it has several. All tests of families run all cases."""
-    of_cases = {read_config(checkpoint(case))["architectures"][0] for case in CASES}
+    of_cases = {architectures(read_config(checkpoint(case)))[0] for case in CASES}
     with_images = {model.__name__ for model, *_ in KINDS.values()}
     assert not OTHERS.keys() & (of_cases | with_images)
     run_ones = {FAMILIES[name] for name in OTHERS.keys() | of_cases | with_images}

@@ -47,7 +47,9 @@ REFUSED = {
     **dict.fromkeys(("gpt2", "gpt-sw3"), f"{FEW}0% of its weights"),
     "gpt_oss": f"{FEW}14% of its weights",
 }
-SHARED = [each for each in types() if each not in REFUSED]
+# Their files have one tensor where the library has several linear layers.
+FUSED = ("sarvam_moe",)
+SHARED = [each for each in types() if each not in {*REFUSED, *FUSED}]
 CPU = torch.device("cpu")
 SAMPLE = slice(3, None, 9)
 library = pytest.mark.library
@@ -142,6 +144,14 @@ def test_models_that_ranks_cannot_share(
 ) -> None:
     with pytest.raises(Refused, match=re.escape(text)):
         LocalWorker().load(write(model_type, tmp_path), world_size=ranks, **LIBRARY)
+
+
+@pytest.mark.parametrize("model_type", FUSED)
+def test_layers_of_one_tensor_cannot_be_loaded(model_type: str, tmp_path: Path) -> None:
+    """By ranks or, as here, quantized: both read the weights of linear layers themselves."""
+    text = "lacks tensors: model.layers.0.self_attn.k_proj.weight, "
+    with pytest.raises(Refused, match=re.escape(text)):
+        LocalWorker().load(write(model_type, tmp_path), quantize="fp8", **LIBRARY)
 
 
 def linears_of(model_type: str) -> dict[str, LinearShare]:

@@ -44,6 +44,18 @@ FURTHER: dict[str, dict[str, Any]] = {
         "bos_token_id": None,
         "eos_token_id": None,
     },
+    # Its tensors have names of their own; config.json has Llama's architecture.
+    "exaone": {
+        "model_type": "exaone",
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 9000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
     "gpt_neo": {
         "model_type": "gpt_neo",
         "num_key_value_heads": None,

@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 SIGMOID: dict[str, dict[str, Any]] = {
+    # GLM-4.5's architecture in config.json, Ling's names of tensors.
+    "sarvam_moe": {
+        "model_type": "sarvam_moe",
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "n_shared_experts": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "attention_bias": True,
+        "head_dim": 32,
+        "rms_norm_eps": 1e-5,
+    },
     # Experts are chosen by logits; full layers do not rotate.
     "kolibri1": {
         "model_type": "kolibri1",

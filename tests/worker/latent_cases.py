@@ -89,6 +89,14 @@ LATENT_CASES: dict[str, dict[str, Any]] = {
         "n_shared_experts": 1,
         "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
     },
+    "sarvam_mla": {
+        **LATENT,
+        "model_type": "sarvam_mla",
+        "q_lora_rank": None,
+        "n_group": 4,
+        "topk_group": 2,
+        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
     "glm4-moe-lite": {
         **{name: value for name, value in LATENT.items() if name != "first_k_dense_replace"},
         "model_type": "glm4_moe_lite",

@@ -16,7 +16,7 @@ from penstock.config import ReadFields, Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.layers.attention import StepContext
-from penstock.models.model_types import ARCHITECTURES
+from penstock.models.model_types import ARCHITECTURES, OWN
 from penstock.weights import Shapes, Stage, Target
 
 FAMILIES: dict[str, str] = {
@@ -51,6 +51,7 @@ FAMILIES: dict[str, str] = {
     "Ernie4_5_MoeForCausalLM": "ernie_moe:Ernie45Moe",
     "Exaone4ForCausalLM": "exaone4:Exaone4",
     "Exaone4_5_ForConditionalGeneration": "exaone4:Exaone45",
+    "ExaoneForCausalLM": "exaone:Exaone",
     "ExaoneMoEForCausalLM": "exaone_moe:ExaoneMoe",
     "ExaoneMoeForCausalLM": "exaone_moe:ExaoneMoe",
     "FalconForCausalLM": "falcon:Falcon",
@@ -169,6 +170,8 @@ FAMILIES: dict[str, str] = {
     "Qwen4ExpForCausalLM": "qwen4_exp:Qwen4ExpText",
     "Qwen4ExpForConditionalGeneration": "qwen4_exp:Qwen4Exp",
     "RecurrentGemmaForCausalLM": "recurrent_gemma:RecurrentGemma",
+    "SarvamMLAForCausalLM": "sarvam:SarvamMla",
+    "SarvamMoEForCausalLM": "sarvam:SarvamMoe",
     "SeedOssForCausalLM": "seed_oss:SeedOss",
     "SmolLM3ForCausalLM": "smollm3:SmolLM3",
     "SolarOpenForCausalLM": "solar_open:SolarOpen",
@@ -291,12 +294,17 @@ def native(raw: Mapping[str, Any]) -> type[Model] | None:
 
 
 def architectures(raw: Mapping[str, Any]) -> list[Any]:
-    """Returns architectures of a config.json, or the one that its model_type implies; [] if it
-    implies none. Raises BadModel if architectures is not a list."""
+    """Returns the architectures of a config.json, or the one that its model_type implies, where it
+    has none or another family's; [] if it implies none. Raises BadModel if architectures is not a
+    list."""
     names, model_type = raw.get("architectures") or [], raw.get("model_type")
     if not isinstance(names, list):
         raise BadModel(f"config.json: architectures must be a list, found {names!r}")
-    implied = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
+    if not isinstance(model_type, str):
+        return names
+    if model_type in OWN:
+        return [OWN[model_type]]
+    implied = ARCHITECTURES.get(model_type)
     return names or ([] if implied is None else [implied])
 
 

@@ -157,3 +157,11 @@ ARCHITECTURES: dict[str, str] = {
 }
 """By model_type, where a family has it. Types that several architectures share, such as that of a
 language model alone and with images, are not in it."""
+OWN: dict[str, str] = {
+    "exaone": "ExaoneForCausalLM",
+    "sarvam_mla": "SarvamMLAForCausalLM",
+    "sarvam_moe": "SarvamMoEForCausalLM",
+}
+"""By model_type, whatever architectures has: transformers computes these types by the modules of
+other families and writes their architectures, but keeps the types' own names of tensors or
+fields."""
