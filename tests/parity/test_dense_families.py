@@ -38,6 +38,7 @@ PLAIN = Methods(Unquantized(torch.float64, torch.device("cpu")))
 # Families without a case, because transformers writes other names, or text as a part of a model
 # with images: the files that run them.
 OTHERS = {
+    "Apertus1p5ForConditionalGeneration": "test_dense_families.py",
     "BaiChuanForCausalLM": "test_alibi.py",
     "BaichuanForCausalLM": "test_alibi.py",
     "BailingMoeV2ForCausalLM": "test_bailing_moe.py",
@@ -254,6 +255,22 @@ def test_internlm2_is_a_llama_in_another_layout(
     (internlm / "config.json").write_text(json.dumps(config))
     runs = every_run(internlm, prompt(90))
     assert runs.tokens() == generate(reference(llama, torch.float64), prompt(90), 24)
+
+
+def test_text_of_apertus_1_5(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Beside the tokenizers of images and audio."""
+    path = checkpoint("apertus1p5")
+    found = {
+        name.replace("model.", "model.language_model.", 1): tensor
+        for name, tensor in load_file(path / "model.safetensors").items()
+    }
+    found |= {f"model.{kind}_tokenizer.weight": torch.ones(2) for kind in ("vision", "audio")}
+    save_file(found, tmp_path / "model.safetensors")
+    config = {"architectures": ["Apertus1p5ForConditionalGeneration"], "model_type": "apertus1p5"}
+    config |= {"text_config": json.loads((path / "config.json").read_text()), "audio_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    runs = every_run(tmp_path, prompt(90))
+    assert runs.tokens() == generate(reference(path, torch.float64), prompt(90), 24)
 
 
 def test_internlm3_is_a_llama(tmp_path: Path) -> None:

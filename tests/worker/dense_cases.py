@@ -25,7 +25,22 @@ BIOGPT: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 
+STRETCHED: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 9000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 FURTHER: dict[str, dict[str, Any]] = {
+    # Tokens behind those of the head are of images and audio.
+    "apertus1p5": {
+        "model_type": "apertus1p5_text",
+        "rope_parameters": STRETCHED,
+        "vocab_size": 541,
+        "output_vocab_size": 501,
+    },
     "biogpt": BIOGPT,
     "biogpt-unscaled": {
         **BIOGPT,
@@ -45,17 +60,7 @@ FURTHER: dict[str, dict[str, Any]] = {
         "eos_token_id": None,
     },
     # Its tensors have names of their own; config.json has Llama's architecture.
-    "exaone": {
-        "model_type": "exaone",
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 9000.0,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        },
-    },
+    "exaone": {"model_type": "exaone", "rope_parameters": STRETCHED},
     "gpt_neo": {
         "model_type": "gpt_neo",
         "num_key_value_heads": None,

@@ -23,6 +23,8 @@ FAMILIES: dict[str, str] = {
     "AXK1ForCausalLM": "axk1:Axk1",
     "AXK2ForCausalLM": "axk2:Axk2",
     "AfmoeForCausalLM": "afmoe:Afmoe",
+    "Apertus1p5ForConditionalGeneration": "apertus15:Apertus15",
+    "Apertus1p5TextForCausalLM": "apertus15:Apertus15Text",
     "ApertusForCausalLM": "apertus:Apertus",
     "AquilaForCausalLM": "llama:Llama",
     "ArceeForCausalLM": "arcee:Arcee",

@@ -6,6 +6,8 @@ ARCHITECTURES: dict[str, str] = {
     "AXK1": "AXK1ForCausalLM",
     "afmoe": "AfmoeForCausalLM",
     "apertus": "ApertusForCausalLM",
+    "apertus1p5": "Apertus1p5ForConditionalGeneration",
+    "apertus1p5_text": "Apertus1p5TextForCausalLM",
     "aquila": "AquilaForCausalLM",
     "arcee": "ArceeForCausalLM",
     "axk1": "AXK1ForCausalLM",
