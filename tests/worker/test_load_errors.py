@@ -199,7 +199,7 @@ def test_load_is_logged_with_the_time_of_each_phase(
     (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("loaded: ")]
     number = r"\d+\.\d\d s"
     assert re.fullmatch(
-        rf"loaded: {number} after the worker's start, device {number}, weights {number} "
+        rf"loaded: begun {number} after the worker's start, device {number}, weights {number} "
         rf"\(\d+\.\d GB/s\), largest step, of 512 tokens, {number}, KV memory {number}, "
         rf"warm-up {number}",
         line,

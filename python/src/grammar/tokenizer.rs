@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use llguidance::toktrie::{TokTrie, TokenId, TokenizerEnv};
+use penstock_text::model_text::add_listed;
+use penstock_text::python_json;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
@@ -34,7 +36,8 @@ pub(super) fn read(path: &Path, size: usize) -> Result<TokenizerFile, String> {
         token_encoding(&value["decoder"]).ok_or("its tokens are neither bytes nor text")?;
     disable_prefix_space(&mut value);
     let text = value.to_string();
-    let tokenizer = Tokenizer::from_bytes(text).map_err(|error| error.to_string())?;
+    let mut tokenizer = Tokenizer::from_bytes(text).map_err(|error| error.to_string())?;
+    add_listed(&mut tokenizer, &listed_beside(path));
     let count = tokenizer.get_vocab_size(true);
     if count > size {
         return Err(format!("it has {count} tokens, and the model {size}"));
@@ -76,6 +79,14 @@ pub(super) fn read(path: &Path, size: usize) -> Result<TokenizerFile, String> {
         specials,
         tokenizer,
     })
+}
+
+/// Returns tokenizer_config.json in the file's folder; null if there is none that can be read. (The router reads
+/// it too, and says what is wrong with it.)
+fn listed_beside(path: &Path) -> Value {
+    let config = std::fs::read_to_string(path.with_file_name("tokenizer_config.json"));
+    let config = config.ok().and_then(|text| python_json::parse(&text).ok());
+    config.unwrap_or_default()
 }
 
 fn special(name: &str) -> Vec<u8> {

@@ -196,7 +196,12 @@ impl Task {
                 1
             };
             if self.config.restart.gives_up(losses) {
-                return format!("gave up after {losses} losses of the workers in a row: {lost}");
+                let times = if losses == 1 {
+                    "once"
+                } else {
+                    &format!("{losses} times in a row")
+                };
+                return format!("gave up, as the workers were lost {times}: {lost}");
             }
             let worked = std::mem::take(&mut self.worked);
             fruitless = if worked { 1 } else { fruitless + 1 };

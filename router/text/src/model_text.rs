@@ -1,5 +1,6 @@
 //! Text files of a model's folder: tokenizer, chat template, special tokens, end tokens.
 
+mod added_tokens;
 mod json_file;
 mod special_tokens;
 mod templates;
@@ -9,6 +10,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use added_tokens::add_listed;
 use json_file::{JsonFile, read_optional};
 use penstock_request::GenerationDefaults;
 use serde_json::{Map, Value};
@@ -104,8 +106,9 @@ impl ModelText {
 
     /// Like `load`, with other files in place of the folder's own.
     pub fn load_with(dir: &Path, files: &TextFiles) -> Result<Self, ModelTextError> {
-        let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
+        let mut tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
         let config = JsonFile::read(dir.join("tokenizer_config.json"))?;
+        add_listed(&mut tokenizer, &config.value);
         let named = JsonFile::read(dir.join("special_tokens_map.json"))?;
         let special_tokens = special_tokens([&config, &named]);
         let model = JsonFile::read(dir.join("config.json"))?;

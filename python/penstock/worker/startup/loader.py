@@ -117,7 +117,7 @@ class _PhaseTimer:
 
     def __init__(self) -> None:
         self.last = time.monotonic()
-        self.lines = [f"{_age():.2f} s after the worker's start"]
+        self.lines = [f"begun {_age():.2f} s after the worker's start"]
 
     def end(self, phase: str, size: int = 0) -> None:
         """Ends a phase that moved `size` bytes."""

@@ -213,7 +213,8 @@ async fn repeated_panics_stop_the_engine_with_a_reason() {
     let EngineState::Stopped { reason } = reach(&engine, over).await else {
         unreachable!()
     };
-    let expected = "gave up after 5 losses of the workers in a row: the engine failed: on purpose";
+    let expected =
+        "gave up, as the workers were lost 5 times in a row: the engine failed: on purpose";
     assert_eq!(reason, expected);
     engine.drain(Duration::ZERO).await;
 }

@@ -183,3 +183,33 @@ fn a_template_without_tools_leaves_them_to_the_tokenizers_own() {
     let knowing = r#"{"chat_template": "{{ tools }}"}"#;
     assert_eq!(sources(knowing, own), ["{{ tools }}", "{{ tools }}"]);
 }
+
+#[test]
+fn tokens_that_only_tokenizer_config_lists_are_tokens() {
+    let listed = serde_json::json!({"added_tokens_decoder": {
+        "3": {"content": "<|end|>", "rstrip": true, "normalized": false, "special": true},
+        "4096": {"content": "<|x|>", "special": true},
+        "4097": {"content": "<think>", "normalized": false},
+        "5000": {"content": "<|far|>", "special": true},
+        "7": {"content": "<|y|>", "special": true},
+    }});
+    let text = with_files("added", &[("tokenizer_config.json", &listed.to_string())]);
+    let ids = |prompt: &str| {
+        text.tokenizer
+            .encode(prompt, false)
+            .unwrap()
+            .get_ids()
+            .to_vec()
+    };
+    assert_eq!(ids("<|x|><think>"), [4096, 4097]);
+    assert_eq!(
+        ids("<|end|>  \n<|x|>"),
+        [3, 4096],
+        "spaces behind it are its own"
+    );
+    assert!(text.vocabulary.is_special(4096) && !text.vocabulary.is_special(4097));
+    assert!(
+        ids("<|far|>").len() > 1 && ids("<|y|>").len() > 1,
+        "not their ids"
+    );
+}
