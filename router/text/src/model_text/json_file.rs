@@ -6,7 +6,6 @@ use penstock_request::GenerationDefaults;
 use serde_json::Value;
 
 use super::ModelTextError;
-use super::templates::{Found, pick_template};
 use crate::python_json;
 
 /// A JSON file that may be missing; then its value is null.
@@ -35,11 +34,6 @@ impl JsonFile {
         };
         let defaults = GenerationDefaults::from_config(members);
         defaults.map_err(|why| ModelTextError::Value(self.path.clone(), why))
-    }
-
-    pub(super) fn template(&self) -> Option<Found> {
-        let source = pick_template(&self.value["chat_template"])?;
-        Some((self.path.clone(), source.to_owned()))
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn find_template(
         return Ok(Some((jinja, source)));
     }
     let json = JsonFile::read(dir.join("chat_template.json"))?;
-    Ok([&json, config].into_iter().find_map(JsonFile::template))
+    Ok([&json, config].into_iter().find_map(template_of))
 }
 
 /// Returns the template of a model whose repository has code in its place.
@@ -59,7 +59,7 @@ pub(super) fn read_template(path: &Path) -> Result<Found, ModelTextError> {
         return Ok((path.to_owned(), text));
     }
     let file = JsonFile::read(path.to_owned())?;
-    file.template().ok_or_else(|| {
+    template_of(&file).ok_or_else(|| {
         ModelTextError::Format(path.to_owned(), "it has no `chat_template`".to_owned())
     })
 }
@@ -80,12 +80,18 @@ pub(super) fn own_tool_template(
     special_tokens: &[(String, String)],
 ) -> Option<ChatTemplate> {
     model.filter(|template| !template.knows_tools())?;
-    let own = compile(config.template()?, special_tokens).ok()?;
+    let own = compile(template_of(config)?, special_tokens).ok()?;
     own.knows_tools().then_some(own)
 }
 
+/// Returns the template in a file, and the file.
+fn template_of(file: &JsonFile) -> Option<Found> {
+    let source = pick_template(&file.value["chat_template"])?;
+    Some((file.path.clone(), source.to_owned()))
+}
+
 /// Returns the template. A list of named templates yields `default`, or its only entry.
-pub(super) fn pick_template(value: &Value) -> Option<&str> {
+fn pick_template(value: &Value) -> Option<&str> {
     if let Some(source) = value.as_str() {
         return Some(source);
     }
