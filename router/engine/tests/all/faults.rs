@@ -200,7 +200,7 @@ async fn engine_stops_with_a_reason_after_the_losses_that_the_operator_allows() 
     let EngineState::Stopped { reason } = state else {
         panic!("{state:?}")
     };
-    assert!(reason.contains("gave up after 3 losses"), "{reason}");
+    assert!(reason.contains("lost 3 times in a row"), "{reason}");
     assert_eq!(workers.starts(), 3);
 }
 
