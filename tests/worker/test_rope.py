@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from penstock.config import Fields, RopeSpec, read_rope
-from penstock.config.rope import read_positions
+from penstock.config.rope import yarn_positions
 from penstock.layers import rope_order, rope_table
+from penstock.models import native, read_specification
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -56,13 +57,22 @@ def test_yarn(theta: float, head_dim: int) -> None:
 @pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
 def test_yarn_makes_the_context_longer(name: str) -> None:
     rope = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-    raw = {"max_position_embeddings": 64, name: rope}
-    assert read_positions(Fields(raw)) == 256
-    assert read_positions(Fields({**raw, "max_position_embeddings": 512})) == 512
+    raw = {"max_position_embeddings": 128, name: rope}
+    assert yarn_positions(read_rope(Fields(raw))) == 256
     del rope["original_max_position_embeddings"]
-    assert read_positions(Fields(raw)) == 256
+    assert yarn_positions(read_rope(Fields(raw))) == 512
     rope["type"] = "linear"
-    assert read_positions(Fields(raw)) == 64
+    assert yarn_positions(read_rope(Fields(raw))) == 0
+    config = {
+        "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 64,
+        "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 96,
+        "vocab_size": 96, "max_position_embeddings": 64, "num_key_value_heads": 2,
+    }  # fmt: skip
+    rope = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    model = native(config)
+    assert model is not None
+    assert read_specification(model, {**config, name: rope}).max_positions == 256
+    assert read_specification(model, config).max_positions == 64
 
 
 @pytest.mark.parametrize("head_dim", [8, 64])

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.config.attention_spec import AttentionSpec, NormKind, NormSpec, RopeSpec
 from penstock.config.feed_forward import Activation, MlpSpec
 from penstock.config.fields import Fields, Renamed, layered
-from penstock.config.rope import read_positions
+from penstock.config.rope import yarn_positions
 from penstock.config.specification import (
     LayerSpec,
     PerLayerSpec,
@@ -58,19 +58,22 @@ def read_decoder(
     **changes: Any,
 ) -> Specification:
     """The specification with these layers; `changes` are fields that the family reads itself."""
+    layers = tuple(layers)
     read = {
         "vocab": fields.count("vocab_size"),
         "tied": fields.flag("tie_word_embeddings"),
-        **_length(fields),
+        **_length(fields, layers),
     }
     residual = residual or read_residual(fields)
-    return Specification(residual, layers=tuple(layers), **{**read, **changes})
+    return Specification(residual, layers=layers, **{**read, **changes})
 
 
-def _length(fields: Fields) -> dict[str, Any]:
+def _length(fields: Fields, layers: Iterable[LayerSpec]) -> dict[str, Any]:
     """The longest sequence, and what limits it. Dual chunk attention (arXiv:2402.17463) shortens
     distances of keys in other chunks; up to the size of a chunk it is plain attention."""
-    longest = read_positions(fields)
+    found = (layer.attention for layer in layers)
+    ropes = [each.rope for each in found if isinstance(each, AttentionSpec)]
+    longest = max([fields.count("max_position_embeddings"), *map(yarn_positions, ropes)])
     if not fields.raw.get(DUAL_CHUNK):
         return {"max_positions": longest}
     chunks = fields.section(DUAL_CHUNK)

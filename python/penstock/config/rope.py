@@ -92,17 +92,14 @@ def with_rotary_dim(fields: Fields) -> Fields:
     return Fields(layered({FRACTION: fraction}, fields.raw))
 
 
-def read_positions(fields: Fields) -> int:
-    """The context length: `max_position_embeddings`, or more with YaRN.
+def yarn_positions(rope: RopeSpec | None) -> int:
+    """The positions to which YaRN stretches, 0 for other kinds.
 
-    Model cards say to add YaRN and to leave that field as it is.
+    Model cards say to add YaRN and to leave `max_position_embeddings` as it is.
     """
-    longest = fields.count("max_position_embeddings")
-    raw = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters")
-    if not isinstance(raw, dict) or "yarn" not in (raw.get("rope_type"), raw.get("type")):
-        return longest
-    numbers = Fields(raw)
-    return max(longest, int(numbers.count(ORIGINAL, longest) * numbers.positive("factor", 1.0)))
+    if rope is None or rope.kind != "yarn":
+        return 0
+    return int(rope.numbers[ORIGINAL] * rope.numbers["factor"])
 
 
 def yarn_temperature(factor: float, weight: float) -> float:
